@@ -1,0 +1,49 @@
+"""The only file that reads the time.
+
+A leaf: it imports nothing of ours. Everything else takes a `Clock`, or a `now` that came from one. The
+simulation passes its own virtual clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Wall-clock time in unix seconds; may jump."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back and stand still while the machine sleeps: for stalls and durations."""
+
+    def elapsed(self) -> float:
+        """Seconds that never go back and go on while the machine sleeps: for session limits."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Blocks until the event is set or the seconds have passed; returns whether it is set."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def elapsed(self) -> float:
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(max(0.0, seconds))
+
+
+def utc_text(unix_seconds: float) -> str:
+    """`2026-11-20 21:52:03Z`: the one way a time is written for people and logs."""
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

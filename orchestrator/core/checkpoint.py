@@ -1,0 +1,254 @@
+"""Checkpoint manifests: their names, their bytes, their verification, and which one to resume from.
+
+Pure: the caller reads files and hashes them. Ships inside the agent, so it uses the standard library only
+and stays compatible with every Python ≥ 3.11. Layout below a run's prefix, in an outbox and in a store:
+
+    checkpoints/<step, 10 digits>-g<generation>-<incarnation>/manifest.json
+    blobs/<sha256>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import CorruptCheckpoint
+
+FORMAT = 1
+PART_BYTES_MAX = 256 * 1024 * 1024
+_NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stored blob: a whole file, or a slice of one above PART_BYTES_MAX."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint: its relative path with forward slashes, and its parts in order."""
+
+    path: str
+    size: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A checkpoint's identity, all of it readable from its name."""
+
+    step: int
+    generation: int
+    incarnation: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.step:010d}-g{self.generation:02d}-{self.incarnation}"
+
+    @classmethod
+    def parse(cls, name: str) -> CheckpointRef | None:
+        """The reference a folder name stands for, or None for a name that is not ours."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        ref = cls(int(match["step"]), int(match["generation"]), match["incarnation"])
+        return ref if ref.name == name else None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is made of. Written last; without it there is no checkpoint.
+
+    `environment` holds what bitwise resume depends on (accelerator class, devices, micro-batch, torch
+    build, threads, instruction set); `code` is the bundle's sha256; `parent` the checkpoint it went on
+    from. `created_at` is the agent's clock, for people only.
+    """
+
+    run: str
+    ref: CheckpointRef
+    global_batch: int
+    files: tuple[FileEntry, ...]
+    parent: str | None = None
+    code: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    created_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.ref.name
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.files)
+
+    def blobs(self) -> dict[str, int]:
+        """sha256 → size of every blob it needs, each once."""
+        return {part.sha256: part.size for entry in self.files for part in entry.parts}
+
+    def encode(self) -> bytes:
+        """Canonical JSON: the same manifest is the same bytes everywhere."""
+        document = {
+            "format": FORMAT,
+            "run": self.run,
+            "name": self.name,
+            "step": self.ref.step,
+            "generation": self.ref.generation,
+            "incarnation": self.ref.incarnation,
+            "global_batch": self.global_batch,
+            "parent": self.parent,
+            "code": self.code,
+            "environment": dict(self.environment),
+            "metrics": dict(self.metrics),
+            "created_at": self.created_at,
+            "files": [
+                {
+                    "path": entry.path,
+                    "size": entry.size,
+                    "parts": [{"sha256": part.sha256, "size": part.size} for part in entry.parts],
+                }
+                for entry in self.files
+            ],
+        }
+        text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+        return (text + "\n").encode()
+
+
+def decode(name: str, data: bytes) -> Manifest:
+    """Reads a manifest and checks it against itself and the folder name it was found under.
+
+    Raises CorruptCheckpoint for anything but a manifest that `encode` could have written.
+    """
+    try:
+        document = json.loads(data)
+        manifest = _from_document(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptCheckpoint(name, f"unreadable manifest ({error or type(error).__name__})") from error
+    if document["format"] != FORMAT:
+        raise CorruptCheckpoint(name, f"manifest format {document['format']!r}, this version reads {FORMAT}")
+    if manifest.name != name or document["name"] != name:
+        raise CorruptCheckpoint(name, f"the manifest is of {document['name']!r}")
+    for entry in manifest.files:
+        _check_entry(name, entry)
+    paths = [entry.path for entry in manifest.files]
+    if len(set(paths)) != len(paths):
+        raise CorruptCheckpoint(name, "two files share one path")
+    return manifest
+
+
+def _from_document(document: dict[str, object]) -> Manifest:
+    d: dict[str, object] = document
+    files = []
+    for raw in _list(d["files"]):
+        parts = tuple(Part(_text(p["sha256"]), _count(p["size"])) for p in _list(raw["parts"]))
+        files.append(FileEntry(_text(raw["path"]), _count(raw["size"]), parts))
+    environment, metrics = d["environment"], d["metrics"]
+    if not isinstance(environment, dict) or not isinstance(metrics, dict):
+        raise TypeError("environment and metrics must be objects")
+    parent = d["parent"]
+    return Manifest(
+        run=_text(d["run"]),
+        ref=CheckpointRef(_count(d["step"]), _count(d["generation"]), _text(d["incarnation"])),
+        global_batch=_count(d["global_batch"]),
+        files=tuple(files),
+        parent=None if parent is None else _text(parent),
+        code=_text(d["code"]),
+        environment={_text(k): _text(v) for k, v in environment.items()},
+        metrics={_text(k): _number(v) for k, v in metrics.items()},
+        created_at=_number(d["created_at"]),
+    )
+
+
+def _list(value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise TypeError("expected a list of objects")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {type(value).__name__}")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"expected a number, found {value!r}")
+    return float(value)
+
+
+def _check_entry(name: str, entry: FileEntry) -> None:
+    if not safe_path(entry.path):
+        raise CorruptCheckpoint(name, f"the path {entry.path!r} leaves the checkpoint")
+    if entry.size != sum(part.size for part in entry.parts):
+        raise CorruptCheckpoint(name, f"the parts of {entry.path!r} do not add up to its size")
+    for part in entry.parts:
+        if not _SHA256.fullmatch(part.sha256) or part.size > PART_BYTES_MAX:
+            raise CorruptCheckpoint(name, f"{entry.path!r} names an impossible part")
+
+
+def safe_path(path: str) -> bool:
+    """Whether a relative path with forward slashes stays inside the folder it is joined to."""
+    pieces = path.split("/")
+    return (
+        bool(path) and "\\" not in path and "\0" not in path and not any(p in ("", ".", "..") for p in pieces)
+    )
+
+
+def verify(manifest: Manifest, found: Mapping[str, int]) -> None:
+    """Checks that every blob is there at its size; `found` maps the sha256 the caller computed to size.
+
+    Raises CorruptCheckpoint naming the first blob that is missing or of another size.
+    """
+    for sha256, size in manifest.blobs().items():
+        if sha256 not in found:
+            raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… is missing or altered")
+        if found[sha256] != size:
+            raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… has {found[sha256]} of {size} bytes")
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A checkpoint the engine has accepted: verified in the home store, of its session's one incarnation.
+
+    `metrics` holds only what retention needs."""
+
+    ref: CheckpointRef
+    size: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.ref.name
+
+
+def newest(candidates: Iterable[Accepted]) -> Accepted | None:
+    """The checkpoint to resume from: the highest step, then the highest generation, then the name."""
+    return max(candidates, key=lambda c: (c.ref.step, c.ref.generation, c.name), default=None)
+
+
+def superseded(
+    candidates: Iterable[Accepted], *, last: int, best: tuple[str, str] | None, pinned: frozenset[str]
+) -> tuple[Accepted, ...]:
+    """What retention may delete: all but the newest `last`, the best by `(metric, mode)`, and the pinned."""
+    ordered = sorted(candidates, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
+    kept = {c.name for c in ordered[: max(1, last)]} | pinned
+    if best is not None:
+        metric, mode = best
+        scored = [c for c in ordered if metric in c.metrics]
+        if scored:
+            sign = 1.0 if mode == "max" else -1.0
+            kept.add(max(scored, key=lambda c: sign * c.metrics[metric]).name)
+    return tuple(c for c in ordered if c.name not in kept)

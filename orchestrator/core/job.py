@@ -1,0 +1,209 @@
+"""What the user declares, frozen: the values a job spec becomes.
+
+Decides nothing but the arithmetic that belongs to the values themselves (how a global batch divides).
+Must never know YAML, files or platforms. `orchestrator.spec` builds these; everything else only reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Prefer(StrEnum):
+    """What `route.prefer` may ask for, among the offers that are allowed."""
+
+    FASTEST = "fastest"
+    CHEAPEST = "cheapest"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Somebody's figure for a rate; evidence, not truth (DESIGN.md decision 8).
+
+    `steps_per_second` is (low, high) at `batch` samples a step.
+    """
+
+    steps_per_second: tuple[float, float]
+    batch: int
+    on: str
+    source: str
+    date: str
+
+    @property
+    def samples_per_second(self) -> tuple[float, float]:
+        low, high = self.steps_per_second
+        return low * self.batch, high * self.batch
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How the job runs on one accelerator. `micro_batch` is samples per device and forward pass."""
+
+    micro_batch: int
+    precision: Precision
+    memory_gb: float | None = None
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True)
+class CostPhase:
+    """From step `start` on, one step costs `flops_per_step` (a length curriculum)."""
+
+    start: int
+    flops_per_step: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much there is to do. One unit is one optimizer step over `global_batch` samples.
+
+    `group` samples are coupled by the loss and must stay in one micro-batch (DESIGN.md decision 6).
+    `phases` is empty when every step costs `flops_per_step`; otherwise sorted, the first from step 0.
+    """
+
+    total: int
+    global_batch: int
+    unit: str = "steps"
+    group: int = 1
+    parameters: float | None = None
+    flops_per_step: float | None = None
+    phases: tuple[CostPhase, ...] = ()
+
+    def accumulate(self, micro_batch: int, devices: int) -> int | None:
+        """Gradient-accumulation steps, or None where the global batch does not divide."""
+        whole, rest = divmod(self.global_batch, micro_batch * devices)
+        return whole if rest == 0 and whole > 0 and micro_batch % self.group == 0 else None
+
+    def next_micro_batch(self, micro_batch: int, devices: int) -> int | None:
+        """The largest valid micro-batch below this one, or None: where to go after an out-of-memory."""
+        smaller = range(micro_batch - 1, 0, -1)
+        return next((m for m in smaller if self.accumulate(m, devices) is not None), None)
+
+
+@dataclass(frozen=True)
+class Needs:
+    disk_gb: float = 0.0
+    memory_gb: float = 0.0
+    internet: bool = False
+
+
+@dataclass(frozen=True)
+class Best:
+    metric: str
+    mode: str = "max"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Retention: the newest `last` checkpoints and, if asked, the best by one metric."""
+
+    last: int = 3
+    best: Best | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """`interval_seconds` None means auto: from measured save time, publish time and rate of loss."""
+
+    interval_seconds: float | None = None
+    keep: Keep = field(default_factory=Keep)
+
+
+@dataclass(frozen=True)
+class When:
+    """The conditions of a rule; None or empty means "whatever". All that are given must hold.
+
+    Pairs are (at least, at most), either None. `hours_of_day` is a local (from, to) in [0, 24), wrapping.
+    """
+
+    expected_hours: tuple[float | None, float | None] | None = None
+    parameters: tuple[float | None, float | None] | None = None
+    steps: tuple[float | None, float | None] | None = None
+    quota_left_hours: tuple[float | None, float | None] | None = None
+    hours_of_day: tuple[float, float] | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OfferPattern:
+    """Which offers a rule speaks of; None or empty matches all."""
+
+    platforms: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = ()
+    owned: bool | None = None
+    metered: bool | None = None
+
+
+class RuleEffect(StrEnum):
+    REQUIRE = "require"
+    AVOID = "avoid"
+    PREFER = "prefer"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of routing policy; `origin` is job, config or default and is shown by `why`."""
+
+    name: str
+    effect: RuleEffect
+    offers: OfferPattern
+    when: When = field(default_factory=When)
+    origin: str = "default"
+
+
+@dataclass(frozen=True)
+class RouteWish:
+    """What the job says about where to run. `platforms` empty means any; `precision` None means any."""
+
+    prefer: Prefer = Prefer.FASTEST
+    platforms: tuple[str, ...] = ()
+    precision: Precision | None = None
+    finish_within_seconds: float = 30 * 86400.0
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference."""
+
+    name: str
+    origin: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One declared training job, frozen at submit.
+
+    `bundle` is the sha256 of the source archive, empty until submit has frozen it. `command` is split
+    already and still holds its placeholders. `profiles` maps accelerator names, and perhaps `default`.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    work: Work
+    profiles: tuple[tuple[str, Profile], ...]
+    bundle: str = ""
+    image: str | None = None
+    requirements: str | None = None
+    seed: int = 0
+    tags: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    needs: Needs = field(default_factory=Needs)
+    checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    route: RouteWish = field(default_factory=RouteWish)
+    without_progress: int = 3
+    env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    def profile(self, accelerator: str) -> Profile | None:
+        """The profile for an accelerator, falling back to `default`; None where the job has neither."""
+        table = dict(self.profiles)
+        return table.get(accelerator) or table.get("default")

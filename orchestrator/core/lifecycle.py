@@ -1,0 +1,146 @@
+"""The phases of a run and the one table of transitions between them.
+
+The table is the whole lifecycle: an event that has no row for the phase a run is in is a bug, and raises.
+docs/lifecycle.md is generated from it. Knows no record, no session and no reason: only phases and events.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    QUEUED = "queued"  # no session; waits for an offer
+    PREPARING = "preparing"  # a session is assigned; its materials are being staged
+    LAUNCHING = "launching"  # the launch is intended, perhaps done; no agent seen yet
+    RUNNING = "running"  # the session's one accepted incarnation has been seen
+    STOPPING = "stopping"  # a stop is intended; the end is not confirmed
+    COLLECTING = "collecting"  # the session is over; one last look at its outbox
+    HELD = "held"  # waits for a human
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def has_session(self) -> bool:
+        return self in WITH_SESSION
+
+
+FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+WITH_SESSION = frozenset({Phase.PREPARING, Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING, Phase.COLLECTING})
+
+
+class Kind(StrEnum):
+    """What can happen to a run; one event dataclass in `orchestrator.core.run` for each."""
+
+    SUBMITTED = "submitted"
+    DEFERRED = "deferred"
+    ASSIGNED = "assigned"
+    PREPARED = "prepared"
+    LAUNCHED = "launched"
+    STARTED = "started"
+    ACTION_FAILED = "action_failed"
+    WITHDRAWN = "withdrawn"
+    STOP_REQUESTED = "stop_requested"
+    ENDED = "ended"
+    ACCEPTED = "accepted"
+    CORRUPT = "corrupt"
+    RETIRED = "retired"
+    NOTED = "noted"
+    CONFIRMED = "confirmed"
+    WISHED = "wished"
+    REQUEUED = "requeued"
+    COMPLETED = "completed"
+    GAVE_UP = "gave_up"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    RELEASED = "released"
+
+
+P, K = Phase, Kind
+
+TABLE: dict[Phase, dict[Kind, Phase]] = {
+    P.QUEUED: {
+        K.SUBMITTED: P.QUEUED,
+        K.DEFERRED: P.QUEUED,
+        K.ASSIGNED: P.PREPARING,
+        K.HELD: P.HELD,
+        K.CANCELLED: P.CANCELLED,
+        K.GAVE_UP: P.FAILED,
+    },
+    P.PREPARING: {
+        K.PREPARED: P.LAUNCHING,
+        K.ACTION_FAILED: P.PREPARING,
+        K.WITHDRAWN: P.QUEUED,
+        K.CORRUPT: P.PREPARING,
+    },
+    P.LAUNCHING: {
+        K.LAUNCHED: P.LAUNCHING,
+        K.ACTION_FAILED: P.LAUNCHING,
+        K.STARTED: P.RUNNING,
+        K.STOP_REQUESTED: P.STOPPING,
+        K.ENDED: P.COLLECTING,
+    },
+    P.RUNNING: {
+        K.ACCEPTED: P.RUNNING,
+        K.ACTION_FAILED: P.RUNNING,
+        K.STOP_REQUESTED: P.STOPPING,
+        K.ENDED: P.COLLECTING,
+    },
+    P.STOPPING: {
+        K.STARTED: P.STOPPING,
+        K.ACCEPTED: P.STOPPING,
+        K.ACTION_FAILED: P.STOPPING,
+        K.ENDED: P.COLLECTING,
+    },
+    P.COLLECTING: {
+        K.STARTED: P.COLLECTING,
+        K.ACCEPTED: P.COLLECTING,
+        K.ACTION_FAILED: P.COLLECTING,
+        K.REQUEUED: P.QUEUED,
+        K.COMPLETED: P.DONE,
+        K.GAVE_UP: P.FAILED,
+        K.CANCELLED: P.CANCELLED,
+        K.HELD: P.HELD,
+    },
+    P.HELD: {
+        K.RELEASED: P.QUEUED,
+        K.CANCELLED: P.CANCELLED,
+    },
+    P.DONE: {},
+    P.FAILED: {},
+    P.CANCELLED: {},
+}
+
+# Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
+# retention deleted, a session given up for lost that was at last seen to have ended.
+EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED)
+for _phase, _row in TABLE.items():
+    _row.update(dict.fromkeys(EVERYWHERE, _phase))
+
+
+class IllegalTransition(AssertionError):
+    """A bug: an event came in a phase that has no row for it."""
+
+
+def successor(phase: Phase, kind: Kind) -> Phase:
+    """The phase after the event; raises IllegalTransition where the table has no row."""
+    try:
+        return TABLE[phase][kind]
+    except KeyError:
+        raise IllegalTransition(f"{kind.value!r} cannot happen to a run that is {phase.value!r}") from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; events that change no phase are left out."""
+    lines = ["stateDiagram-v2", f"    [*] --> {P.QUEUED.value}: {K.SUBMITTED.value}"]
+    for phase, row in TABLE.items():
+        for kind, after in row.items():
+            if after is not phase:
+                lines.append(f"    {phase.value} --> {after.value}: {kind.value}")
+    lines += [f"    {phase.value} --> [*]" for phase in TABLE if phase.final]
+    return "\n".join(lines) + "\n"

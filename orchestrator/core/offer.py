@@ -1,0 +1,151 @@
+"""What the platforms hold out: offers with their traits, and the route that chooses among them.
+
+Values only. A platform describes itself by these; the router reads nothing else of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Uplink(StrEnum):
+    """How a session's outbox reaches the home store."""
+
+    SHARED = "shared"  # the controller reads the outbox itself, also while the session runs
+    STORE = "store"  # a process beside the agent ships it to the home store
+    NONE = "none"  # only after the session has ended
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a platform can and cannot do, as data (DESIGN.md decision 3).
+
+    `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
+    is taken off for the agent's budget. After `session_seconds + slack_seconds` a session cannot run any
+    more, whatever the platform says. `visibility_seconds`: how long a started session may stay unseen.
+    """
+
+    session_seconds: float | None = None
+    wall_margin_seconds: float = 0.0
+    slack_seconds: float = 60.0
+    uplink: Uplink = Uplink.SHARED
+    durable_mid_run: bool = True
+    visibility_seconds: float = 5.0
+    poll_seconds: float = 2.0
+    setup_seconds: float = 10.0
+    human_start: bool = False
+    custom_images: bool = False
+    owned: bool = True
+    metered: bool = False
+    internet: bool = False
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Accelerator hours in a window, in seconds of session time. `refresh_at` None: never, or unknown."""
+
+    left_seconds: float
+    refresh_at: float | None = None
+    window_seconds: float | None = None
+    allowed_seconds: float | None = None
+
+
+class UntilKind(StrEnum):
+    NEVER = "never"
+    TIME = "time"
+    SLOT = "slot"  # a session of ours ends
+    HUMAN = "human"
+
+
+@dataclass(frozen=True)
+class Until:
+    """How long a rejection holds: for good, until `at` (unix seconds), until a slot or a human acts."""
+
+    kind: UntilKind
+    at: float | None = None
+    commands: tuple[str, ...] = ()
+
+
+NEVER = Until(UntilKind.NEVER)
+SLOT = Until(UntilKind.SLOT)
+
+
+def until_time(at: float) -> Until:
+    return Until(UntilKind.TIME, at)
+
+
+def until_human(*commands: str) -> Until:
+    return Until(UntilKind.HUMAN, commands=commands)
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why a platform offers an accelerator no session now, in words, and until when."""
+
+    reason: str
+    until: Until
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Platform × accelerator, as surveyed. `slots`: sessions of ours that it would take in all, ours
+    running included, others' excluded. `memory_gb` is per device where the platform knows better than the
+    catalogue (host memory for cpu)."""
+
+    platform: str
+    accelerator: str
+    traits: Traits
+    slots: int = 1
+    quota: Quota | None = None
+    memory_gb: float | None = None
+    disk_gb: float | None = None
+    unavailable: Unavailable | None = None
+
+
+@dataclass(frozen=True)
+class Rejection:
+    platform: str
+    accelerator: str
+    reason: str
+    until: Until
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """When and how a run would finish on one offer; times in unix seconds, the rest in seconds.
+
+    `finish_low`/`finish_high` bound the finish at one standard deviation of the rate.
+    """
+
+    start: float
+    finish: float
+    finish_low: float
+    finish_high: float
+    sessions: int
+    quota_seconds: float
+    expected_loss_seconds: float
+    samples_per_second: float
+    rate_source: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An offer that was not rejected: how the job would run on it."""
+
+    offer: Offer
+    micro_batch: int
+    accumulate: int
+    devices: int
+    estimate: Estimate
+    preferred_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Route:
+    """The router's whole answer: the chosen offer, the runners-up, and every rejection with its reason."""
+
+    chosen: Choice | None
+    others: tuple[Choice, ...]
+    rejections: tuple[Rejection, ...]
+    rules: tuple[str, ...]

@@ -1,0 +1,432 @@
+"""A run's record and the events it is folded from.
+
+The ledger stores events; `apply` is the only way a record changes. Decides nothing: which events happen is
+`orchestrator.core.decide`'s business, whether they may is the lifecycle table's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+
+from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.job import Job
+from orchestrator.core.lifecycle import Kind, Phase, successor
+from orchestrator.core.session import Order, Outcome
+
+
+class Wish(StrEnum):
+    """What a user asked for and the controller has not yet done."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
+
+    `incarnation` is the first agent seen, the only one whose checkpoints count. `ends_by`: after it the
+    platform cannot be running this session any more, confirmed or not (None: no wall). `failures` counts
+    failed actions in a row, `retry_at` when to try the next.
+    """
+
+    order: Order
+    assigned_at: float
+    ends_by: float | None = None
+    visibility_seconds: float = 0.0
+    launched_at: float | None = None
+    incarnation: str | None = None
+    started_at: float | None = None
+    stop: Wish | None = None
+    stop_requested_at: float | None = None
+    outcome: Outcome | None = None
+    message: str = ""
+    tail: str = ""
+    ended_at: float | None = None
+    end_confirmed: bool = True
+    failures: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.order.session
+
+    @property
+    def generation(self) -> int:
+        return self.order.generation
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A closed session that was never seen to have ended: fenced, told to stop, its slot still counted
+    until the end is confirmed or `until` has passed (None: only confirmation)."""
+
+    session: str
+    platform: str
+    accelerator: str
+    until: float | None
+
+
+@dataclass(frozen=True)
+class Cooldown:
+    """No new session on this platform and accelerator before `until`. `strikes` in a row lengthen it."""
+
+    platform: str
+    accelerator: str
+    until: float
+    reason: str
+    strikes: int = 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq."""
+
+    run: str
+    job: Job
+    submitted_at: float
+    phase: Phase = Phase.QUEUED
+    version: int = 0
+    generation: int = 0
+    session: Session | None = None
+    accepted: tuple[Accepted, ...] = ()
+    fruitless: int = 0
+    micro_batch_caps: tuple[tuple[str, int], ...] = ()
+    cooldowns: tuple[Cooldown, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    wish: Wish | None = None
+    discard: bool = False
+    until: float | None = None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    ended_at: float | None = None
+
+
+# --- Events: one frozen dataclass a kind; `at` is the controller's clock -------------------------------
+
+
+@dataclass(frozen=True)
+class Submitted:
+    run: str
+    job: Job
+    at: float
+    kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """No offer now. `until` is a time, or None: until a slot frees or an offer changes."""
+
+    at: float
+    until: float | None
+    reason: str
+    kind: Literal[Kind.DEFERRED] = Kind.DEFERRED
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The intent to run a session: its order, complete."""
+
+    at: float
+    order: Order
+    ends_by_seconds: float | None
+    visibility_seconds: float
+    reason: str
+    kind: Literal[Kind.ASSIGNED] = Kind.ASSIGNED
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The materials are staged; this is also the intent to launch."""
+
+    at: float
+    kind: Literal[Kind.PREPARED] = Kind.PREPARED
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch was answered, or may have taken effect unanswered."""
+
+    at: float
+    kind: Literal[Kind.LAUNCHED] = Kind.LAUNCHED
+
+
+@dataclass(frozen=True)
+class Started:
+    """The session's first incarnation was seen; no other will be accepted."""
+
+    at: float
+    incarnation: str
+    kind: Literal[Kind.STARTED] = Kind.STARTED
+
+
+@dataclass(frozen=True)
+class ActionFailed:
+    at: float
+    action: str
+    message: str
+    retry_at: float
+    kind: Literal[Kind.ACTION_FAILED] = Kind.ACTION_FAILED
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """The session is given up before any launch was attempted."""
+
+    at: float
+    reason: str
+    cooldown: Cooldown | None = None
+    kind: Literal[Kind.WITHDRAWN] = Kind.WITHDRAWN
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The intent to stop the session, for the user's wish."""
+
+    at: float
+    wish: Wish
+    kind: Literal[Kind.STOP_REQUESTED] = Kind.STOP_REQUESTED
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere."""
+
+    at: float
+    outcome: Outcome
+    message: str
+    confirmed: bool
+    tail: str = ""
+    kind: Literal[Kind.ENDED] = Kind.ENDED
+
+
+@dataclass(frozen=True)
+class CheckpointAccepted:
+    at: float
+    checkpoint: Accepted
+    kind: Literal[Kind.ACCEPTED] = Kind.ACCEPTED
+
+
+@dataclass(frozen=True)
+class CheckpointCorrupt:
+    """An accepted checkpoint failed its verification on the way into a session; the order falls back."""
+
+    at: float
+    name: str
+    reason: str
+    order: Order
+    kind: Literal[Kind.CORRUPT] = Kind.CORRUPT
+
+
+@dataclass(frozen=True)
+class Retired:
+    """The intent to delete superseded checkpoints of closed generations from the home store."""
+
+    at: float
+    names: tuple[str, ...]
+    kind: Literal[Kind.RETIRED] = Kind.RETIRED
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something a user should know that changes nothing: a NaN loss, a fall-back, a second incarnation."""
+
+    at: float
+    text: str
+    kind: Literal[Kind.NOTED] = Kind.NOTED
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A stray is gone: seen to have ended, or past the time it could run."""
+
+    at: float
+    session: str
+    kind: Literal[Kind.CONFIRMED] = Kind.CONFIRMED
+
+
+@dataclass(frozen=True)
+class Wished:
+    at: float
+    wish: Wish
+    discard: bool = False
+    kind: Literal[Kind.WISHED] = Kind.WISHED
+
+
+@dataclass(frozen=True)
+class Requeued:
+    """The session's generation is closed and the run goes on to the next."""
+
+    at: float
+    reason: str
+    fruitless: int
+    cooldown: Cooldown | None = None
+    micro_batch_cap: tuple[str, int] | None = None
+    until: float | None = None
+    kind: Literal[Kind.REQUEUED] = Kind.REQUEUED
+
+
+@dataclass(frozen=True)
+class Completed:
+    at: float
+    reason: str = ""
+    kind: Literal[Kind.COMPLETED] = Kind.COMPLETED
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    at: float
+    reason: str
+    kind: Literal[Kind.GAVE_UP] = Kind.GAVE_UP
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    at: float
+    reason: str = ""
+    kind: Literal[Kind.CANCELLED] = Kind.CANCELLED
+
+
+@dataclass(frozen=True)
+class Held:
+    at: float
+    reason: str
+    kind: Literal[Kind.HELD] = Kind.HELD
+
+
+@dataclass(frozen=True)
+class Released:
+    at: float
+    kind: Literal[Kind.RELEASED] = Kind.RELEASED
+
+
+Event = (
+    Submitted | Deferred | Assigned | Prepared | Launched | Started | ActionFailed | Withdrawn | StopRequested
+    | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished | Requeued
+    | Completed | GaveUp | Cancelled | Held | Released
+)  # fmt: skip
+
+
+# --- The fold -------------------------------------------------------------------------------------------
+
+
+def submit(event: Submitted) -> RunRecord:
+    """The record of a run of which only its submission is known."""
+    return RunRecord(run=event.run, job=event.job, submitted_at=event.at, version=1)
+
+
+def fold(events: Iterable[Event]) -> RunRecord:
+    """The record after all events of one run, the first of which is its submission."""
+    iterator = iter(events)
+    first = next(iterator)
+    assert isinstance(first, Submitted)
+    record = submit(first)
+    for event in iterator:
+        record = apply(record, event)
+    return record
+
+
+def apply(record: RunRecord, event: Event) -> RunRecord:
+    """The record after one more event. Raises IllegalTransition where the lifecycle has no row for it."""
+    phase = successor(record.phase, event.kind)
+    record = replace(record, phase=phase, version=record.version + 1)
+    match event:
+        case Deferred():
+            return replace(record, until=event.until, reason=event.reason)
+        case Assigned():
+            return _assigned(record, event)
+        case Withdrawn() | Requeued() | Completed() | GaveUp() | Cancelled() | Held() | Released():
+            return _closed(record, event)
+        case CheckpointAccepted():
+            return replace(record, accepted=(*record.accepted, event.checkpoint))
+        case CheckpointCorrupt():
+            left = tuple(c for c in record.accepted if c.name != event.name)
+            note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
+            return replace(record, accepted=left, notes=(*record.notes, note),
+                           session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
+        case Retired():
+            return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
+        case Noted():
+            return replace(record, notes=(*record.notes, event.text))
+        case Confirmed():
+            return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
+        case Wished():
+            return replace(record, wish=event.wish, discard=record.discard or event.discard)
+        case Submitted():
+            raise AssertionError("a run is submitted once")
+        case _:
+            return replace(record, session=_session_after(record, event))
+
+
+def _session(record: RunRecord, **changes: object) -> Session:
+    assert record.session is not None
+    return replace(record.session, **changes)  # type: ignore[arg-type]
+
+
+def _session_after(
+    record: RunRecord, event: Prepared | Launched | Started | ActionFailed | StopRequested | Ended
+) -> Session:
+    match event:
+        case Prepared():
+            return _session(record, failures=0, retry_at=0.0)
+        case Launched():
+            return _session(record, launched_at=event.at, failures=0, retry_at=0.0)
+        case Started():
+            return _session(record, incarnation=event.incarnation, started_at=event.at)
+        case ActionFailed():
+            assert record.session is not None
+            return _session(record, failures=record.session.failures + 1, retry_at=event.retry_at,
+                            message=event.message)  # fmt: skip
+        case StopRequested():
+            return _session(record, stop=event.wish, stop_requested_at=event.at, failures=0, retry_at=0.0)
+        case Ended():
+            return _session(record, outcome=event.outcome, message=event.message, tail=event.tail,
+                            ended_at=event.at, end_confirmed=event.confirmed, failures=0,
+                            retry_at=0.0)  # fmt: skip
+
+
+def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
+    ends_by = None if event.ends_by_seconds is None else event.at + event.ends_by_seconds
+    session = Session(event.order, event.at, ends_by=ends_by, visibility_seconds=event.visibility_seconds)
+    return replace(
+        record, session=session, generation=event.order.generation, until=None, reason=event.reason
+    )
+
+
+def _closed(
+    record: RunRecord, event: Withdrawn | Requeued | Completed | GaveUp | Cancelled | Held | Released
+) -> RunRecord:
+    """The run leaves its session (if it had one), or its hold."""
+    strays = record.strays
+    session = record.session
+    if session is not None and not session.end_confirmed:
+        order = session.order
+        stray = Stray(session.name, order.platform, order.accelerator, session.ends_by)
+        strays = (*strays, stray)
+    reason = "" if isinstance(event, Released) else event.reason
+    record = replace(record, session=None, strays=strays, reason=reason, until=None)
+    if isinstance(event, Withdrawn | Requeued):
+        record = _cooled(record, event.cooldown)
+    if isinstance(event, Requeued):
+        caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap] if event.micro_batch_cap else [])
+        return replace(record, fruitless=event.fruitless, until=event.until,
+                       micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
+    if isinstance(event, Released):
+        return replace(record, wish=None, fruitless=0, cooldowns=())
+    if isinstance(event, Held):
+        return replace(record, wish=None)
+    if isinstance(event, Withdrawn):
+        return record
+    return replace(record, wish=None, ended_at=event.at)
+
+
+def _cooled(record: RunRecord, cooldown: Cooldown | None) -> RunRecord:
+    if cooldown is None:
+        return record
+    same = (cooldown.platform, cooldown.accelerator)
+    others = tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != same)
+    return replace(record, cooldowns=(*others, cooldown))

@@ -1,0 +1,126 @@
+"""What goes into a session and what comes back: the order, what a platform observes, how it ended.
+
+Values only, shared by decide, engine, platforms and (as JSON) the agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.core.job import Input, Keep, Precision
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything a session must do, complete and journalled before anything starts.
+
+    `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
+    `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
+    `resume` is the name of the checkpoint to load. `interval_seconds` None means auto.
+    """
+
+    run: str
+    session: str
+    generation: int
+    platform: str
+    accelerator: str
+    devices: int
+    command: tuple[str, ...]
+    bundle: str
+    global_batch: int
+    micro_batch: int
+    precision: Precision
+    steps_total: int
+    seed: int
+    keep: Keep
+    budget_seconds: float | None = None
+    interval_seconds: float | None = None
+    resume: str | None = None
+    resume_step: int = 0
+    expected_steps_per_second: float | None = None
+    threads: int | None = None
+    memory_bytes: int | None = None
+    image: str | None = None
+    requirements: str | None = None
+    internet: bool = False
+    inputs: tuple[Input, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class Outcome(StrEnum):
+    """How a session ended, by what to do next (DESIGN.md decision 10)."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"  # saved and left, at its deadline or because it was asked to: resume
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    NO_CAPACITY = "no_capacity"
+    DENIED = "denied"
+    LOST = "lost"
+    OUT_OF_MEMORY = "out_of_memory"
+    STALLED = "stalled"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The agent's own marker, written last of all into the outbox. `step` is of the newest committed
+    checkpoint, None where there is none; `tail` the end of the training's log."""
+
+    incarnation: str
+    outcome: Outcome
+    exit_code: int | None
+    step: int | None
+    message: str
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The agent's atomic status file, as last seen. Times are the agent's own wall clock.
+
+    `heartbeat` only ever grows while the agent lives. `checkpoint` is the newest manifest it committed.
+    """
+
+    incarnation: str
+    heartbeat: int
+    written_at: float
+    state: str
+    step: int | None = None
+    steps_per_second: float | None = None
+    loss: float | None = None
+    checkpoint: str | None = None
+    checkpoint_step: int | None = None
+    save_seconds: float | None = None
+    deadline: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Sighting(StrEnum):
+    ABSENT = "absent"  # the platform knows no such session (now)
+    PENDING = "pending"  # accepted, not started
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One reading of one session. `ending` is the platform's own word on how it ended, if it has one:
+    an outcome where the platform knows better than "ended" (quota, wall, killed for memory)."""
+
+    sighting: Sighting
+    incarnations: tuple[str, ...] = ()
+    status: AgentStatus | None = None
+    result: Result | None = None
+    ending: Outcome | None = None
+    detail: str = ""
+
+
+ABSENT = Observation(Sighting.ABSENT)
+
+
+class StopReply(StrEnum):
+    REQUESTED = "requested"
+    ENDED = "ended"
+    IMPOSSIBLE = "impossible"

@@ -1,0 +1,103 @@
+"""The errors of this package, arranged by what the caller does next.
+
+A leaf: it imports nothing of ours. Deadlines, preemption, out of memory and crashes of the training are
+no errors here; they are observations (`orchestrator.core.job.Outcome`). Bugs are assertions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class OrchestratorError(Exception):
+    """Everything this package raises on purpose; `str()` is fit to be shown to a user."""
+
+
+class InputError(OrchestratorError):
+    """The user edits something and tries again (exit code 2)."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake in a file the user wrote: where, what was given, what is valid.
+
+    `path` is the dotted key path (`work.global_batch`), empty for the document; `line` counts from 1,
+    0 where no line is known.
+    """
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class SpecError(InputError):
+    """A job spec or config is wrong; carries every fault found, in line order."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        assert faults
+        self.faults = faults
+        super().__init__("\n".join(map(str, faults)))
+
+
+class NoRoute(InputError):
+    """No offer will ever take this job; the message lists each rejection with its reason."""
+
+
+class BackendError(OrchestratorError):
+    """A platform or store said no, or said nothing.
+
+    `backend` is its name in the user's config, `operation` the verb that failed.
+    """
+
+    def __init__(self, message: str, *, backend: str = "", operation: str = "") -> None:
+        super().__init__(message)
+        self.backend = backend
+        self.operation = operation
+
+
+class Transient(BackendError):
+    """It may work the next time; only the retrying wrapper retries. The request may have taken effect."""
+
+
+class QuotaExhausted(BackendError):
+    """No quota, slot or capacity until `until` (unix seconds; None when nobody knows)."""
+
+    def __init__(
+        self, message: str, *, backend: str = "", operation: str = "", until: float | None = None
+    ) -> None:
+        super().__init__(message, backend=backend, operation=operation)
+        self.until = until
+
+
+class AccessDenied(BackendError):
+    """Credentials are missing, wrong or too narrow: a human must act (exit code 3)."""
+
+
+class Rejected(BackendError):
+    """The request itself is wrong; never retried."""
+
+
+class NotFound(Rejected):
+    """The store holds no such object; the platform knows no such session's outbox."""
+
+
+class CorruptCheckpoint(OrchestratorError):
+    """A checkpoint failed its verification; the caller falls back to the one before."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"checkpoint {name} is corrupt: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class LedgerConflict(OrchestratorError):
+    """Somebody else appended to this run first: load it again and decide anew."""
+
+
+class Fenced(OrchestratorError):
+    """Another controller has taken over this database; this one must stop writing."""
