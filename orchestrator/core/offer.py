@@ -91,7 +91,8 @@ class Unavailable:
 class Offer:
     """Platform × accelerator, as surveyed. `slots`: sessions of ours that it would take in all, ours
     running included, others' excluded. `memory_gb` is per device where the platform knows better than the
-    catalogue (host memory for cpu)."""
+    catalogue (host memory for cpu); with `limit_memory` a session that takes more is out of memory.
+    `threads` pins the CPU threads of a session, which bitwise resume on a CPU depends on."""
 
     platform: str
     accelerator: str
@@ -99,6 +100,8 @@ class Offer:
     slots: int = 1
     quota: Quota | None = None
     memory_gb: float | None = None
+    limit_memory: bool = False
+    threads: int | None = None
     disk_gb: float | None = None
     unavailable: Unavailable | None = None
 

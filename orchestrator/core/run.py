@@ -14,6 +14,7 @@ from typing import Literal
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Kind, Phase, successor
+from orchestrator.core.offer import Traits
 from orchestrator.core.session import Order, Outcome
 
 
@@ -29,15 +30,14 @@ class Wish(StrEnum):
 class Session:
     """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
 
-    `incarnation` is the first agent seen, the only one whose checkpoints count. `ends_by`: after it the
-    platform cannot be running this session any more, confirmed or not (None: no wall). `failures` counts
-    failed actions in a row, `retry_at` when to try the next.
+    `traits` are the platform's at assignment. `incarnation` is the first agent seen, the only one whose
+    checkpoints count. `step` is the last one the result marker named. `failures` counts failed actions in
+    a row, `retry_at` when to try the next.
     """
 
     order: Order
+    traits: Traits
     assigned_at: float
-    ends_by: float | None = None
-    visibility_seconds: float = 0.0
     launched_at: float | None = None
     incarnation: str | None = None
     started_at: float | None = None
@@ -46,6 +46,8 @@ class Session:
     outcome: Outcome | None = None
     message: str = ""
     tail: str = ""
+    step: int | None = None
+    until: float | None = None
     ended_at: float | None = None
     end_confirmed: bool = True
     failures: int = 0
@@ -59,25 +61,38 @@ class Session:
     def generation(self) -> int:
         return self.order.generation
 
+    @property
+    def ends_by(self) -> float | None:
+        """After this the platform cannot be running the session, whatever it says; None: no such time."""
+        if self.launched_at is None or self.traits.session_seconds is None:
+            return None
+        started = self.started_at if self.started_at is not None else self.launched_at
+        return started + self.traits.session_seconds + self.traits.slack_seconds
+
 
 @dataclass(frozen=True)
 class Stray:
-    """A closed session that was never seen to have ended: fenced, told to stop, its slot still counted
-    until the end is confirmed or `until` has passed (None: only confirmation)."""
+    """A closed session whose remains are still on its platform, until they are discarded.
+
+    `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
+    as used until it is seen to have ended or `until` has passed (None: no wall).
+    """
 
     session: str
     platform: str
     accelerator: str
+    ended: bool
     until: float | None
 
 
 @dataclass(frozen=True)
 class Cooldown:
-    """No new session on this platform and accelerator before `until`. `strikes` in a row lengthen it."""
+    """No new session on this platform and accelerator before `until` (None: never again for this run).
+    `strikes` in a row lengthen it."""
 
     platform: str
     accelerator: str
-    until: float
+    until: float | None
     reason: str
     strikes: int = 1
 
@@ -133,8 +148,7 @@ class Assigned:
 
     at: float
     order: Order
-    ends_by_seconds: float | None
-    visibility_seconds: float
+    traits: Traits
     reason: str
     kind: Literal[Kind.ASSIGNED] = Kind.ASSIGNED
 
@@ -194,13 +208,16 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class Ended:
-    """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere."""
+    """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere.
+    `until`: when the platform says quota or capacity will be back."""
 
     at: float
     outcome: Outcome
     message: str
     confirmed: bool
     tail: str = ""
+    step: int | None = None
+    until: float | None = None
     kind: Literal[Kind.ENDED] = Kind.ENDED
 
 
@@ -242,7 +259,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A stray is gone: seen to have ended, or past the time it could run."""
+    """A stray is gone for good: what it left on its platform has been discarded."""
 
     at: float
     session: str
@@ -358,6 +375,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(record, wish=event.wish, discard=record.discard or event.discard)
         case Submitted():
             raise AssertionError("a run is submitted once")
+        case Started():
+            return _started(record, event)
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -368,15 +387,13 @@ def _session(record: RunRecord, **changes: object) -> Session:
 
 
 def _session_after(
-    record: RunRecord, event: Prepared | Launched | Started | ActionFailed | StopRequested | Ended
+    record: RunRecord, event: Prepared | Launched | ActionFailed | StopRequested | Ended
 ) -> Session:
     match event:
         case Prepared():
             return _session(record, failures=0, retry_at=0.0)
         case Launched():
             return _session(record, launched_at=event.at, failures=0, retry_at=0.0)
-        case Started():
-            return _session(record, incarnation=event.incarnation, started_at=event.at)
         case ActionFailed():
             assert record.session is not None
             return _session(record, failures=record.session.failures + 1, retry_at=event.retry_at,
@@ -385,13 +402,19 @@ def _session_after(
             return _session(record, stop=event.wish, stop_requested_at=event.at, failures=0, retry_at=0.0)
         case Ended():
             return _session(record, outcome=event.outcome, message=event.message, tail=event.tail,
-                            ended_at=event.at, end_confirmed=event.confirmed, failures=0,
-                            retry_at=0.0)  # fmt: skip
+                            step=event.step, until=event.until, ended_at=event.at,
+                            end_confirmed=event.confirmed, failures=0, retry_at=0.0)  # fmt: skip
+
+
+def _started(record: RunRecord, event: Started) -> RunRecord:
+    session = _session(record, incarnation=event.incarnation, started_at=event.at)
+    here = (session.order.platform, session.order.accelerator)
+    cooldowns = tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != here)
+    return replace(record, session=session, cooldowns=cooldowns)
 
 
 def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
-    ends_by = None if event.ends_by_seconds is None else event.at + event.ends_by_seconds
-    session = Session(event.order, event.at, ends_by=ends_by, visibility_seconds=event.visibility_seconds)
+    session = Session(event.order, event.traits, event.at)
     return replace(
         record, session=session, generation=event.order.generation, until=None, reason=event.reason
     )
@@ -403,9 +426,9 @@ def _closed(
     """The run leaves its session (if it had one), or its hold."""
     strays = record.strays
     session = record.session
-    if session is not None and not session.end_confirmed:
+    if session is not None:
         order = session.order
-        stray = Stray(session.name, order.platform, order.accelerator, session.ends_by)
+        stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, session.ends_by)
         strays = (*strays, stray)
     reason = "" if isinstance(event, Released) else event.reason
     record = replace(record, session=None, strays=strays, reason=reason, until=None)

@@ -1,0 +1,113 @@
+"""What decide wants done, and what came of it: actions out, reports in.
+
+Values only. Every action is idempotent by the session's name, so that it may be issued again after a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.session import Order, StopReply
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform."""
+
+    order: Order
+
+    @property
+    def session(self) -> str:
+        return self.order.session
+
+
+@dataclass(frozen=True)
+class Launch:
+    order: Order
+
+    @property
+    def session(self) -> str:
+        return self.order.session
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Bring the outbox and publish its checkpoints to the home store. `incarnation` None: not known yet,
+    all of the generation are published; `known` are names that were accepted before."""
+
+    run: str
+    session: str
+    platform: str
+    generation: int
+    incarnation: str | None
+    known: frozenset[str]
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
+class Stop:
+    session: str
+    platform: str
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Remove what a closed session left on its platform."""
+
+    session: str
+    platform: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Make the home store hold of this run only `keep`. Of the `live` generation (None: all are closed)
+    what is newer than the newest kept may be published and not yet accepted: it stays."""
+
+    run: str
+    keep: frozenset[str]
+    live: int | None
+
+    @property
+    def session(self) -> str:
+        return ""
+
+
+Action = Prepare | Launch | Collect | Stop | Discard | Retire
+
+
+class Trouble(StrEnum):
+    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`."""
+
+    TRANSIENT = "transient"
+    QUOTA = "quota"
+    DENIED = "denied"
+    REJECTED = "rejected"
+    NOT_FOUND = "not_found"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True)
+class Done:
+    """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's."""
+
+    action: Action
+    checkpoints: tuple[Accepted, ...] = ()
+    corrupt: tuple[tuple[str, str], ...] = ()
+    reply: StopReply | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the corrupt one."""
+
+    action: Action
+    trouble: Trouble
+    message: str
+    until: float | None = None
+    checkpoint: str | None = None
+
+
+Report = Done | Failed

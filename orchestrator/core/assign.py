@@ -1,0 +1,91 @@
+"""From a choice to an order: everything the next session must do, fixed before anything starts.
+
+Pure. Knows how placeholders are filled and where the run goes on from; not where or how it is launched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.checkpoint import Accepted, newest
+from orchestrator.core.job import Job
+from orchestrator.core.offer import Choice
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Order
+
+GIB = 1024**3
+
+
+def assign(record: RunRecord, choice: Choice) -> Order:
+    """The order of the run's next session (generation + 1) on the chosen offer, resuming at the newest
+    accepted checkpoint. The budget is the least of the safe wall and the quota left (decision 7)."""
+    job, offer = record.job, choice.offer
+    profile = job.profile(offer.accelerator)
+    assert profile is not None
+    generation = record.generation + 1
+    resume = newest(record.accepted)
+    steps_per_second = choice.estimate.samples_per_second / job.work.global_batch
+    return Order(
+        run=record.run,
+        session=f"{record.run}-s{generation:02d}",
+        generation=generation,
+        platform=offer.platform,
+        accelerator=offer.accelerator,
+        devices=choice.devices,
+        command=fill(job, choice),
+        bundle=job.bundle,
+        global_batch=job.work.global_batch,
+        micro_batch=choice.micro_batch,
+        precision=profile.precision,
+        steps_total=job.work.total,
+        seed=job.seed,
+        keep=job.checkpoint.keep,
+        budget_seconds=budget_seconds(choice),
+        interval_seconds=job.checkpoint.interval_seconds,
+        resume=resume.name if resume else None,
+        resume_step=resume.ref.step if resume else 0,
+        expected_steps_per_second=steps_per_second,
+        threads=offer.threads,
+        memory_bytes=None
+        if offer.memory_gb is None or not offer.limit_memory
+        else int(offer.memory_gb * GIB),
+        image=job.image,
+        requirements=job.requirements,
+        internet=job.needs.internet,
+        inputs=job.inputs,
+        env=job.env,
+        secrets=job.secrets,
+    )
+
+
+def budget_seconds(choice: Choice) -> float | None:
+    """Seconds from the agent's start until it must be gone; None without wall and quota."""
+    traits, quota = choice.offer.traits, choice.offer.quota
+    limits = []
+    if traits.session_seconds is not None:
+        limits.append(traits.session_seconds - traits.wall_margin_seconds)
+    if quota is not None:
+        limits.append(quota.left_seconds)
+    return max(0.0, min(limits)) if limits else None
+
+
+def fill(job: Job, choice: Choice) -> tuple[str, ...]:
+    """The command with its placeholders filled; every argument stays one argument."""
+    profile = job.profile(choice.offer.accelerator)
+    assert profile is not None
+    values = {
+        "steps": job.work.total,
+        "micro_batch": choice.micro_batch,
+        "accumulate": choice.accumulate,
+        "devices": choice.devices,
+        "precision": profile.precision.value,
+        "seed": job.seed,
+    }
+    return tuple(word.format_map(values) for word in job.command)
+
+
+def fall_back(order: Order, resume: Accepted | None) -> Order:
+    """The same order resuming at an earlier checkpoint, or from the beginning."""
+    return replace(
+        order, resume=resume.name if resume else None, resume_step=resume.ref.step if resume else 0
+    )

@@ -1,0 +1,463 @@
+"""What should happen next to one run: record × readings × reports × route × now → events and actions.
+
+Pure and level-triggered: called again with the same record it wants the same actions, so a controller that
+died between journal and act simply decides again. The engine journals the events before it performs the
+actions. Resume is no special path: it is a run that is queued and has checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.action import (
+    Action,
+    Collect,
+    Discard,
+    Done,
+    Failed,
+    Launch,
+    Prepare,
+    Report,
+    Retire,
+    Stop,
+    Trouble,
+)
+from orchestrator.core.assign import assign, fall_back
+from orchestrator.core.checkpoint import newest, superseded
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.run import (
+    ActionFailed,
+    Assigned,
+    Cancelled,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Confirmed,
+    Cooldown,
+    Deferred,
+    Ended,
+    Event,
+    Held,
+    Launched,
+    Noted,
+    Prepared,
+    Released,
+    Retired,
+    RunRecord,
+    Session,
+    Started,
+    StopRequested,
+    Stray,
+    Wish,
+    Withdrawn,
+    apply,
+)
+from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
+from orchestrator.core.verdict import verdict
+from orchestrator.core.watch import READINGS_MIN, Watch
+
+RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
+RETRY_SECONDS_MAX = 300.0
+PREPARE_ATTEMPTS = 6
+COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
+SILENT_SECONDS_MIN = 30.0
+SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
+SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
+STOP_AGAIN_SECONDS = 30.0
+DEFER_TOLERANCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything decide may look at besides the record. `reports` are those of this run's actions since it
+    was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
+    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened.
+    """
+
+    now: float
+    reports: tuple[Report, ...] = ()
+    watch: Watch | None = None
+    strays: Mapping[str, Watch] = field(default_factory=dict)
+    route: Route | None = None
+    launch_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
+    be decided again (None: when a slot frees or an offer changes). `record` is after the events."""
+
+    record: RunRecord
+    events: tuple[Event, ...]
+    actions: tuple[Action, ...]
+    due_at: float | None = None
+
+
+class _Draft:
+    """The record as it changes while one decision is made."""
+
+    def __init__(self, record: RunRecord, inputs: Inputs) -> None:
+        self.before = record
+        self.record = record
+        self.now = inputs.now
+        self.inputs = inputs
+        self.events: list[Event] = []
+        self.actions: list[Action] = []
+
+    def emit(self, event: Event) -> None:
+        self.record = apply(self.record, event)
+        self.events.append(event)
+
+    def note(self, text: str) -> None:
+        if text not in self.record.notes:
+            self.emit(Noted(self.now, text))
+
+    @property
+    def session(self) -> Session:
+        assert self.record.session is not None
+        return self.record.session
+
+
+def decide(record: RunRecord, inputs: Inputs) -> Decision:
+    """The next events and actions of one run. Never raises on any inputs; an illegal event is a bug."""
+    draft = _Draft(record, inputs)
+    for report in inputs.reports:
+        _take_report(draft, report)
+    _read(draft)
+    _grant_wish(draft)
+    _take_route(draft)
+    _retire(draft)
+    _want(draft)
+    return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft.record))
+
+
+# --- Reports of actions ---------------------------------------------------------------------------------
+
+
+def _take_report(draft: _Draft, report: Report) -> None:
+    session = draft.record.session
+    name = report.action.session
+    if isinstance(report.action, Discard):
+        if isinstance(report, Done) and any(s.session == name for s in draft.record.strays):
+            draft.emit(Confirmed(draft.now, name))
+        return
+    if isinstance(report, Done) and report.reply is StopReply.ENDED:
+        draft.actions += [
+            Discard(name, stray.platform) for stray in draft.record.strays if stray.session == name
+        ]
+    if session is None or session.name != name:
+        return  # a late answer about a session that is closed: it changes nothing
+    match report.action:
+        case Prepare() if draft.record.phase is Phase.PREPARING:
+            _prepared(draft, report)
+        case Launch() if draft.record.phase is Phase.LAUNCHING:
+            _launched(draft, report)
+        case Collect() if draft.record.phase in (Phase.RUNNING, Phase.STOPPING, Phase.COLLECTING):
+            _collected(draft, report)
+        case Stop() if draft.record.phase is Phase.STOPPING and isinstance(report, Done):
+            if report.reply is StopReply.ENDED and not _has_result(draft):
+                draft.emit(Ended(draft.now, Outcome.STOPPED, "stopped", confirmed=True))
+        case _:
+            return
+
+
+def _prepared(draft: _Draft, report: Report) -> None:
+    if isinstance(report, Done):
+        assert isinstance(report.action, Prepare)
+        if report.action.order == draft.session.order:
+            draft.emit(Prepared(draft.now))
+        return
+    order = draft.session.order
+    if report.trouble is Trouble.CORRUPT and report.checkpoint is not None:
+        left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
+        order = fall_back(order, newest(left))
+        draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
+        return
+    if (
+        report.trouble in (Trouble.TRANSIENT, Trouble.CORRUPT)
+        and draft.session.failures + 1 < PREPARE_ATTEMPTS
+    ):
+        _failed(draft, report)
+        return
+    draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
+    until = None if report.trouble is Trouble.REJECTED else report.until or draft.now + RETRY_SECONDS_MAX
+    cooldown = Cooldown(order.platform, order.accelerator, until, report.message)
+    draft.emit(Withdrawn(draft.now, report.message, cooldown))
+
+
+def _launched(draft: _Draft, report: Report) -> None:
+    if isinstance(report, Done) or report.trouble is Trouble.TRANSIENT:
+        if draft.session.launched_at is None:
+            draft.emit(Launched(draft.now))
+        return
+    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED}.get(
+        report.trouble, Outcome.NO_CAPACITY
+    )
+    draft.note(f"{draft.session.order.platform} refused {draft.session.name}: {report.message}")
+    draft.emit(Ended(draft.now, outcome, report.message, confirmed=True, until=report.until))
+
+
+def _collected(draft: _Draft, report: Report) -> None:
+    if isinstance(report, Done):
+        for name, reason in report.corrupt:
+            draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
+        for checkpoint in report.checkpoints:
+            _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
+    if draft.record.phase is not Phase.COLLECTING:
+        return
+    if isinstance(report, Done) or report.trouble is Trouble.NOT_FOUND:
+        _close(draft)
+    elif draft.now - (draft.session.ended_at or draft.now) > COLLECT_PATIENCE_SECONDS:
+        draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
+        _close(draft)
+    else:
+        _failed(draft, report)
+
+
+def _accept(draft: _Draft, incarnation: str, event: CheckpointAccepted) -> None:
+    """Accepts a checkpoint of the current generation and its one incarnation, and no other (fencing)."""
+    session = draft.session
+    ref = event.checkpoint.ref
+    if ref.generation != session.generation:
+        return
+    if session.incarnation is None and draft.record.phase is not Phase.RUNNING:
+        draft.emit(Started(draft.now, incarnation))
+        session = draft.session
+    if incarnation != session.incarnation:
+        draft.note(f"{session.name} was started twice; checkpoints of {incarnation} are ignored")
+    elif all(known.name != event.checkpoint.name for known in draft.record.accepted):
+        draft.emit(event)
+
+
+def _close(draft: _Draft) -> None:
+    """The last look is over: the generation closes for good."""
+    draft.emit(verdict(draft.record, draft.now))
+
+
+def _failed(draft: _Draft, report: Failed) -> None:
+    failures = draft.session.failures
+    pause = min(RETRY_SECONDS * 2.0 ** min(failures, 20), RETRY_SECONDS_MAX)
+    action = type(report.action).__name__.lower()
+    draft.emit(ActionFailed(draft.now, action, report.message, draft.now + pause))
+
+
+# --- Readings of the session ----------------------------------------------------------------------------
+
+
+def _read(draft: _Draft) -> None:
+    phase = draft.record.phase
+    watch = draft.inputs.watch
+    if phase not in (Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING):
+        return
+    if phase is Phase.LAUNCHING and draft.session.launched_at is None and draft.inputs.launch_unknown:
+        draft.emit(Launched(draft.now))  # it may have taken effect: look before anything is started anew
+    if draft.session.launched_at is None and draft.record.phase is Phase.LAUNCHING:
+        return
+    if watch is None or watch.observation is None:
+        return
+    observation = watch.observation
+    if observation.incarnations:
+        _read_incarnations(draft, observation)
+    _note_warnings(draft, observation)
+    ended = _ending(draft, watch, observation)
+    if ended is not None:
+        draft.emit(ended)
+
+
+def _read_incarnations(draft: _Draft, observation: Observation) -> None:
+    if draft.session.incarnation is None:
+        draft.emit(Started(draft.now, observation.incarnations[0]))
+    for other in observation.incarnations:
+        if other != draft.session.incarnation:
+            draft.note(f"{draft.session.name} was started twice; {other} is ignored")
+
+
+def _note_warnings(draft: _Draft, observation: Observation) -> None:
+    status = observation.status
+    if status is not None and status.incarnation == draft.session.incarnation:
+        for warning in status.warnings:
+            draft.note(f"{draft.session.name}: {warning}")
+
+
+def _has_result(draft: _Draft) -> bool:
+    watch = draft.inputs.watch
+    observation = watch.observation if watch else None
+    return observation is not None and observation.result is not None
+
+
+def _ending(draft: _Draft, watch: Watch, observation: Observation) -> Ended | None:
+    """How the session ended, if it has; the agent's own marker before anything the platform says."""
+    session, now = draft.session, draft.now
+    result = observation.result
+    if result is not None and result.incarnation == session.incarnation:
+        return Ended(now, result.outcome, result.message, confirmed=observation.sighting is Sighting.ENDED,
+                     tail=result.tail, step=result.step)  # fmt: skip
+    if observation.sighting is Sighting.ENDED:
+        outcome = observation.ending or Outcome.LOST
+        if outcome is Outcome.COMPLETED:
+            outcome = Outcome.CRASHED  # a platform's "complete" without our marker
+        detail = observation.detail or "it ended without a result"
+        return Ended(now, outcome, detail, confirmed=True)
+    if watch.absent_for(session.traits.visibility_seconds):
+        if session.incarnation is None and session.stop is None:
+            return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
+        return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
+    if session.ends_by is not None and now > session.ends_by and watch.readings >= READINGS_MIN:
+        return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
+    patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * session.traits.poll_seconds)
+    if observation.status is not None and watch.silent_for(patience):
+        return Ended(now, Outcome.LOST, "its heartbeat has stopped", confirmed=False)
+    return None
+
+
+# --- The user's wish, and the route ---------------------------------------------------------------------
+
+
+def _grant_wish(draft: _Draft) -> None:
+    wish = draft.record.wish
+    if wish is None:
+        return
+    match draft.record.phase:
+        case Phase.QUEUED:
+            _let_go(draft, wish)
+        case Phase.PREPARING if wish is not Wish.RELEASE:
+            draft.emit(Withdrawn(draft.now, f"{wish.value} requested before it was launched"))
+            _let_go(draft, wish)
+        case Phase.LAUNCHING | Phase.RUNNING if wish is not Wish.RELEASE:
+            durable = draft.session.traits.durable_mid_run
+            if durable or draft.record.discard:
+                draft.emit(StopRequested(draft.now, wish))
+        case Phase.HELD if wish is not Wish.HOLD:
+            draft.emit(Cancelled(draft.now, "cancelled") if wish is Wish.CANCEL else Released(draft.now))
+        case _:
+            return
+
+
+def _let_go(draft: _Draft, wish: Wish) -> None:
+    if wish is Wish.CANCEL:
+        best = newest(draft.record.accepted)
+        draft.emit(Cancelled(draft.now, f"cancelled; newest checkpoint: {best.name if best else 'none'}"))
+    elif wish is Wish.HOLD:
+        draft.emit(Held(draft.now, "held on request"))
+
+
+def _take_route(draft: _Draft) -> None:
+    record, route, now = draft.record, draft.inputs.route, draft.now
+    if record.phase is not Phase.QUEUED or route is None or (record.until is not None and now < record.until):
+        return
+    if route.chosen is not None:
+        order = assign(record, route.chosen)
+        reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
+        draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
+        return
+    slot = any(r.until.kind is UntilKind.SLOT for r in route.rejections)
+    times = [
+        r.until.at for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at is not None
+    ]
+    told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
+    if not slot and not times:
+        draft.emit(Held(now, f"no offer takes it: {told or 'no platform is configured'}"))
+        return
+    until = max(min(times), now + 1.0) if times else None
+    if _moved(record.until, until) or not record.reason:
+        draft.emit(Deferred(now, until, told))
+
+
+def _moved(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return abs(before - after) > DEFER_TOLERANCE_SECONDS
+
+
+# --- What is wanted of the world in this phase ----------------------------------------------------------
+
+
+def _retire(draft: _Draft) -> None:
+    """Retention, when a checkpoint was accepted or a generation closed. The resume point is pinned; what a
+    live session ships to the store by itself is left alone until its generation is closed."""
+    record = draft.record
+    session = record.session
+    closed = draft.before.session is not None and session is None
+    accepted = any(isinstance(event, CheckpointAccepted) for event in draft.events)
+    if session is not None and session.traits.uplink is Uplink.STORE:
+        return
+    if not accepted and not closed:
+        return
+    keep = record.job.checkpoint.keep
+    best = (keep.best.metric, keep.best.mode) if keep.best else None
+    pinned = frozenset([session.order.resume] if session and session.order.resume else [])
+    gone = tuple(c.name for c in superseded(record.accepted, last=keep.last, best=best, pinned=pinned))
+    if gone:
+        draft.emit(Retired(draft.now, gone))
+    if gone or closed:
+        names = frozenset(c.name for c in draft.record.accepted)
+        live = session.generation if session else None
+        draft.actions.append(Retire(record.run, names, live))
+
+
+def _want(draft: _Draft) -> None:
+    """The actions this phase calls for; the engine drops those that are under way already."""
+    record, now = draft.record, draft.now
+    for stray in record.strays:
+        _want_of_stray(draft, stray)
+    session = record.session
+    if session is None or now < session.retry_at:
+        return
+    match record.phase:
+        case Phase.PREPARING:
+            draft.actions.append(Prepare(session.order))
+        case Phase.LAUNCHING if session.launched_at is None:
+            draft.actions.append(Launch(session.order))
+        case Phase.RUNNING:
+            if _collect_due(session, draft.inputs.watch, now):
+                draft.actions.append(_collect(record, session))
+        case Phase.STOPPING:
+            watch = draft.inputs.watch
+            asked = watch.stop_asked_at if watch else None
+            impossible = watch is not None and watch.stop_impossible
+            if not impossible and (asked is None or now - asked >= STOP_AGAIN_SECONDS):
+                draft.actions.append(Stop(session.name, session.order.platform))
+        case Phase.COLLECTING:
+            draft.actions.append(_collect(record, session))
+        case _:
+            return
+
+
+def _want_of_stray(draft: _Draft, stray: Stray) -> None:
+    watch = draft.inputs.strays.get(stray.session)
+    observation = watch.observation if watch else None
+    over = stray.ended or (stray.until is not None and draft.now > stray.until)
+    if over or (observation is not None and observation.sighting is Sighting.ENDED):
+        draft.actions.append(Discard(stray.session, stray.platform))
+    elif (
+        watch is None or watch.stop_asked_at is None or draft.now - watch.stop_asked_at >= STOP_AGAIN_SECONDS
+    ):
+        draft.actions.append(Stop(stray.session, stray.platform))
+
+
+def _collect_due(session: Session, watch: Watch | None, now: float) -> bool:
+    if session.traits.uplink is Uplink.NONE or watch is None or watch.observation is None:
+        return False
+    status = watch.observation.status
+    committed = status.checkpoint if status is not None else None
+    if watch.collected_at is None or (committed is not None and committed != watch.collected):
+        return True
+    return now - watch.collected_at >= SYNC_SECONDS
+
+
+def _collect(record: RunRecord, session: Session) -> Collect:
+    best = record.job.checkpoint.keep.best
+    return Collect(
+        run=record.run,
+        session=session.name,
+        platform=session.order.platform,
+        generation=session.generation,
+        incarnation=session.incarnation,
+        known=frozenset(c.name for c in record.accepted),
+        metric=best.metric if best else None,
+    )
+
+
+def _due(record: RunRecord) -> float | None:
+    return record.until if record.phase is Phase.QUEUED else None

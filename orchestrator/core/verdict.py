@@ -1,0 +1,95 @@
+"""What follows the end of a session: done, on to the next one, held, or given up (DESIGN.md decision 10).
+
+Pure. Reads the record in phase COLLECTING with all its checkpoints accepted, returns the one event that
+closes the session's generation.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.run import (
+    Cancelled,
+    Completed,
+    Cooldown,
+    GaveUp,
+    Held,
+    Requeued,
+    RunRecord,
+    Session,
+    Wish,
+)
+from orchestrator.core.session import Outcome
+
+CAPACITY_SECONDS = 15.0  # the first cool-down after "no capacity"; doubles with every strike
+CAPACITY_SECONDS_MAX = 3600.0
+FRUITLESS_SECONDS = 5.0  # the first pause after a session that brought nothing; doubles
+NOT_COUNTED = frozenset({Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.DENIED})
+
+Verdict = Completed | Requeued | GaveUp | Cancelled | Held
+
+
+def verdict(record: RunRecord, now: float) -> Verdict:
+    """The event that closes the current session. Waiting for quota or capacity never counts against the
+    run; a session that brought a newer checkpoint wipes the count of those that did not."""
+    session = record.session
+    assert session is not None
+    assert session.outcome is not None
+    best = newest(record.accepted)
+    step = best.ref.step if best else 0
+    if _completed(session, step, best is not None):
+        return Completed(now, session.message)
+    if record.wish is Wish.CANCEL:
+        return Cancelled(now, f"cancelled; newest checkpoint: {best.name if best else 'none'}")
+    progressed = step > session.order.resume_step
+    fruitless = 0 if progressed else record.fruitless
+    if record.wish is Wish.HOLD:
+        return Held(now, "held on request")
+    if session.outcome in NOT_COUNTED:
+        return Requeued(now, session.message, fruitless, cooldown=capacity_cooldown(record, now))
+    if session.outcome is Outcome.OUT_OF_MEMORY:
+        return _after_out_of_memory(record, session, now, fruitless)
+    if progressed:
+        return Requeued(now, session.message, 0)
+    return _fruitless(record, session, now)
+
+
+def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
+    """A platform's "complete" is no success without our marker and the checkpoint it speaks of."""
+    return session.outcome is Outcome.COMPLETED and any_checkpoint and step >= (session.step or 0)
+
+
+def capacity_cooldown(record: RunRecord, now: float) -> Cooldown:
+    """How long the session's offer is left alone: what the platform said, or longer with every strike."""
+    session = record.session
+    assert session is not None
+    here = (session.order.platform, session.order.accelerator)
+    strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
+    pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
+    until = now + pause if session.until is None else max(session.until, now)
+    return Cooldown(*here, until=until, reason=session.message, strikes=strikes)
+
+
+def _after_out_of_memory(record: RunRecord, session: Session, now: float, fruitless: int) -> Requeued:
+    order = session.order
+    smaller = record.job.work.next_micro_batch(order.micro_batch, order.devices)
+    if smaller is not None:
+        reason = f"out of memory at micro-batch {order.micro_batch} on {order.accelerator}; next: {smaller}"
+        return Requeued(now, reason, fruitless, micro_batch_cap=(order.accelerator, smaller))
+    reason = f"out of memory on {order.accelerator} at {order.micro_batch}, the smallest valid micro-batch"
+    never = Cooldown(order.platform, order.accelerator, None, reason)
+    return Requeued(now, reason, fruitless, cooldown=never)
+
+
+def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp:
+    count = record.fruitless + 1
+    allowed = record.job.without_progress
+    if count >= allowed:
+        sessions = "session" if count == 1 else "sessions in a row"
+        reason = (
+            f"no newer checkpoint in {count} {sessions} (retry.without_progress); the last: {session.message}"
+        )
+        return GaveUp(now, reason if not session.tail else f"{reason}\n{session.tail}")
+    pause = FRUITLESS_SECONDS * 2.0 ** min(count - 1, 10)
+    return Requeued(
+        now, f"{session.message} ({count} of {allowed} without progress)", count, until=now + pause
+    )

@@ -1,0 +1,64 @@
+"""What the controller has seen of one session since it came up: readings, and how long it saw nothing.
+
+Volatile by design: it lives in memory and is lost with the controller, which then has to see for itself
+again. So a laptop that slept, or a clock that jumped, fences nothing (DESIGN.md decision 4): only time
+that passed between readings in quick succession counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.core.session import Observation, Sighting
+
+READINGS_MIN = 3
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Seconds are sums of the gaps between readings, each counted for at most twice the poll interval.
+
+    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed. `collected`
+    is the newest checkpoint the agent had committed when the last collect began, `collected_at` when.
+    """
+
+    at: float
+    observation: Observation | None = None
+    readings: int = 0
+    absent_readings: int = 0
+    absent_seconds: float = 0.0
+    silent_readings: int = 0
+    silent_seconds: float = 0.0
+    collected_at: float | None = None
+    collected: str | None = None
+    stop_asked_at: float | None = None
+    stop_impossible: bool = False
+
+    def see(self, observation: Observation, now: float, poll_seconds: float) -> Watch:
+        """The watch after one more reading at `now`."""
+        gap = min(max(0.0, now - self.at), 2.0 * poll_seconds) if self.readings else 0.0
+        absent = observation.sighting is Sighting.ABSENT
+        silent = absent or (self.observation is not None and _beat(observation) == _beat(self.observation))
+        return replace(
+            self,
+            at=now,
+            observation=observation,
+            readings=self.readings + 1,
+            absent_readings=self.absent_readings + 1 if absent else 0,
+            absent_seconds=self.absent_seconds + gap if absent and self.absent_readings else 0.0,
+            silent_readings=self.silent_readings + 1 if silent else 0,
+            silent_seconds=self.silent_seconds + gap if silent else 0.0,
+        )
+
+    def absent_for(self, seconds: float) -> bool:
+        """Whether several readings over at least so many seconds, the last included, found nothing."""
+        return self.absent_readings >= READINGS_MIN and self.absent_seconds >= seconds
+
+    def silent_for(self, seconds: float) -> bool:
+        """Whether several readings over at least so many seconds showed the same heartbeat, or none."""
+        return self.silent_readings >= READINGS_MIN and self.silent_seconds >= seconds
+
+
+def _beat(observation: Observation) -> tuple[str, int] | None:
+    status = observation.status
+    return None if status is None else (status.incarnation, status.heartbeat)
