@@ -1,0 +1,43 @@
+# The commands of this repository; each sets up what it needs (scripts/setup.py: quick when nothing changed).
+
+PYTHON ?= python3
+WORKERS ?= auto
+BIN := .venv/bin
+
+.PHONY: help setup demo test lint soak bench docs clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+
+setup: ## make .venv, or bring it up to date
+	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) was not found; on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
+	@"$(PYTHON)" scripts/setup.py
+
+demo: setup ## train a small model on this machine, over several session walls
+	@mkdir -p .demo
+	@cp scripts/demo_config.yaml .demo/config.yaml
+	@ORCHESTRATOR_HOME="$(CURDIR)/.demo" $(BIN)/submit jobs/graphmer_demo.yaml --follow
+
+test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
+	@$(BIN)/python scripts/system_parts.py
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+lint: setup ## format, lint, types, import rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+soak: setup ## the long tests: simulation, torture and fuzz, 20 minutes each
+	@$(BIN)/pytest -m soak --timeout 0 -s
+
+bench: setup ## every benchmark; its figures belong into docs/benchmarks.md
+	@for each in benchmarks/[!_]*.py; do echo "== $$each"; $(BIN)/python "$$each" || exit 1; done
+
+docs: setup ## write the generated pages anew
+	@$(BIN)/python scripts/generate_docs.py
+
+clean: ## remove .venv, the demo's state and all caches
+	@if [ -d .demo ] && [ -x $(BIN)/orchestrator ]; then ORCHESTRATOR_HOME="$(CURDIR)/.demo" $(BIN)/orchestrator down || true; fi
+	@rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+"""The system parts that tests need beyond Python packages: says what is missing, or installs it.
+
+With CI=true or SYSTEM_DEPS=1 it installs by apt-get and starts no service; otherwise it names the command,
+and the tests that need the part are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Debian starts what it installs unless policy-rc.d says no; one that is there already is left alone.
+INSTALL = """set -e
+export DEBIAN_FRONTEND=noninteractive
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\\nexit 101\\n' > "$policy"
+    chmod 755 "$policy"
+fi
+apt-get update -q
+apt-get install -y -q --no-install-recommends "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    packages: tuple[str, ...]
+    used_for: str
+    present: Callable[[], bool]
+
+
+def has_postgresql() -> bool:
+    installed = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return installed or (shutil.which("initdb") is not None and shutil.which("postgres") is not None)
+
+
+PARTS = (Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),)
+
+
+def main() -> int:
+    missing = [part for part in PARTS if not part.present()]
+    if not missing:
+        return 0
+    if os.environ.get("CI") == "true" or os.environ.get("SYSTEM_DEPS") == "1":
+        return install(missing)
+    for part in missing:
+        print(f"{part.name} is missing; skipping {part.used_for}")
+    packages = " ".join(package for part in missing for package in part.packages)
+    print(
+        f"  get it with:  sudo apt-get update && sudo apt-get install -y --no-install-recommends {packages}"
+    )
+    print("  or let make:  SYSTEM_DEPS=1 make test")
+    return 0
+
+
+def install(missing: list[Part]) -> int:
+    packages = [package for part in missing for package in part.packages]
+    print(f"installing {', '.join(packages)}", flush=True)
+    root = [] if os.geteuid() == 0 else ["sudo"]
+    if shutil.which((*root, "apt-get")[0]) is None:
+        print(f"cannot install: {(*root, 'apt-get')[0]} was not found", file=sys.stderr)
+        return 1
+    done = subprocess.run([*root, "sh", "-c", INSTALL, "sh", *packages], stdout=subprocess.DEVNULL)
+    if done.returncode:
+        print("apt-get failed; its own words are above", file=sys.stderr)
+        return done.returncode
+    absent = [part.name for part in missing if not part.present()]
+    if absent:
+        print(f"still missing after apt-get: {', '.join(absent)}", file=sys.stderr)
+    return 1 if absent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
