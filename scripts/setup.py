@@ -107,34 +107,31 @@ def create(venv: Path) -> None:
 
 def install(root: Path, python: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-c", str(root / CONSTRAINTS)]
-    torch = pinned(root, "torch")
-    index = torch_index(pip, torch)
-    print(f"set-up: installing {torch} ({'CUDA' if has_nvidia_driver() else 'CPU'} build)", flush=True)
-    run([*pip, "--quiet", *index, torch], "installing torch")
+    torch, driver = pinned(root, "torch"), has_nvidia_driver()
+    print(f"set-up: installing {torch} ({'CUDA' if driver else 'CPU'} build)", flush=True)
+    index = [] if driver else cpu_index(pip, torch, CPU_INDEX)
+    run([*pip, *index, torch], "installing torch")
     print("set-up: installing the project and its tools", flush=True)
     run([*pip, "--quiet", "--editable", f"{root}[postgresql,training,test]"], "installing the project")
 
 
-def torch_index(pip: list[str], torch: str) -> list[str]:
-    """The index options with which pip gets the build of torch that suits this machine.
+def cpu_index(pip: list[str], torch: str, url: str) -> list[str]:
+    """The index options with which pip gets a build of torch without CUDA.
 
-    Without a driver that is the CPU build: from the CPU index if that can be reached, otherwise from
-    wherever pip is configured to look; raises SetupError where only a CUDA build would be found.
+    From the CPU index at `url` if that offers one, otherwise from wherever pip is configured to look;
+    raises SetupError where only a CUDA build would be found.
     """
-    if has_nvidia_driver():
-        return []
-    index = ["--extra-index-url", CPU_INDEX]
-    offered = dry_run([*pip, *PROBE, *index, "--no-deps", torch])
-    if not any(str(item["url"]).startswith(CPU_INDEX) for item in offered):
+    index = ["--extra-index-url", url]
+    alone = [*pip, *PROBE, "--no-deps", torch]
+    if dry_run([*alone, *index]) == dry_run(alone):
         index = []
-    cuda = [str(item["name"]) for item in dry_run([*pip, *index, torch]) if is_cuda(str(item["name"]))]
+    cuda = sorted(filter(is_cuda, dry_run([*pip, *index, torch])))
     if cuda:
         raise SetupError(
             f"this machine has no NVIDIA driver, and the only build of {torch} that pip finds would bring "
-            f"{len(cuda)} CUDA packages ({', '.join(sorted(cuda)[:3])}, …), gigabytes of no use here.\n"
-            f"The CPU build is at {CPU_INDEX}, which could not be reached: make it reachable,\n"
-            "name a mirror with TORCH_CPU_INDEX=https://…, or put the wheel into a folder named by "
-            "PIP_FIND_LINKS."
+            f"{len(cuda)} CUDA packages ({', '.join(cuda[:3])} …), gigabytes of no use here.\n"
+            f"The CPU build is at {url}, which could not be reached: make it reachable, name a mirror\n"
+            "by TORCH_CPU_INDEX=https://…, or put the wheel into a folder named by PIP_FIND_LINKS."
         )
     return index
 
@@ -143,16 +140,15 @@ def is_cuda(name: str) -> bool:
     return name.lower().startswith(("nvidia-", "nvidia_", "cuda-", "cuda_"))
 
 
-def dry_run(command: list[str]) -> list[dict[str, str]]:
-    """Name and URL of everything that a pip command would install, were none of it there yet."""
+def dry_run(command: list[str]) -> dict[str, str]:
+    """Name → URL of all that a pip command would install were none of it there; empty where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         extra = ["--dry-run", "--ignore-installed", "--quiet", "--report", str(report)]
-        done = subprocess.run([*command, *extra], capture_output=True, text=True)
-        if done.returncode:
-            raise SetupError(f"pip finds nothing to install:\n{done.stderr.strip()}")
+        if subprocess.run([*command, *extra], capture_output=True).returncode:
+            return {}
         items = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return [{"name": item["metadata"]["name"], "url": item["download_info"]["url"]} for item in items]
+    return {item["metadata"]["name"]: item["download_info"]["url"] for item in items}
 
 
 def pinned(root: Path, package: str) -> str:
