@@ -1,0 +1,59 @@
+"""What truly happened on a simulated platform, whatever it told its callers: plain data for checkers.
+
+All times are clock.elapsed() of the platform's clock, in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.core.session import Outcome
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of launch: whether it started the session, and the error it raised, if any."""
+
+    at: float
+    session: str
+    started: bool
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One checkpoint committed to an outbox; `corrupt` if the outbox then altered it."""
+
+    at: float
+    name: str
+    step: int
+    corrupt: bool
+
+
+@dataclass
+class Lifetime:
+    """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
+    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`."""
+
+    run: str
+    session: str
+    generation: int
+    accelerator: str
+    incarnation: str
+    started_at: float
+    resumed_from: str | None
+    resumed_step: int
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    end: str = ""
+    written: list[Written] = field(default_factory=list)
+
+
+@dataclass
+class History:
+    """`quota_used` maps the number of a window to session seconds our own sessions used in it."""
+
+    launches: list[Launch] = field(default_factory=list)
+    lifetimes: list[Lifetime] = field(default_factory=list)
+    stops: list[tuple[float, str]] = field(default_factory=list)
+    quota_used: dict[int, float] = field(default_factory=dict)

@@ -1,0 +1,459 @@
+"""The platform protocol over modelled agents: what the verbs answer, and how they lie and fail.
+
+Nothing here runs by itself: every verb first brings the world up to the clock. Must never read the time
+but through the clock it was given, nor draw from anything but its own seeded generators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from orchestrator.clock import Clock
+from orchestrator.core import wire
+from orchestrator.core.checkpoint import decode
+from orchestrator.core.offer import Offer, Quota, Unavailable, Uplink, until_time
+from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Result, Sighting, StopReply
+from orchestrator.errors import (
+    AccessDenied,
+    BackendError,
+    CorruptCheckpoint,
+    NotFound,
+    QuotaExhausted,
+    Rejected,
+    Transient,
+)
+from orchestrator.platforms.outbox import bring, digest, write_whole
+from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
+from orchestrator.platforms.simulated.history import History, Launch
+from orchestrator.platforms.simulated.scenario import (
+    Fate,
+    Faults,
+    Intervals,
+    Scenario,
+    SimulatedOffer,
+    draw_fate,
+)
+
+
+@dataclass
+class _Session:
+    """A name the platform has heard of. `starved_at`: when it will end for want of capacity."""
+
+    order: Order | None = None
+    base: State = field(default_factory=lambda: State(0, 0))
+    launched_at: float | None = None
+    visible_at: float = 0.0
+    starved_at: float | None = None
+    agents: list[SimulatedAgent] = field(default_factory=list)
+    stopped: bool = False
+    stop_ignored: bool = False
+    outbox_lost: bool = False
+    discarded: bool = False
+
+    @property
+    def begun(self) -> list[SimulatedAgent]:
+        return [agent for agent in self.agents if agent.began]
+
+    def over(self, now: float) -> bool:
+        """Whether nothing of it runs any more or ever will."""
+        if self.starved_at is not None:
+            return now >= self.starved_at
+        return all(agent.ended_at is not None for agent in self.agents)
+
+    def hidden(self, now: float) -> list[SimulatedAgent]:
+        return [a for a in self.begun if a.fate.hidden_from <= now < a.fate.hidden_until]
+
+
+class SimulatedPlatform:
+    """A platform as `scenario` says. `history` is the truth, for checkers; `calm()` ends all faults.
+
+    All of it lives in memory, with the object. `folder` is not used; it is here for the catalogue.
+    """
+
+    def __init__(self, name: str, options: Scenario, folder: Path, clock: Clock) -> None:  # noqa: ARG002
+        self._name = name
+        self.scenario = options
+        self.faults = options.faults
+        self.clock = clock
+        self.history = History()
+        self._sessions: dict[str, _Session] = {}
+        self._offers = {offer.accelerator: offer for offer in options.offers}
+        self._born = self._at = clock.elapsed()
+        self._used: dict[int, float] = {}
+        self._random = self._generator("calls")
+        f = options.faults
+        self._outages = self._intervals("outages", f.outages_per_hour, f.outage_seconds)
+        self._denials = self._intervals("denials", f.denials_per_hour, f.denial_seconds)
+        self._shortages = self._intervals("shortages", f.shortages_per_hour, f.shortage_seconds)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def _generator(self, purpose: str) -> Random:
+        return Random(f"{self.scenario.seed}/{self._name}/{purpose}")
+
+    def _intervals(self, purpose: str, per_hour: float, seconds: float) -> Intervals:
+        return Intervals(self._generator(purpose), per_hour, seconds, self._born)
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong any more. What has died stays dead; who was hidden is seen."""
+        self._advance()
+        now = self._at
+        self.faults = Faults()
+        self._outages = self._denials = self._shortages = self._intervals("calm", 0.0, 1.0)
+        for session in self._sessions.values():
+            session.stop_ignored = False
+            session.visible_at = min(session.visible_at, now)
+            for agent in session.agents:
+                agent.fate = _spent(agent.fate, now)
+
+    # --- the world up to now ----------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        to = self.clock.elapsed()
+        while True:
+            agents = [a for s in self._sessions.values() for a in s.agents if a.ended_at is None]
+            at = min([to, self._quota_event(agents), *(agent.next_event() for agent in agents)])
+            at = max(at, self._at)
+            self._charge(at, sum(agent.running for agent in agents))
+            self._at = at
+            for agent in agents:
+                agent.advance(at)
+            if self._quota_left() <= 0:
+                for agent in agents:
+                    if agent.running:
+                        agent.kill(at, Outcome.QUOTA_EXHAUSTED, "the quota is used up")
+                        agent.advance(at)
+            if at >= to:
+                return
+
+    def _window(self) -> int:
+        quota = self.scenario.quota
+        return 0 if quota is None else int((self._at - self._born) / quota.window_seconds + 1e-9)
+
+    def _refresh_at(self) -> float:
+        """When the quota's next window begins."""
+        quota = self.scenario.quota
+        return math.inf if quota is None else self._born + (self._window() + 1) * quota.window_seconds
+
+    def _quota_left(self) -> float:
+        quota = self.scenario.quota
+        if quota is None:
+            return math.inf
+        left = quota.allowed_seconds - self._used.get(self._window(), 0.0)
+        return left if left > 1e-6 else 0.0
+
+    def _quota_event(self, agents: list[SimulatedAgent]) -> float:
+        """When the quota runs out as things go, or its window ends."""
+        speed = sum(agent.running for agent in agents) + self.faults.quota_used_elsewhere
+        left = self._quota_left()
+        out = self._at + left / speed if speed > 0 and left > 0 else math.inf
+        return min(out, self._refresh_at())
+
+    def _charge(self, to: float, running: int) -> None:
+        if self.scenario.quota is None:
+            return
+        seconds, window = to - self._at, self._window()
+        elsewhere = self.faults.quota_used_elsewhere * seconds
+        self._used[window] = self._used.get(window, 0.0) + running * seconds + elsewhere
+        used = self.history.quota_used
+        used[window] = used.get(window, 0.0) + running * seconds
+
+    def _unix(self, at: float) -> float:
+        return self.clock.now() + at - self._at
+
+    def _chance(self, rate: float) -> bool:
+        return self._random.random() < rate
+
+    # --- verbs ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _verb(self, operation: str) -> Iterator[None]:
+        """What may go wrong around every verb; names the backend in what is raised."""
+        self._advance()
+        try:
+            if self._denials.end(self._at) is not None:
+                raise AccessDenied("the token was refused")
+            if self._outages.end(self._at) is not None:
+                raise Transient("503: the service is unavailable")
+            if self._chance(self.faults.request_lost):
+                raise Transient("the connection was reset")
+            yield
+            if self._chance(self.faults.reply_lost):
+                raise Transient("the connection timed out while waiting for the reply")
+        except BackendError as error:
+            error.backend, error.operation = self._name, operation
+            raise
+
+    def survey(self) -> tuple[Offer, ...]:
+        with self._verb("survey"):
+            return tuple(map(self._offer, self._offers.values()))
+
+    def _offer(self, offer: SimulatedOffer) -> Offer:
+        quota, rule, unavailable = None, self.scenario.quota, None
+        if rule is not None:
+            refresh = self._unix(self._refresh_at())
+            quota = Quota(self._quota_left(), refresh, rule.window_seconds, rule.allowed_seconds)
+            if quota.left_seconds <= 0:
+                unavailable = Unavailable("the quota is used up", until_time(refresh))
+        shortage = self._shortages.end(self._at)
+        if shortage is not None:
+            unavailable = Unavailable("no capacity", until_time(self._unix(shortage)))
+        traits = self.scenario.traits(offer)
+        return Offer(self._name, offer.accelerator, traits, offer.slots, quota, memory_gb=offer.memory_gb,
+                     disk_gb=offer.disk_gb, unavailable=unavailable)  # fmt: skip
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        with self._verb("prepare"):
+            if order.platform != self._name or order.accelerator not in self._offers:
+                raise Rejected(f"no offer {order.accelerator!r} on {order.platform!r} here")
+            session = self._sessions.setdefault(order.session, _Session())
+            if session.launched_at is None:
+                session.base = _resumed(order, materials.resume)
+                session.order = order
+            elif session.order != order:
+                raise Rejected(f"{order.session} was started with another order")
+
+    def launch(self, order: Order) -> None:
+        error: BackendError | None = None
+        was = self._launched(order.session)
+        try:
+            with self._verb("launch"):
+                self._launch(order)
+        except BackendError as raised:
+            error = raised
+            raise
+        finally:
+            started = not was and self._launched(order.session)
+            self.history.launches.append(Launch(self._at, order.session, started, str(error or "")))
+
+    def _launched(self, name: str) -> bool:
+        session = self._sessions.get(name)
+        return session is not None and session.launched_at is not None
+
+    def _launch(self, order: Order) -> None:
+        session = self._sessions.get(order.session)
+        if session is not None and session.launched_at is not None:
+            return
+        if session is None or session.order != order:
+            raise Rejected(f"{order.session} is not prepared")
+        if session.stopped:
+            raise Rejected(f"{order.session} was stopped before it was launched")
+        self._refuse(order)
+        self._start(session, order)
+        if self._chance(self.faults.launch_started_but_failed):
+            raise Transient("500: the session could not be started")
+
+    def _refuse(self, order: Order) -> None:
+        shortage = self._shortages.end(self._at)
+        if shortage is not None:
+            raise QuotaExhausted("no capacity", until=self._unix(shortage))
+        if self._quota_left() <= 0:
+            raise QuotaExhausted("the quota is used up", until=self._unix(self._refresh_at()))
+        mine = [s for s in self._sessions.values() if s.launched_at is not None and not s.over(self._at)]
+        taken = sum(s.order is not None and s.order.accelerator == order.accelerator for s in mine)
+        if taken >= self._offers[order.accelerator].slots:
+            raise QuotaExhausted(f"all {taken} slots for {order.accelerator} are taken")
+
+    def _start(self, session: _Session, order: Order) -> None:
+        faults, random = self.faults, self._generator(order.session)
+        session.launched_at = self._at
+        promised = self.scenario.visibility_seconds
+        late = random.random() < faults.late_visible
+        session.visible_at = self._at + random.random() * (3 * promised if late else promised)
+        session.stop_ignored = random.random() < faults.stop_ignored
+        session.outbox_lost = random.random() < faults.outbox_lost
+        if random.random() < faults.starved:
+            session.starved_at = self._at + self.scenario.pending_seconds
+            return
+        start = self._at + random.random() * self.scenario.pending_seconds
+        self._spawn(session, order, start, random)
+        if random.random() < faults.double_start:
+            self._spawn(session, order, start + random.random() * 60.0, random)
+
+    def _spawn(self, session: _Session, order: Order, start: float, random: Random) -> None:
+        agent = SimulatedAgent(order, self._offers[order.accelerator], self.scenario,
+                               incarnation=f"{random.getrandbits(40):010x}", start=start,
+                               wall=self.clock.now() - self._at, base=session.base, random=random,
+                               lifetimes=self.history.lifetimes)  # fmt: skip
+        agent.fate = draw_fate(self.faults, random, start, min(agent.horizon - start, 86400.0))
+        session.agents.append(agent)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        with self._verb("observe"):
+            return {name: self._observation(name) for name in names}
+
+    def _visible(self, name: str) -> _Session | None:
+        """The session as far as the platform admits to it now."""
+        session = self._sessions.get(name)
+        if session is None or session.launched_at is None or session.discarded:
+            return None
+        if self._at < session.visible_at or session.hidden(self._at):
+            return None
+        forgotten = any(agent.fate.forgotten and agent.fate.killed_at <= self._at for agent in session.begun)
+        return None if forgotten and session.over(self._at) else session
+
+    def _observation(self, name: str) -> Observation:
+        session = self._visible(name)
+        if session is None:
+            return ABSENT
+        over = session.over(self._at)
+        if session.starved_at is not None and over:
+            return Observation(Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail="no capacity was found")
+        if not session.begun:
+            return Observation(Sighting.ENDED if over else Sighting.PENDING)
+        sighting = Sighting.ENDED if over else Sighting.RUNNING
+        ending = next((agent.ending for agent in session.begun if agent.ending), None) if over else None
+        detail = next((agent.detail for agent in session.begun if agent.ending), "") if over else ""
+        if self._unreadable(session) is not None:
+            return Observation(sighting, ending=ending, detail=detail)
+        speaker = next((agent for agent in session.begun if agent.running), session.begun[0])
+        incarnations = tuple(agent.incarnation for agent in session.begun)
+        return Observation(sighting, incarnations, speaker.status(self._at), _result(session), ending, detail)
+
+    def _unreadable(self, session: _Session) -> str | None:
+        """Why the outbox cannot be read now, if so."""
+        if self.scenario.uplink is Uplink.SHARED:
+            return None
+        if not session.over(self._at):
+            return "the outbox can be read only once the session has ended"
+        if session.outbox_lost or any(agent.ending for agent in session.begun):
+            return "the session left nothing"
+        return None
+
+    def collect(self, name: str, into: Path) -> Collected:
+        with self._verb("collect"):
+            session = self._sessions.get(name)
+            if session is None or not session.begun or session.discarded:
+                raise NotFound(f"no outbox of {name}")
+            unreadable = self._unreadable(session)
+            if unreadable is not None or any(a.fate.outbox_hidden for a in session.hidden(self._at)):
+                raise NotFound(unreadable or f"no outbox of {name}")
+            collected = bring(_Union(session.begun), into, sync=False)
+            self._bring_files(session, into)
+            return collected
+
+    def _bring_files(self, session: _Session, into: Path) -> None:
+        first = session.begun[0]
+        result = _result(session)
+        files = {
+            "incarnation": first.incarnation.encode(),
+            "status.json": wire.encode(first.status(self._at)),
+        }
+        if result is not None:
+            files["result.json"] = wire.encode(result)
+        for path, data in files.items():
+            write_whole(into / path, data, sync=False)
+        (into / "log").mkdir(exist_ok=True)
+        lines = [f"{w.at:.0f} checkpoint {w.name}\n" for agent in session.begun for w in agent.life.written]
+        write_whole(into / "log" / "000001.log", "".join(lines).encode(), sync=False)
+
+    def stop(self, name: str) -> StopReply:
+        with self._verb("stop"):
+            self.history.stops.append((self._at, name))
+            session = self._sessions.setdefault(name, _Session())
+            if session.launched_at is None:
+                session.stopped = True
+                return StopReply.ENDED
+            if session.over(self._at):
+                return StopReply.ENDED
+            if self._at < session.visible_at or session.hidden(self._at):
+                raise Transient(f"404: no session {name}")
+            if not self.scenario.can_stop:
+                return StopReply.IMPOSSIBLE
+            if not session.stop_ignored:
+                self._stop(session)
+            return StopReply.REQUESTED
+
+    def _stop(self, session: _Session) -> None:
+        if session.stopped:
+            return
+        session.stopped = True
+        heard_at = self._at + self._random.random() * self.faults.stop_slow_seconds
+        if session.starved_at is not None:
+            session.starved_at = min(session.starved_at, heard_at)
+        for agent in session.agents:
+            if agent.began:
+                agent.stop(heard_at)
+            else:
+                agent.kill(heard_at, Outcome.STOPPED, "cancelled before it started")
+
+    def discard(self, name: str) -> None:
+        with self._verb("discard"):
+            session = self._visible(name)
+            if session is not None and not session.over(self._at):
+                raise Rejected(f"{name} is still running")
+            if name in self._sessions:
+                self._sessions[name].discarded = True
+
+    # --- for tests --------------------------------------------------------------------------------------
+
+    def corrupt(self, name: str) -> str:
+        """Alters a blob of the newest checkpoint in a session's outbox; returns the checkpoint's name."""
+        self._advance()
+        agent = self._sessions[name].begun[0]
+        newest = max(agent.checkpoints)
+        sha256 = agent.checkpoints[newest].files[0].parts[0].sha256
+        agent.blobs[sha256] = b"\0" + agent.blobs[sha256][1:]
+        return newest
+
+
+class _Union:
+    """The outboxes of all incarnations of a session, as one."""
+
+    def __init__(self, agents: list[SimulatedAgent]) -> None:
+        self._agents = agents
+
+    def checkpoints(self) -> Iterable[str]:
+        return [name for agent in self._agents for name in agent.checkpoints]
+
+    def manifest(self, name: str) -> bytes | None:
+        found = (agent.checkpoints[name] for agent in self._agents if name in agent.checkpoints)
+        return next((manifest.encode() for manifest in found), None)
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        data = next((agent.blobs[sha256] for agent in self._agents if sha256 in agent.blobs), None)
+        if data is not None:
+            target.write_bytes(data)
+        return data is not None
+
+
+def _result(session: _Session) -> Result | None:
+    """The first result in the order of starts: where two ran, the first is the one that counts."""
+    return next((agent.result for agent in session.begun if agent.result is not None), None)
+
+
+def _resumed(order: Order, resume: Path | None) -> State:
+    """The state in the staged checkpoint, verified as an agent would; the initial state without one."""
+    if order.resume is None:
+        return State(0, 0)
+    if resume is None:
+        raise Rejected(f"the order resumes at {order.resume}, the materials hold no checkpoint")
+    try:
+        data = (resume / "checkpoints" / order.resume / "manifest.json").read_bytes()
+        manifest = decode(order.resume, data)
+        for sha256 in manifest.blobs():
+            if digest(resume / "blobs" / sha256) != sha256:
+                raise CorruptCheckpoint(order.resume, f"staged blob {sha256[:12]}… is altered")
+        [entry] = [entry for entry in manifest.files if entry.path == STATE_FILE]
+        return State.decode((resume / "blobs" / entry.parts[0].sha256).read_bytes())
+    except FileNotFoundError as error:
+        raise CorruptCheckpoint(order.resume, f"{error.filename} is not staged") from error
+
+
+def _spent(fate: Fate, now: float) -> Fate:
+    """The fate without what has not come yet."""
+    return Fate(
+        killed_at=fate.killed_at if fate.killed_at <= now else math.inf,
+        forgotten=fate.forgotten,
+        crash_at=fate.crash_at if fate.crash_at <= now else math.inf,
+        stall_at=fate.stall_at if fate.stall_at <= now else math.inf,
+        freeze_at=fate.freeze_at if fate.freeze_at <= now else math.inf,
+    )

@@ -1,0 +1,167 @@
+"""What a simulated platform is like and what goes wrong on it: values, and the intervals drawn from them.
+
+Knows no session and no protocol. Every draw comes from a seeded generator of its own, so that a seed, the
+clock and the sequence of calls give the same world again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from random import Random
+
+from orchestrator.core.offer import Traits, Uplink
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Rates are probabilities from 0 to 1: of a call, a launch, an incarnation, a session or a checkpoint."""
+
+    request_lost: float = 0.0  # call: Transient, and nothing was done
+    reply_lost: float = 0.0  # call: Transient, after it was done
+    launch_started_but_failed: float = 0.0  # launch: as above, for launches alone
+    double_start: float = 0.0  # launch: a second incarnation of the same order, and both write
+    starved: float = 0.0  # launch: accepted, pending, then ended for want of capacity
+    late_visible: float = 0.0  # launch: unseen for up to three times what the traits promise
+    killed: float = 0.0  # incarnation: gone without a result; the platform says so, or forgets it
+    partitioned: float = 0.0  # incarnation: ABSENT for a while, and it runs on
+    partition_seconds: float = 900.0  # at most
+    crash: float = 0.0  # incarnation
+    stall: float = 0.0  # incarnation: no more steps, until the agent notices
+    freeze: float = 0.0  # incarnation: the agent's heart stops, the platform says "running"
+    stop_ignored: float = 0.0  # session: stops are answered, and nothing happens
+    stop_slow_seconds: float = 0.0  # stop: at most so long until the agent hears of it
+    corrupt: float = 0.0  # checkpoint: a blob in the outbox is altered
+    outbox_lost: float = 0.0  # session without uplink: its outbox never arrives
+    outages_per_hour: float = 0.0  # every verb raises Transient
+    outage_seconds: float = 300.0  # on average, as the two below
+    denials_per_hour: float = 0.0  # every verb raises AccessDenied
+    denial_seconds: float = 300.0
+    shortages_per_hour: float = 0.0  # no capacity for any accelerator
+    shortage_seconds: float = 1800.0
+    quota_used_elsewhere: float = 0.0  # seconds of quota a second that somebody else uses
+
+
+@dataclass(frozen=True)
+class SimulatedOffer:
+    """One accelerator. Above `micro_batch_max`, out of memory. `session_seconds` is the wall."""
+
+    accelerator: str = "cpu"
+    steps_per_second: float = 1.0
+    slots: int = 1
+    session_seconds: float | None = None
+    memory_gb: float | None = None
+    disk_gb: float | None = None
+    micro_batch_max: int | None = None
+
+
+@dataclass(frozen=True)
+class QuotaWindow:
+    """Session seconds allowed in each window; windows follow each other from the platform's creation."""
+
+    allowed_seconds: float
+    window_seconds: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs) or
+    NONE (only after its end, and a killed session leaves nothing). `crash_at_step`: a job that never gets
+    beyond. `grace_seconds`: how long after a stop the platform kills what has not left."""
+
+    seed: int = 0
+    offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
+    faults: Faults = field(default_factory=Faults)
+    quota: QuotaWindow | None = None
+    uplink: Uplink = Uplink.SHARED
+    visibility_seconds: float = 5.0
+    pending_seconds: float = 5.0
+    setup_seconds: float = 10.0
+    save_seconds: float = 5.0
+    checkpoint_seconds: float = 300.0
+    heartbeat_seconds: float = 10.0
+    stall_patience_seconds: float = 600.0
+    grace_seconds: float = 60.0
+    wall_margin_seconds: float = 0.0
+    slack_seconds: float = 60.0
+    poll_seconds: float = 2.0
+    can_stop: bool = True
+    owned: bool = False
+    internet: bool = True
+    crash_at_step: int | None = None
+
+    def traits(self, offer: SimulatedOffer) -> Traits:
+        return Traits(
+            session_seconds=offer.session_seconds,
+            wall_margin_seconds=self.wall_margin_seconds,
+            slack_seconds=self.slack_seconds,
+            uplink=self.uplink,
+            durable_mid_run=self.uplink is not Uplink.NONE,
+            visibility_seconds=self.visibility_seconds,
+            poll_seconds=self.poll_seconds,
+            setup_seconds=self.setup_seconds + self.pending_seconds,
+            owned=self.owned,
+            metered=self.quota is not None,
+            internet=self.internet,
+        )
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What will befall one incarnation, drawn at its birth; times are clock.elapsed(), inf for never."""
+
+    killed_at: float = math.inf
+    forgotten: bool = False  # killed, and the platform knows it no more
+    hidden_from: float = math.inf
+    hidden_until: float = math.inf
+    outbox_hidden: bool = False
+    crash_at: float = math.inf
+    stall_at: float = math.inf
+    freeze_at: float = math.inf
+    corrupt: float = 0.0
+
+
+def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> Fate:
+    """The fate of an incarnation that starts at `start` and would last about `horizon` seconds."""
+
+    def moment(rate: float) -> float:
+        at = start + random.random() * horizon
+        return at if random.random() < rate else math.inf
+
+    killed_at, forgotten = moment(faults.killed), random.random() < 0.5
+    hidden_from, length = moment(faults.partitioned), random.uniform(0.1, 1.0) * faults.partition_seconds
+    return Fate(
+        killed_at=killed_at,
+        forgotten=forgotten,
+        hidden_from=hidden_from,
+        hidden_until=hidden_from + length,
+        outbox_hidden=random.random() < 0.5,
+        crash_at=moment(faults.crash),
+        stall_at=moment(faults.stall),
+        freeze_at=moment(faults.freeze),
+        corrupt=faults.corrupt,
+    )
+
+
+class Intervals:
+    """Bad times of one kind: they come `per_hour` and last `seconds`, both on average."""
+
+    def __init__(self, random: Random, per_hour: float, seconds: float, start: float) -> None:
+        self._random = random
+        self._pause = 3600.0 / per_hour if per_hour > 0 else math.inf
+        self._length = seconds
+        self._from = self._until = start
+        self._next()
+
+    def _next(self) -> None:
+        if math.isinf(self._pause):
+            self._from = self._until = math.inf
+            return
+        self._from = self._until + self._random.expovariate(1.0 / self._pause)
+        self._until = self._from + self._random.expovariate(1.0 / self._length)
+
+    def end(self, at: float) -> float | None:
+        """When the bad time that holds at `at` will be over, or None in good times. `at` never goes back."""
+        while at >= self._until:
+            self._next()
+        return self._until if at >= self._from else None
