@@ -1,0 +1,272 @@
+"""A knowledge graph from Python source: what the code says about itself, read with `ast`.
+
+The same source gives the same graph, whatever the hash seed or the order of files on disk. Nothing is
+imported or executed. Must never know how facts are encoded or trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import sys
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+RELATIONS = (
+    "contains",  # module or function → class or function
+    "has_method",  # class → function
+    "imports",  # module or function → module or name
+    "inherits_from",  # class → class
+    "has_parameter",  # function → parameter; self and cls say nothing
+    "defaults_to",  # parameter → constant or name
+    "annotated_with",  # parameter or attribute → type
+    "returns",  # function → type, name or constant
+    "raises",  # function → exception
+    "catches",  # function → exception
+    "decorated_by",  # function or class → decorator
+    "assigns",  # module or class → name; locals of functions are no facts
+    "sets_attribute",  # function → attribute it sets on self
+    "calls",  # anything → what it calls
+)
+_SKIPPED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+
+@dataclass(frozen=True)
+class Triple:
+    """One fact. Entities are dotted names: `json.decoder.JSONDecoder`, `re.compile`, `self.memo`."""
+
+    head: str
+    relation: str
+    tail: str
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A module, class or function: its source text and the facts stated in it, in source order.
+
+    `name` is its dotted name; the heads of its facts are itself and its parameters.
+    """
+
+    module: str
+    name: str
+    text: str
+    triples: tuple[Triple, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Passages in reading order; every triple occurs once."""
+
+    passages: tuple[Passage, ...]
+
+    @property
+    def triples(self) -> tuple[Triple, ...]:
+        return tuple(triple for passage in self.passages for triple in passage.triples)
+
+    def fingerprint(self) -> str:
+        """sha256 over texts and facts: two graphs with one fingerprint train alike."""
+        digest = hashlib.sha256()
+        for passage in self.passages:
+            digest.update(repr((passage.module, passage.name, passage.text)).encode())
+            for triple in passage.triples:
+                digest.update(repr((triple.head, triple.relation, triple.tail)).encode())
+        return digest.hexdigest()
+
+
+def standard_library() -> Path:
+    """The running interpreter's own source."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def build(source: Path, limit: int | None = None) -> Graph:
+    """Reads the modules below a folder, in the order of the hashes of their names, up to `limit` triples.
+
+    That order makes a cut a fair sample of all packages, and reads no more files than the cut needs. Test
+    suites, installed packages and files that do not parse are left out. Raises ValueError for no module.
+    """
+    passages: list[Passage] = []
+    left = sys.maxsize if limit is None else limit
+    for module, path in sorted(
+        _modules(source), key=lambda m: (hashlib.sha256(m[0].encode()).digest(), m[1])
+    ):
+        if left <= 0:
+            break
+        for passage in _read(module, path):
+            kept = passage.triples[:left]
+            left -= len(kept)
+            if kept:
+                passages.append(Passage(passage.module, passage.name, passage.text, kept))
+    if not passages:
+        raise ValueError(f"{source}: no Python source with facts was found")
+    return Graph(tuple(passages))
+
+
+def _modules(source: Path) -> Iterator[tuple[str, Path]]:
+    for path in source.rglob("*.py"):
+        parts = path.relative_to(source).with_suffix("").parts
+        if _SKIPPED_FOLDERS.isdisjoint(parts) and all(part.isidentifier() for part in parts):
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts), path
+
+
+def _read(module: str, path: Path) -> list[Passage]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            tree = ast.parse(text)
+        reader = _Reader(module, text.split("\n"))
+        reader.scope(tree, module, "module")
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    return reader.passages
+
+
+class _Reader:
+    """Walks one module; every class and function becomes a passage of its own."""
+
+    def __init__(self, module: str, lines: list[str]) -> None:
+        self.module = module
+        self.lines = lines
+        self.passages: list[Passage] = []
+        self.seen: set[Triple] = set()
+        self.facts: list[Triple] = []
+
+    def scope(
+        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str, kind: str
+    ) -> None:
+        outer, self.facts = self.facts, []
+        place = len(self.passages)
+        if isinstance(node, ast.ClassDef):
+            self.class_facts(node, name)
+        elif not isinstance(node, ast.Module):
+            self.function_facts(node, name)
+        for child in node.body:
+            self.visit(child, name, kind)
+        text = "\n".join(
+            self.lines if isinstance(node, ast.Module) else self.lines[node.lineno - 1 : node.end_lineno]
+        )
+        facts = tuple(self.facts)
+        self.passages.insert(place, Passage(self.module, name, text, facts))
+        self.facts = outer
+
+    def add(self, head: str, relation: str, tail: str | None) -> None:
+        if tail:
+            triple = Triple(head, relation, tail)
+            if triple not in self.seen:
+                self.seen.add(triple)
+                self.facts.append(triple)
+
+    def class_facts(self, node: ast.ClassDef, name: str) -> None:
+        for decorator in node.decorator_list:
+            self.add(name, "decorated_by", _named(decorator))
+        for parent in node.bases:
+            self.add(name, "inherits_from", _named(parent))
+
+    def function_facts(self, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
+        for decorator in node.decorator_list:
+            self.add(name, "decorated_by", _named(decorator))
+        given = node.args
+        positional = [*given.posonlyargs, *given.args]
+        defaults = [None] * (len(positional) - len(given.defaults)) + [*given.defaults]
+        pairs = [
+            *zip(positional, defaults, strict=True),
+            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        ]
+        pairs += [(extra, None) for extra in (given.vararg, given.kwarg) if extra is not None]
+        for parameter, default in pairs:
+            if parameter.arg not in ("self", "cls"):
+                self.add(name, "has_parameter", parameter.arg)
+            self.add(f"{name}.{parameter.arg}", "annotated_with", _named(parameter.annotation))
+            self.add(f"{name}.{parameter.arg}", "defaults_to", _named(default))
+        self.add(name, "returns", _named(node.returns))
+
+    def visit(self, node: ast.AST, scope: str, kind: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.add(scope, "has_method" if kind == "class" else "contains", node.name)
+            self.scope(node, f"{scope}.{node.name}", "function")
+            return
+        if isinstance(node, ast.ClassDef):
+            self.add(scope, "contains", node.name)
+            self.scope(node, f"{scope}.{node.name}", "class")
+            return
+        self.statement(node, scope, kind)
+        for child in ast.iter_child_nodes(node):
+            self.visit(child, scope, kind)
+
+    def statement(self, node: ast.AST, scope: str, kind: str) -> None:
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    self.add(scope, "imports", alias.name)
+            case ast.ImportFrom(names=names, module=module):
+                for alias in names:
+                    self.add(scope, "imports", f"{module or ''}.{alias.name}".strip("."))
+            case ast.Raise(exc=raised):
+                self.add(scope, "raises", _named(raised))
+            case ast.ExceptHandler(type=caught):
+                for each in caught.elts if isinstance(caught, ast.Tuple) else [caught]:
+                    self.add(scope, "catches", _named(each))
+            case ast.Return(value=value):
+                self.add(scope, "returns", _named(value))
+            case ast.AnnAssign(target=target, annotation=annotation):
+                self.assignment(target, scope, kind)
+                self.add(scope, "annotated_with", _named(annotation))
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    self.assignment(target, scope, kind)
+            case ast.Call(func=function):
+                self.add(scope, "calls", _named(function))
+
+    def assignment(self, target: ast.AST, scope: str, kind: str) -> None:
+        match target:
+            case ast.Name(id=name) if kind != "function":
+                self.add(scope, "assigns", name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                self.add(scope, "sets_attribute", name)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                for each in targets:
+                    self.assignment(each, scope, kind)
+
+
+def _named(node: ast.AST | None) -> str | None:
+    """The dotted name an expression goes by, a constant's text, or None for anything without a name."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            owner = _named(value)
+            return f"{owner}.{name}" if owner else name
+        case ast.Call(func=function):
+            return _named(function)
+        case ast.Subscript(value=value):
+            return _named(value)
+        case ast.Constant(value=None | bool() | int() as constant):
+            return str(constant)
+        case ast.Constant(value=constant):
+            return type(constant).__name__
+    return None
+
+
+def main() -> None:
+    """Prints what the graph of a folder holds."""
+    parser = argparse.ArgumentParser(prog="python -m graphmer.graph", description=main.__doc__)
+    parser.add_argument("source", nargs="?", type=Path, default=standard_library())
+    parser.add_argument("--limit", type=int)
+    arguments = parser.parse_args()
+    graph = build(arguments.source, arguments.limit)
+    counts = Counter(triple.relation for triple in graph.triples)
+    entities = {name for triple in graph.triples for name in (triple.head, triple.tail)}
+    modules = {passage.module for passage in graph.passages}
+    for relation in RELATIONS:
+        print(f"{counts[relation]:8,d}  {relation}")
+    print(f"{counts.total():8,d}  triples, {len(entities):,d} entities, {len(modules):,d} modules")
+    print(graph.fingerprint())
+
+
+if __name__ == "__main__":
+    main()
