@@ -1,0 +1,220 @@
+"""How a run would go on one offer: its sessions one after the other, its quota windows, what would be lost.
+
+Every assumption that no platform states is a constant here. Decides nothing: `orchestrator.core.route`
+compares the estimates. Must never know rules, slots or other offers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from orchestrator.core.job import Job, Work
+from orchestrator.core.offer import Estimate, Offer, Quota
+from orchestrator.core.speed import Rate, samples_for, step_after
+
+# facts/training.md §3: 80.3 M parameters with AdamW are 963 MB, written at 1,316 MB/s.
+BYTES_PER_PARAMETER = 12.0
+WRITE_BYTES_PER_SECOND = 1.3e9
+SAVE_SECONDS_MIN = 1.0
+# facts/training.md §4: 40 s to upload 963 MB.
+UPLOAD_BYTES_PER_SECOND = 24e6
+# facts/training.md §4, assumed there: an accelerator lent for nothing vanishes every 2 to 8 hours where
+# sessions are evicted, every 100 hours where they are not. An own machine is given a month.
+MTBF_OWNED_SECONDS = 30 * 86400.0
+MTBF_LENT_SECONDS = 4 * 3600.0
+MTBF_BATCH_SECONDS = 100 * 3600.0
+INTERVAL_SECONDS = 300.0  # facts/training.md §4: the longest automatic checkpoint interval
+WINDOW_SECONDS = 7 * 86400.0  # of a quota whose refresh nobody states
+SESSIONS_MAX = 64  # simulated one by one; what is left is taken to go on at the same pace
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one session costs and allows: all in seconds, `budget` infinite where there is no wall."""
+
+    setup: float
+    save: float
+    budget: float
+    step: float
+
+    @property
+    def productive(self) -> float:
+        """Seconds of training in the longest session."""
+        return self.budget - self.setup - self.save
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One simulated session. `productive` are its seconds of training, `by_quota` what cuts it short."""
+
+    start: float
+    end: float
+    productive: float
+    by_quota: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One session of a plan; times in unix seconds. `quota_seconds` is 0 on an offer without a quota."""
+
+    platform: str
+    accelerator: str
+    start: float
+    end: float
+    from_step: int
+    to_step: int
+    quota_seconds: float
+    why_it_ends: str
+
+
+def checkpoint_bytes(work: Work) -> float:
+    """The size to expect of one checkpoint; 0 where the parameters are not stated."""
+    return (work.parameters or 0.0) * BYTES_PER_PARAMETER
+
+
+def save_seconds(job: Job, offer: Offer) -> float:
+    """The time to expect from a save request until the checkpoint is where it outlives the session."""
+    size = checkpoint_bytes(job.work)
+    write = max(SAVE_SECONDS_MIN, size / WRITE_BYTES_PER_SECOND)
+    return write + (size / UPLOAD_BYTES_PER_SECOND if offer.traits.uplink.value == "store" else 0.0)
+
+
+def terms(job: Job, offer: Offer, step_seconds: float = 0.0) -> Terms:
+    """The terms of a session with the whole quota of a window before it."""
+    wall = offer.traits.session_seconds
+    quota = None if offer.quota is None else _allowed(offer, offer.quota)
+    limits = [limit for limit in (wall, quota) if limit is not None]
+    budget = min(limits) - offer.traits.wall_margin_seconds if limits else math.inf
+    return Terms(offer.traits.setup_seconds, save_seconds(job, offer), budget, step_seconds)
+
+
+def quota_opens_at(offer: Offer, terms: Terms, need_seconds: float, now: float) -> float:
+    """When the quota allows a session worth its set-up: `now`, or the next refresh, known or assumed."""
+    if offer.quota is None:
+        return now
+    left = _left(offer, offer.quota, now)
+    return now if _worthwhile(offer, terms, left, need_seconds) else _next_refresh(offer.quota, now)
+
+
+def _worthwhile(offer: Offer, terms: Terms, left: float, need: float) -> bool:
+    productive = left - offer.traits.wall_margin_seconds - terms.setup - terms.save
+    return productive > 0 and productive >= min(
+        need, terms.productive, max(terms.step, terms.setup + terms.save)
+    )
+
+
+def _left(offer: Offer, quota: Quota, now: float) -> float:
+    stale = quota.refresh_at is not None and quota.refresh_at <= now
+    return _allowed(offer, quota) if stale else quota.left_seconds
+
+
+def _allowed(offer: Offer, quota: Quota) -> float:
+    # Where nobody states what a fresh window holds: what is left now, and at least one whole session.
+    if quota.allowed_seconds is not None:
+        return quota.allowed_seconds
+    return max(quota.left_seconds, offer.traits.session_seconds or 0.0) or math.inf
+
+
+def _next_refresh(quota: Quota, now: float) -> float:
+    window = quota.window_seconds or WINDOW_SECONDS
+    refresh = now + window if quota.refresh_at is None else quota.refresh_at
+    if refresh <= now:
+        refresh += window * (math.floor((now - refresh) / window) + 1)
+    return refresh
+
+
+def stays(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[Stay]:
+    """The sessions that `need` seconds of training take, one after the other from `now` on.
+
+    Needs `terms.productive` > 0; yields until nothing is left, however long that takes.
+    """
+    margin, overhead = offer.traits.wall_margin_seconds, terms.setup + terms.save
+    left = allowed = refresh = window = math.inf
+    if offer.quota is not None:
+        left, allowed = _left(offer, offer.quota, now), _allowed(offer, offer.quota)
+        refresh, window = _next_refresh(offer.quota, now), offer.quota.window_seconds or WINDOW_SECONDS
+    time = now
+    while need > 0:
+        if not _worthwhile(offer, terms, left, need):
+            time, left, refresh = max(time, refresh), allowed, refresh + window
+        longest = min(terms.budget, left - margin) - overhead
+        productive = min(need, longest)
+        end = time + overhead + productive
+        need = 0.0 if need <= longest else need - productive
+        yield Stay(time, end, productive, by_quota=left - margin < terms.budget, last=need <= 0)
+        left -= end - time
+        if end >= refresh:
+            left, refresh = allowed - (end - refresh), refresh + window
+        time = end
+
+
+def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
+    """Training that will have to be done again, and set-ups, for sessions lost on the way.
+
+    A loss costs a session without uplink half of what it would have brought; another half its checkpoint
+    interval, a publication and a set-up (facts/training.md §4: about W/2 + L).
+    """
+    traits = offer.traits
+    longest = min(need, terms.productive)
+    if traits.durable_mid_run:
+        interval = job.checkpoint.interval_seconds or INTERVAL_SECONDS
+        each = min(interval, longest) / 2 + terms.save + terms.setup
+        mtbf = MTBF_OWNED_SECONDS if traits.owned else MTBF_LENT_SECONDS
+    else:
+        each = longest / 2 + terms.setup
+        mtbf = MTBF_OWNED_SECONDS if traits.owned else MTBF_BATCH_SECONDS
+    return need / mtbf * each
+
+
+def estimate(job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int) -> Estimate:
+    """When the rest of the job would be done on this offer alone, started now."""
+    samples = samples_for(job.work, done_steps, job.work.total)
+    need = samples / rate.samples_per_second
+    loss = loss_seconds(job, offer, terms, need)
+    finish, sessions, used = _simulate(need + loss, offer, terms, now)
+    best = samples / rate.high
+    worst = samples / rate.low
+    return Estimate(
+        start=now,
+        finish=finish,
+        finish_low=_simulate(best + loss * best / need, offer, terms, now)[0] if need else now,
+        finish_high=_simulate(worst + loss * worst / need, offer, terms, now)[0] if need else now,
+        sessions=sessions,
+        quota_seconds=used if offer.quota is not None else 0.0,
+        expected_loss_seconds=loss,
+        samples_per_second=rate.samples_per_second,
+        rate_source=rate.source,
+    )
+
+
+def _simulate(need: float, offer: Offer, terms: Terms, now: float) -> tuple[float, int, float]:
+    """(finish, sessions, seconds in sessions)."""
+    end, sessions, used, done = now, 0, 0.0, 0.0
+    for stay in islice(stays(need, offer, terms, now), SESSIONS_MAX):
+        end, sessions = stay.end, sessions + 1
+        used += stay.end - stay.start
+        done += stay.productive
+        if stay.last:
+            return end, sessions, used
+    more = need / done if done else 1.0
+    return now + (end - now) * more, math.ceil(sessions * more), used * more
+
+
+def hops(
+    job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int, limit: int = 1000
+) -> Iterator[Hop]:
+    """The sessions of the estimate with their steps; what is expected to be lost slows all of them alike."""
+    need = samples_for(job.work, done_steps, job.work.total) / rate.samples_per_second
+    slowdown = 1 + loss_seconds(job, offer, terms, need) / need if need else 1.0
+    trained, step = 0.0, done_steps
+    for stay in islice(stays(need * slowdown, offer, terms, now), limit):
+        trained += stay.productive / slowdown
+        reached = job.work.total if stay.last else step_after(job.work, done_steps, trained, rate)
+        used = 0.0 if offer.quota is None else stay.end - stay.start
+        why = "done" if stay.last else "quota used up" if stay.by_quota else "session limit"
+        yield Hop(offer.platform, offer.accelerator, stay.start, stay.end, step, reached, used, why)
+        step = reached

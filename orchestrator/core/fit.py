@@ -1,0 +1,94 @@
+"""Whether an accelerator can hold a job at all, whatever the hour: what is wrong here is wrong for good.
+
+Must never know time, quota, other runs or rates. `orchestrator.core.route` asks it before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.core.accelerators import Accelerator, catalogue
+from orchestrator.core.estimate import Terms, terms
+from orchestrator.core.job import Job, Profile
+from orchestrator.core.offer import Offer
+from orchestrator.core.wording import span
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How the job would sit on an accelerator that can hold it."""
+
+    row: Accelerator
+    profile: Profile
+    micro_batch: int
+    accumulate: int
+    terms: Terms
+
+
+def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit | str:
+    """How the job fits the offer, or why it never will, in words.
+
+    `micro_batch_caps`: per accelerator, the largest micro-batch that has not run out of memory.
+    """
+    name = offer.accelerator
+    row = catalogue.get(name)
+    if row is None:
+        return f"{name!r} is not in the catalogue of accelerators"
+    if row.retired is not None:
+        return f"{name} is retired: {row.retired}"
+    if job.route.platforms and offer.platform not in job.route.platforms:
+        return f"route.platforms allows only {', '.join(job.route.platforms)}"
+    profile = job.profile(name)
+    if profile is None:
+        return f"the job has no profile for {name}, and no default"
+    limit = min(profile.micro_batch, micro_batch_caps.get(name, profile.micro_batch))
+    micro_batch = _micro_batch(job, limit, row.devices)
+    accumulate = None if micro_batch is None else job.work.accumulate(micro_batch, row.devices)
+    if micro_batch is None or accumulate is None:
+        return (
+            f"no micro-batch of at most {limit} divides the global batch of {job.work.global_batch} over "
+            f"{row.devices} device(s) in groups of {job.work.group}"
+        )
+    session = terms(job, offer)
+    if session.productive <= 0:
+        return too_short(session)
+    reason = _wrong_precision(job, profile, row) or _lacking(job, profile, micro_batch, offer, row)
+    return reason or Fit(row, profile, micro_batch, accumulate, session)
+
+
+def _micro_batch(job: Job, limit: int, devices: int) -> int | None:
+    if job.work.accumulate(limit, devices) is not None:
+        return limit
+    return job.work.next_micro_batch(limit, devices)
+
+
+def _wrong_precision(job: Job, profile: Profile, row: Accelerator) -> str | None:
+    asked = job.route.precision
+    if asked is not None and profile.precision is not asked:
+        return f"route.precision asks for {asked.value}, the profile says {profile.precision.value}"
+    if profile.precision not in row.peak_flops:
+        native = ", ".join(sorted(p.value for p in row.precisions))
+        return f"{row.name} has no native {profile.precision.value}, only {native}"
+    return None
+
+
+def _lacking(job: Job, profile: Profile, micro_batch: int, offer: Offer, row: Accelerator) -> str | None:
+    memory = row.memory_gb if offer.memory_gb is None else offer.memory_gb
+    wanted = job.needs.memory_gb if profile.memory_gb is None else profile.memory_gb
+    # The figure is of the profile's own micro-batch: a smaller one is let through to be tried.
+    if wanted > memory and micro_batch == profile.micro_batch:
+        return f"needs {wanted:g} GB of memory a device, {row.name} has {memory:g}"
+    if offer.disk_gb is not None and job.needs.disk_gb > offer.disk_gb:
+        return f"needs {job.needs.disk_gb:g} GB of disk, there are {offer.disk_gb:g}"
+    if job.needs.internet and not offer.traits.internet:
+        return "needs the internet, sessions there have none"
+    return None
+
+
+def too_short(session: Terms) -> str:
+    """Why a session of these terms brings nothing."""
+    return (
+        f"a session of {span(max(0.0, session.budget))} does not fit set-up ({span(session.setup)}), "
+        f"a step ({span(session.step)}) and a save ({span(session.save)})"
+    )

@@ -1,0 +1,365 @@
+"""Where a job should run now: job × offers × rules × speeds × now → Route.
+
+Every offer is chosen, possible, or rejected with its reason in words and until when. Knows platforms only by
+their offers. What is wrong for good is told before what is wrong now; cheap questions come before estimates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from orchestrator.core import rules as ruling
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
+from orchestrator.core.fit import Fit, fit_on, too_short
+from orchestrator.core.job import Job, Prefer, Rule
+from orchestrator.core.offer import (
+    NEVER,
+    SLOT,
+    Choice,
+    Estimate,
+    Offer,
+    Rejection,
+    Route,
+    Until,
+    UntilKind,
+    until_human,
+    until_time,
+)
+from orchestrator.core.run import Cooldown
+from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
+from orchestrator.core.wording import date, span
+
+PREFERRED_WITHIN = 1.25  # DESIGN.md decision 9
+LOOK_AGAIN_SECONDS = 3600.0  # where a rejection ends at a time that nobody knows
+
+
+class Verdict(StrEnum):
+    """What a submit should do with a route (DESIGN.md decision 9)."""
+
+    OK = "ok"  # launch
+    TIME = "time"  # queue it, with the date
+    SLOT = "slot"  # queue it: a session of ours must end first
+    HUMAN = "human"  # nothing is launched; say what would help
+    NEVER = "never"  # no run
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One question to the router, with what every offer is asked about."""
+
+    job: Job
+    now: float
+    rules: tuple[Rule, ...]
+    measurements: Sequence[Measurement]
+    usage: Mapping[tuple[str, str], int]
+    cooldowns: Mapping[tuple[str, str], Cooldown]
+    micro_batch_caps: Mapping[str, int]
+    done_steps: int
+    utc_offset_seconds: float
+    allow_over_horizon: bool
+    human_allowed: bool
+    thorough: bool
+    rules_need_hours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    choice: Choice
+    rank: int
+    quota_opens_at: float
+
+
+def route(
+    job: Job,
+    offers: Iterable[Offer],
+    *,
+    now: float,
+    rules: Sequence[Rule] = (),
+    measurements: Sequence[Measurement] = (),
+    usage: Mapping[tuple[str, str], int] | None = None,
+    cooldowns: Sequence[Cooldown] = (),
+    micro_batch_caps: Mapping[str, int] | None = None,
+    done_steps: int = 0,
+    utc_offset_seconds: float = 0.0,
+    allow_over_horizon: bool = False,
+    human_allowed: bool = False,
+    thorough: bool = False,
+) -> Route:
+    """Judges every offer and chooses.
+
+    `rules` are the config's (the job brings its own, the defaults are here); `usage` counts our sessions per
+    (platform, accelerator), stopping and stray ones included; `measurements` are of this job.
+    `allow_over_horizon` lifts route.finish_within: for runs that already progress. An offer that a person
+    must start is taken where `human_allowed` or where the job names its platform, and comes last.
+    `thorough` looks behind a slot, cooldown or outage for what is wrong for good, at the price of an estimate
+    per offer: for submit, plan and why.
+    """
+    in_force = ruling.in_force(job, rules, now=now, utc_offset_seconds=utc_offset_seconds)
+    case = _Case(
+        job=job,
+        now=now,
+        rules=in_force,
+        measurements=measurements,
+        usage=usage or {},
+        cooldowns=_by_offer(cooldowns, now),
+        micro_batch_caps=micro_batch_caps or {},
+        done_steps=min(done_steps, job.work.total),
+        utc_offset_seconds=utc_offset_seconds,
+        allow_over_horizon=allow_over_horizon,
+        human_allowed=human_allowed,
+        thorough=thorough,
+        rules_need_hours=ruling.asks_for_hours(in_force),
+    )
+    candidates: list[_Candidate] = []
+    rejections: list[Rejection] = []
+    for offer in offers:
+        judged = _judge(case, offer)
+        if isinstance(judged, Rejection):
+            rejections.append(judged)
+        else:
+            candidates.append(judged)
+    choices = _ordered(job, candidates, now)
+    return Route(
+        chosen=choices[0] if choices else None,
+        others=tuple(choices[1:]),
+        rejections=tuple(rejections),
+        rules=tuple(ruling.describe(rule) for rule in in_force),
+    )
+
+
+def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str], Cooldown]:
+    # Of several on one offer the longest counts, given in whatever order.
+    lasting = [c for c in cooldowns if c.until is None or c.until > now]
+    lasting.sort(key=lambda c: math.inf if c.until is None else c.until)
+    return {(c.platform, c.accelerator): c for c in lasting}
+
+
+def _judge(case: _Case, offer: Offer) -> _Candidate | Rejection:
+    fit = fit_on(case.job, offer, case.micro_batch_caps)
+    if isinstance(fit, str):
+        return _reject(offer, fit, NEVER)
+    if not case.thorough and (busy := _busy(case, offer)):
+        return busy
+    candidate = _estimated(case, offer, fit)
+    if isinstance(candidate, Rejection):
+        return candidate
+    if case.thorough and (busy := _busy(case, offer)):
+        return busy
+    return candidate if candidate.quota_opens_at <= case.now else _out_of_quota(offer, candidate)
+
+
+# --- What is wrong now ----------------------------------------------------------------------------------
+
+
+def _busy(case: _Case, offer: Offer) -> Rejection | None:
+    key = offer.platform, offer.accelerator
+    if offer.unavailable is not None:
+        return _reject(offer, offer.unavailable.reason, _dated(offer.unavailable.until, case.now))
+    if not case.rules_need_hours:
+        forbidden = ruling.consult(case.rules, offer).forbidden
+        if forbidden is not None:
+            return _forbidden(case, offer, forbidden)
+    cooldown = case.cooldowns.get(key)
+    if cooldown is not None:
+        if cooldown.until is None:
+            return _reject(offer, f"given up for this run: {cooldown.reason}", NEVER)
+        return _reject(offer, f"cooling down: {cooldown.reason}", until_time(cooldown.until))
+    used = case.usage.get(key, 0)
+    if used >= offer.slots:
+        return _reject(offer, f"no free slot: {used} of {offer.slots} taken by our sessions", SLOT)
+    if _needs_consent(case, offer):
+        return _reject(
+            offer,
+            "a person must start every session there, and the job does not name it",
+            until_human(f"name {offer.platform} under route.platforms in the job's spec"),
+        )
+    return None
+
+
+def _needs_consent(case: _Case, offer: Offer) -> bool:
+    consented = case.human_allowed or offer.platform in case.job.route.platforms
+    return offer.traits.human_start and not consented
+
+
+def _dated(until: Until, now: float) -> Until:
+    if until.kind is UntilKind.TIME and until.at is None:
+        return until_time(now + LOOK_AGAIN_SECONDS)
+    return until
+
+
+def _forbidden(case: _Case, offer: Offer, rule: Rule) -> Rejection:
+    ends_at = ruling.objection_ends_at(rule, offer, now=case.now, utc_offset_seconds=case.utc_offset_seconds)
+    until = NEVER if ends_at is None else until_time(ends_at)
+    return _reject(offer, f"against the {ruling.describe(rule)}", until)
+
+
+# --- What an estimate tells -----------------------------------------------------------------------------
+
+
+def _estimated(case: _Case, offer: Offer, fit: Fit) -> _Candidate | Rejection:
+    job, now = case.job, case.now
+    expected = rate(job.work, fit.profile, fit.row, case.measurements, micro_batch=fit.micro_batch)
+    session = replace(fit.terms, step=step_seconds(job.work, case.done_steps, expected))
+    if session.productive < session.step and expected.known and case.done_steps < job.work.total:
+        return _reject(offer, too_short(session), NEVER)
+    figures = estimate(job, offer, expected, session, now=now, done_steps=case.done_steps)
+    hours = (figures.finish - now) / 3600
+    said = ruling.consult(case.rules, offer, hours)
+    if said.forbidden is not None:
+        return _forbidden(case, offer, said.forbidden)
+    # A guess is no reason to refuse a job.
+    if hours * 3600 > job.route.finish_within_seconds and expected.known and not case.allow_over_horizon:
+        return _reject(offer, _too_late(case, figures), NEVER)
+    choice = Choice(offer, fit.micro_batch, fit.accumulate, fit.row.devices, figures, said.preferred_by)
+    need = seconds_for(job.work, case.done_steps, job.work.total, expected)
+    return _Candidate(choice, said.rank, quota_opens_at(offer, session, need, now))
+
+
+def _too_late(case: _Case, figures: Estimate) -> str:
+    work, horizon = case.job.work, case.job.route.finish_within_seconds
+    return (
+        f"would finish in {span(figures.finish - case.now)}, beyond route.finish_within of {span(horizon)}: "
+        f"{work.total - case.done_steps:,} steps at "
+        f"{figures.samples_per_second / work.global_batch:.3g} steps/s ({figures.rate_source})"
+    )
+
+
+def _out_of_quota(offer: Offer, candidate: _Candidate) -> Rejection:
+    assert offer.quota is not None
+    start = candidate.choice.estimate.start
+    known = offer.quota.refresh_at is not None
+    when = f"it is refreshed at {date(candidate.quota_opens_at)}" if known else "its refresh is not known"
+    left = span(max(0.0, offer.quota.left_seconds))
+    return _reject(
+        offer,
+        f"{left} of quota left, too little for set-up, a save and some training between; {when}",
+        until_time(candidate.quota_opens_at if known else start + LOOK_AGAIN_SECONDS),
+    )
+
+
+# --- The choice -----------------------------------------------------------------------------------------
+
+
+def _ordered(job: Job, candidates: list[_Candidate], now: float) -> list[Choice]:
+    """Best first: no person needed, preferred and not much later, then finish and quota."""
+    unattended = [c for c in candidates if not c.choice.offer.traits.human_start] or candidates
+    best = min((c.choice.estimate.finish for c in unattended), default=now)
+    latest = now + (best - now) * PREFERRED_WITHIN
+
+    def key(candidate: _Candidate) -> tuple[object, ...]:
+        offer, figures = candidate.choice.offer, candidate.choice.estimate
+        rank = candidate.rank if figures.finish <= latest else ruling.UNRANKED
+        cost = (figures.finish, figures.quota_seconds)
+        if job.route.prefer is Prefer.CHEAPEST:
+            cost = (figures.quota_seconds, figures.finish)
+        return offer.traits.human_start, rank, cost, offer.platform, offer.accelerator
+
+    return [candidate.choice for candidate in sorted(candidates, key=key)]
+
+
+def _reject(offer: Offer, reason: str, until: Until) -> Rejection:
+    return Rejection(offer.platform, offer.accelerator, reason, until)
+
+
+# --- The answer, read -----------------------------------------------------------------------------------
+
+
+def verdict(route: Route) -> Verdict:
+    """What a submit should do. What time or a slot will mend is waited for before a human is asked."""
+    if route.chosen is not None:
+        return Verdict.OK
+    kinds = {rejection.until.kind for rejection in route.rejections}
+    for kind, answer in (
+        (UntilKind.SLOT, Verdict.SLOT),
+        (UntilKind.TIME, Verdict.TIME),
+        (UntilKind.HUMAN, Verdict.HUMAN),
+    ):
+        if kind in kinds:
+            return answer
+    return Verdict.NEVER
+
+
+def opens_at(route: Route) -> float | None:
+    """The earliest time at which a rejection ends by itself; None where none does."""
+    times = [
+        r.until.at for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at is not None
+    ]
+    return min(times, default=None)
+
+
+def commands(route: Route) -> tuple[str, ...]:
+    """What a human could do about the rejections, each once."""
+    return tuple(dict.fromkeys(command for r in route.rejections for command in r.until.commands))
+
+
+def explain(route: Route) -> tuple[str, ...]:
+    """The route as lines for people: the chosen offer, the runners-up, each rejection, the rules."""
+    lines = [] if route.chosen is None else [f"chosen: {_choice_text(route.chosen)}"]
+    lines += [f"possible: {_choice_text(choice)}" for choice in route.others]
+    for r in route.rejections:
+        lines.append(f"rejected: {r.platform}/{r.accelerator}: {r.reason} [{_until_text(r.until)}]")
+    lines += [f"in force: {rule}" for rule in route.rules]
+    return tuple(lines) if lines else ("no platform offers anything",)
+
+
+def _choice_text(choice: Choice) -> str:
+    offer, figures = choice.offer, choice.estimate
+    low, high = (span(end - figures.start) for end in (figures.finish_low, figures.finish_high))
+    parts = [
+        f"{offer.platform}/{offer.accelerator}: done in {span(figures.finish - figures.start)} "
+        f"({low} to {high}), {date(figures.finish)}",
+        f"{figures.sessions} session(s)",
+    ]
+    if offer.quota is not None:
+        parts.append(f"{span(figures.quota_seconds)} of quota")
+    if figures.expected_loss_seconds >= 1:
+        parts.append(f"{span(figures.expected_loss_seconds)} expected to be lost")
+    parts.append(f"{figures.samples_per_second:.3g} samples/s ({figures.rate_source})")
+    parts += [f"preferred by {name!r}" for name in choice.preferred_by]
+    if offer.traits.human_start:
+        parts.append("a person must start each session")
+    needs_torch = catalogue[offer.accelerator].needs_torch
+    if needs_torch is not None:
+        parts.append(f"needs {needs_torch}")
+    return "; ".join(parts)
+
+
+def _until_text(until: Until) -> str:
+    match until.kind:
+        case UntilKind.NEVER:
+            return "for good"
+        case UntilKind.SLOT:
+            return "until a session of ours ends"
+        case UntilKind.HUMAN:
+            return (
+                f"until a person acts: {'; '.join(until.commands)}"
+                if until.commands
+                else "until a person acts"
+            )
+        case UntilKind.TIME:
+            return "for some time" if until.at is None else f"until {date(until.at)}"
+
+
+def plan(
+    job: Job,
+    route: Route,
+    *,
+    now: float,
+    measurements: Sequence[Measurement] = (),
+    done_steps: int = 0,
+    limit: int = 1000,
+) -> tuple[Hop, ...]:
+    """The sessions the job would take on the route's chosen offer, with dates, steps and quota; at most
+    `limit` of them. The last one ends when the route's estimate does. Empty where nothing was chosen."""
+    if route.chosen is None:
+        return ()
+    offer, row = route.chosen.offer, catalogue[route.chosen.offer.accelerator]
+    profile = job.profile(offer.accelerator)
+    assert profile is not None
+    expected = rate(job.work, profile, row, measurements, micro_batch=route.chosen.micro_batch)
+    session = terms(job, offer, step_seconds(job.work, done_steps, expected))
+    return tuple(hops(job, offer, expected, session, now=now, done_steps=done_steps, limit=limit))
