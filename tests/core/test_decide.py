@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.action import (
+    Collect,
+    Discard,
+    Done,
+    Failed,
+    Launch,
+    Prepare,
+    Report,
+    Retire,
+    Stop,
+    Trouble,
+)
+from orchestrator.core.decide import Decision, Inputs, decide
+from orchestrator.core.job import CheckpointPolicy, Keep
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
+from orchestrator.core.run import Event, RunRecord, StopRequested, Stray, Wish, Wished
+from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting, StopReply
+from orchestrator.core.watch import Watch
+from tests.core.runs import (
+    NOW,
+    RUN,
+    TRAITS,
+    accept,
+    accepted,
+    assigned,
+    ended,
+    launched,
+    record,
+    routed,
+    running,
+    seen,
+)
+
+
+def watched(*observations: Observation, every: float = 2.0, overdue: bool = False) -> Watch:
+    watch = Watch(0.0)
+    for number, observation in enumerate(observations):
+        watch = watch.see(observation, number * every, TRAITS.poll_seconds, overdue)
+    return watch
+
+
+def decided(found: RunRecord, *reports: Report, watch: Watch | None = None, **inputs: object) -> Decision:
+    monotonic = watch.at if watch else 0.0
+    given = Inputs(NOW, monotonic, reports=reports, watch=watch, **inputs)  # type: ignore[arg-type]
+    return decide(found, given)
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    return [event.kind.value for event in events]
+
+
+# --- Queued ---------------------------------------------------------------------------------------------
+
+
+def test_a_chosen_offer_becomes_a_complete_order() -> None:
+    decision = decided(record(), route=routed())
+    assert kinds(decision.events) == ["assigned"]
+    (action,) = decision.actions
+    assert isinstance(action, Prepare)
+    assert action.order.session == f"{RUN}-s01"
+    assert action.order.command == ("train", "--steps", "1000", "--micro-batch=8", "--acc", "2")
+    assert action.order.budget_seconds == 3540.0
+    assert action.order.resume is None
+
+
+def test_the_next_session_resumes_at_the_newest_accepted_checkpoint() -> None:
+    found = replace(record(), generation=2, accepted=(accepted(300, 2), accepted(200, 1)))
+    order = decided(found, route=routed()).record.session
+    assert order is not None
+    assert (order.order.generation, order.order.resume, order.order.resume_step) == (
+        3,
+        accepted(300, 2).name,
+        300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rejections", "phase", "due_at"),
+    [
+        ((Rejection("a", "T4", "full", SLOT),), Phase.QUEUED, None),
+        ((Rejection("a", "T4", "no quota", until_time(NOW + 500)),), Phase.QUEUED, NOW + 500),
+        (
+            (Rejection("a", "T4", "full", SLOT), Rejection("b", "T4", "no quota", until_time(NOW + 500))),
+            Phase.QUEUED,
+            NOW + 500,
+        ),
+        ((Rejection("a", "T4", "too small", NEVER),), Phase.HELD, None),
+        ((Rejection("a", "T4", "no consent", until_human("orchestrator release x")),), Phase.HELD, None),
+        ((), Phase.HELD, None),
+    ],
+)
+def test_a_run_no_offer_takes_waits_or_is_held(
+    rejections: tuple[Rejection, ...], phase: Phase, due_at: float | None
+) -> None:
+    decision = decided(record(), route=Route(None, (), rejections, ()))
+    assert decision.record.phase is phase
+    assert decision.due_at == due_at
+    assert all(rejection.reason in decision.record.reason for rejection in rejections)
+
+
+def test_waiting_is_journalled_once() -> None:
+    full = Route(None, (), (Rejection("a", "T4", "full", SLOT),), ())
+    waiting = decided(record(), route=full).record
+    again = decided(waiting, route=full)
+    assert again.events == ()
+    assert again.due_at is None
+
+
+# --- Preparing and launching ----------------------------------------------------------------------------
+
+
+def test_prepare_then_launch_then_wait() -> None:
+    found = record(assigned())
+    (prepare,) = decided(found).actions
+    decision = decided(found, Done(prepare))
+    assert decision.record.phase is Phase.LAUNCHING
+    (launch,) = decision.actions
+    assert isinstance(launch, Launch)
+    decision = decided(decision.record, Done(launch))
+    assert decision.record.phase is Phase.LAUNCHING
+    assert decision.actions == ()
+
+
+def test_a_launch_that_may_have_happened_is_looked_for_before_anything_else() -> None:
+    found = record(*launched()[:2])
+    decision = decided(found, launch_unknown=True)
+    assert kinds(decision.events) == ["launched"]
+    assert decision.actions == ()
+
+
+def test_an_ambiguous_launch_is_not_repeated() -> None:
+    found = record(*launched()[:2])
+    (launch,) = decided(found).actions
+    decision = decided(found, Failed(launch, Trouble.TRANSIENT, "time-out"))
+    assert decision.record.phase is Phase.LAUNCHING
+    assert decision.actions == ()
+
+
+def test_a_launch_is_given_up_only_after_it_could_have_become_visible() -> None:
+    found = record(*launched())
+    early = decided(found, watch=watched(ABSENT, ABSENT, ABSENT))
+    assert early.events == ()
+    late = decided(found, watch=watched(*[ABSENT] * 8))
+    assert late.record.phase is Phase.COLLECTING
+    assert late.record.session is not None
+    assert late.record.session.outcome is Outcome.NO_CAPACITY
+
+
+def test_a_refused_launch_cools_the_offer_down_and_counts_nothing() -> None:
+    found = record(*launched()[:2])
+    (launch,) = decided(found).actions
+    refused = decided(found, Failed(launch, Trouble.QUOTA, "weekly quota reached", until=NOW + 7000))
+    (collect,) = refused.actions
+    closed = decided(refused.record, Failed(collect, Trouble.NOT_FOUND, "no outbox")).record
+    assert closed.phase is Phase.QUEUED
+    assert closed.fruitless == 0
+    (cooldown,) = closed.cooldowns
+    assert (cooldown.platform, cooldown.until) == ("here", NOW + 7000)
+
+
+def test_a_corrupt_resume_point_falls_back_to_the_one_before() -> None:
+    newest, before = accepted(300), accepted(200)
+    found = replace(record(), accepted=(before, newest))
+    preparing = decided(found, route=routed())
+    (prepare,) = preparing.actions
+    decision = decided(
+        preparing.record, Failed(prepare, Trouble.CORRUPT, "blob altered", checkpoint=newest.name)
+    )
+    (again,) = decision.actions
+    assert isinstance(again, Prepare)
+    assert again.order.resume == before.name
+    assert newest.name not in [c.name for c in decision.record.accepted]
+    assert any("corrupt" in note and newest.name in note for note in decision.record.notes)
+
+
+def test_failing_to_prepare_backs_off_and_then_leaves_the_offer_alone() -> None:
+    found = record(assigned())
+    retries = []
+    for _ in range(10):
+        (prepare,) = decide(found, Inputs(NOW + 10_000)).actions
+        found = decided(found, Failed(prepare, Trouble.TRANSIENT, "no route to host")).record
+        if found.session is None:
+            break
+        retries.append(found.session.retry_at - NOW)
+    assert retries == sorted(retries)
+    assert found.phase is Phase.QUEUED
+    assert found.cooldowns[0].until is not None
+
+
+# --- Running --------------------------------------------------------------------------------------------
+
+
+def test_the_first_incarnation_is_the_only_one() -> None:
+    decision = decided(record(*launched()), watch=watched(seen()))
+    assert decision.record.phase is Phase.RUNNING
+    twice = decided(decision.record, watch=watched(seen(2, incarnations=("aaaa", "bbbb"))))
+    assert any("bbbb" in note for note in twice.record.notes)
+    (collect,) = twice.actions
+    other = decided(twice.record, Done(collect, checkpoints=(accepted(50, incarnation="bbbb"),)))
+    assert other.record.accepted == ()
+
+
+def test_a_new_checkpoint_is_collected_and_accepted_once() -> None:
+    found = record(*running())
+    watch = watched(seen(1, checkpoint="c1"))
+    (collect,) = decided(found, watch=watch).actions
+    assert isinstance(collect, Collect)
+    decision = decided(found, Done(collect, checkpoints=(accepted(50),)), watch=watch)
+    assert kinds(decision.events) == ["accepted"]
+    again = decided(decision.record, Done(collect, checkpoints=(accepted(50),)), watch=watch)
+    assert again.events == ()
+
+
+def test_a_checkpoint_of_a_closed_generation_is_never_accepted() -> None:
+    found = record(*running())
+    (collect,) = decided(found, watch=watched(seen(checkpoint="c"))).actions
+    decision = decided(found, Done(collect, checkpoints=(accepted(50, generation=0 + 2),)))
+    assert decision.record.accepted == ()
+
+
+@pytest.mark.parametrize(
+    ("readings", "lost"),
+    [
+        ([seen(1), *[seen(1)] * 10], False),  # silent, but not for long enough
+        ([seen(1), *[seen(1)] * 30], True),
+        ([seen(1), *[seen(n) for n in range(2, 60)]], False),
+        ([seen(1), *[ABSENT] * 2], False),
+        ([seen(1), *[ABSENT] * 8], True),
+        ([seen(1), *[ABSENT] * 8, seen(2)], False),
+    ],
+)
+def test_lost_needs_several_readings(readings: list[Observation], lost: bool) -> None:
+    decision = decided(record(*running()), watch=watched(*readings))
+    assert (decision.record.phase is Phase.COLLECTING) == lost
+
+
+def test_an_hour_of_sleep_between_readings_fences_nothing() -> None:
+    watch = watched(seen(1)).see(seen(1), 3600.0, TRAITS.poll_seconds, True)
+    assert decided(record(*running()), watch=watch).record.phase is Phase.RUNNING
+
+
+def test_running_past_its_wall_is_given_up_only_after_the_slack_was_watched() -> None:
+    found = record(*running())
+    beating = [seen(n) for n in range(1, 60)]
+    assert decided(found, watch=watched(*beating[:10], overdue=True)).record.phase is Phase.RUNNING
+    wedged = decided(found, watch=watched(*beating, overdue=True)).record
+    assert wedged.phase is Phase.COLLECTING
+    assert wedged.session is not None
+    assert wedged.session.outcome is Outcome.LOST
+
+
+def test_a_platforms_complete_without_our_marker_is_no_success() -> None:
+    observation = Observation(Sighting.ENDED, ("aaaa",), ending=Outcome.COMPLETED)
+    session = decided(record(*running()), watch=watched(observation)).record.session
+    assert session is not None
+    assert session.outcome is Outcome.CRASHED
+
+
+def test_a_nan_loss_is_noted_once() -> None:
+    found = record(*running())
+    observation = seen(warnings=("loss is nan at step 7",))
+    noted = decided(found, watch=watched(observation)).record
+    assert any("nan" in note for note in noted.notes)
+    assert decided(noted, watch=watched(observation)).events == ()
+
+
+# --- Ends -----------------------------------------------------------------------------------------------
+
+
+def closing(outcome: Outcome, *, step: int | None = None, checkpoints: tuple[int, ...] = ()) -> RunRecord:
+    found = record(*running(), *map(accept, checkpoints), ended(outcome, step=step))
+    (collect,) = decided(found).actions
+    return decided(found, Done(collect)).record
+
+
+@pytest.mark.parametrize(
+    ("outcome", "step", "checkpoints", "phase", "fruitless"),
+    [
+        (Outcome.COMPLETED, 1000, (1000,), Phase.DONE, 0),
+        (Outcome.COMPLETED, 1000, (500,), Phase.QUEUED, 0),  # the final checkpoint never arrived
+        (Outcome.COMPLETED, 1000, (), Phase.QUEUED, 1),
+        (Outcome.STOPPED, 500, (500,), Phase.QUEUED, 0),
+        (Outcome.LOST, None, (), Phase.QUEUED, 1),
+        (Outcome.CRASHED, None, (500,), Phase.QUEUED, 0),
+        (Outcome.STALLED, None, (), Phase.QUEUED, 1),
+        (Outcome.QUOTA_EXHAUSTED, None, (), Phase.QUEUED, 0),
+        (Outcome.NO_CAPACITY, None, (), Phase.QUEUED, 0),
+    ],
+)
+def test_what_follows_the_end(
+    outcome: Outcome, step: int | None, checkpoints: tuple[int, ...], phase: Phase, fruitless: int
+) -> None:
+    found = closing(outcome, step=step, checkpoints=checkpoints)
+    assert (found.phase, found.fruitless) == (phase, fruitless)
+
+
+def test_sessions_without_progress_fail_the_run_with_the_tail() -> None:
+    found = record(*running(), replace(ended(Outcome.CRASHED), tail="ValueError: no such file"))
+    found = replace(found, fruitless=2)
+    (collect,) = decided(found).actions
+    failed = decided(found, Done(collect)).record
+    assert failed.phase is Phase.FAILED
+    assert "ValueError: no such file" in failed.reason
+
+
+def test_out_of_memory_goes_on_with_the_next_valid_micro_batch() -> None:
+    found = closing(Outcome.OUT_OF_MEMORY)
+    assert found.micro_batch_caps == (("cpu", 4),)
+    assert found.fruitless == 0
+
+
+def test_an_outbox_that_does_not_come_is_asked_for_again() -> None:
+    found = record(*running(), ended(Outcome.COMPLETED, step=1000))
+    (collect,) = decided(found).actions
+    decision = decided(found, Failed(collect, Trouble.TRANSIENT, "time-out"))
+    assert decision.record.phase is Phase.COLLECTING
+    assert decision.actions == ()  # not before retry_at
+    assert decide(decision.record, Inputs(NOW + 60)).actions == (collect,)
+
+
+def test_a_lost_session_is_told_to_stop_until_it_is_seen_to_have_ended() -> None:
+    found = record(*running(), ended(Outcome.LOST, confirmed=False))
+    (collect,) = decided(found).actions
+    found = decided(found, Failed(collect, Trouble.NOT_FOUND, "nothing")).record
+    (stray,) = found.strays
+    assert not stray.ended
+    (stop,) = [a for a in decided(found).actions if isinstance(a, Stop)]
+    assert not [
+        a for a in decided(found, Done(stop, reply=StopReply.REQUESTED)).actions if isinstance(a, Discard)
+    ]
+    gone = Inputs(NOW, strays={stray.session: watched(Observation(Sighting.ENDED))})
+    (discard,) = decide(found, gone).actions
+    assert isinstance(discard, Discard)
+    assert decided(found, Done(discard)).record.strays == ()
+
+
+def test_a_stray_past_its_wall_is_discarded() -> None:
+    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
+    (discard,) = decided(replace(record(), strays=(stray,))).actions
+    assert discard == Discard(stray.session, "here")
+
+
+# --- Wishes ---------------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_queued_run_is_immediate() -> None:
+    assert decided(record(Wished(NOW, Wish.CANCEL))).record.phase is Phase.CANCELLED
+
+
+def test_cancelling_a_running_session_lets_it_save_first() -> None:
+    found = record(*running(), accept(10), Wished(NOW, Wish.CANCEL))
+    decision = decided(found, watch=watched(seen(checkpoint=None)))
+    assert decision.record.phase is Phase.STOPPING
+    assert [a for a in decision.actions if isinstance(a, Stop)]
+    result = Result("aaaa", Outcome.STOPPED, 75, 20, "stopped on request")
+    stopped = decided(decision.record, watch=watched(seen(2, result=result))).record
+    (collect,) = decided(stopped).actions
+    cancelled = decided(stopped, Done(collect, checkpoints=(accepted(20),))).record
+    assert cancelled.phase is Phase.CANCELLED
+    assert accepted(20).name in cancelled.reason
+
+
+def test_a_session_that_would_lose_its_work_is_stopped_only_on_discard() -> None:
+    traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+    first = replace(running()[0], traits=traits)  # type: ignore[type-var]
+    found = record(first, *running()[1:], Wished(NOW, Wish.CANCEL))
+    assert decided(found, watch=watched(seen())).record.phase is Phase.RUNNING
+    found = record(first, *running()[1:], Wished(NOW, Wish.CANCEL, discard=True))
+    assert decided(found, watch=watched(seen())).record.phase is Phase.STOPPING
+
+
+def test_hold_keeps_the_run_and_release_queues_it_again() -> None:
+    held = decided(record(Wished(NOW, Wish.HOLD))).record
+    assert held.phase is Phase.HELD
+    from orchestrator.core.run import apply
+
+    released = decided(apply(held, Wished(NOW, Wish.RELEASE)))
+    assert released.record.phase is Phase.QUEUED
+    assert released.due_at == 0.0
+
+
+def test_release_during_a_hold_that_is_still_stopping_goes_on() -> None:
+    found = record(
+        *running(), StopRequested(NOW, Wish.HOLD), Wished(NOW, Wish.RELEASE), ended(Outcome.STOPPED)
+    )
+    (collect,) = decided(found).actions
+    assert decided(found, Done(collect, checkpoints=(accepted(5),))).record.phase is Phase.QUEUED
+
+
+# --- Retention ------------------------------------------------------------------------------------------
+
+
+def test_retention_keeps_the_newest_and_the_resume_point() -> None:
+    found = record(*running(), *map(accept, (10, 20, 30)), checkpoint=CheckpointPolicy(keep=Keep(last=2)))
+    watch = watched(seen(checkpoint="new"))
+    collect = next(a for a in decided(found, watch=watch).actions if isinstance(a, Collect))
+    decision = decided(found, Done(collect, checkpoints=(accepted(40),)), watch=watch)
+    assert {c.ref.step for c in decision.record.accepted} == {30, 40}
+    (retire,) = [a for a in decision.actions if isinstance(a, Retire)]
+    assert retire.keep == {accepted(30).name, accepted(40).name}
+    assert retire.live == 1

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.lifecycle import EVERYWHERE, TABLE, IllegalTransition, Kind, Phase, diagram, successor
+
+
+def test_every_phase_has_a_row_and_every_row_leads_to_a_phase() -> None:
+    assert set(TABLE) == set(Phase)
+    assert all(after in Phase for row in TABLE.values() for after in row.values())
+
+
+def test_every_phase_is_reached_from_the_first_and_leads_to_a_final_one() -> None:
+    def reachable(start: Phase) -> set[Phase]:
+        seen, todo = {start}, [start]
+        while todo:
+            for after in TABLE[todo.pop()].values():
+                if after not in seen:
+                    seen.add(after)
+                    todo.append(after)
+        return seen
+
+    assert reachable(Phase.QUEUED) == set(Phase)
+    for phase in Phase:
+        assert any(after.final for after in reachable(phase))
+
+
+@pytest.mark.parametrize("phase", [Phase.DONE, Phase.FAILED, Phase.CANCELLED])
+def test_a_final_phase_is_left_by_nothing(phase: Phase) -> None:
+    assert set(TABLE[phase]) == set(EVERYWHERE)
+    assert set(TABLE[phase].values()) == {phase}
+
+
+def test_what_has_no_row_is_a_bug() -> None:
+    with pytest.raises(IllegalTransition, match=r"'started' cannot happen to a run that is 'done'"):
+        successor(Phase.DONE, Kind.STARTED)
+
+
+def test_every_kind_of_event_appears_in_the_table() -> None:
+    assert {kind for row in TABLE.values() for kind in row} == set(Kind)
+
+
+def test_the_diagram_draws_every_transition_that_changes_the_phase() -> None:
+    drawn = diagram()
+    for phase, row in TABLE.items():
+        for kind, after in row.items():
+            line = f"{phase.value} --> {after.value}: {kind.value}"
+            assert (line in drawn) == (after is not phase)
