@@ -61,11 +61,8 @@ def assign(record: RunRecord, choice: Choice) -> Order:
 def budget_seconds(choice: Choice) -> float | None:
     """Seconds from the agent's start until it must be gone; None without wall and quota."""
     traits, quota = choice.offer.traits, choice.offer.quota
-    limits = []
-    if traits.session_seconds is not None:
-        limits.append(traits.session_seconds - traits.wall_margin_seconds)
-    if quota is not None:
-        limits.append(quota.left_seconds)
+    walls = (traits.session_seconds, quota.left_seconds if quota is not None else None)
+    limits = [wall - traits.wall_margin_seconds for wall in walls if wall is not None]
     return max(0.0, min(limits)) if limits else None
 
 

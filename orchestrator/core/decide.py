@@ -55,12 +55,13 @@ from orchestrator.core.run import (
 )
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
 from orchestrator.core.verdict import verdict
-from orchestrator.core.watch import READINGS_MIN, Watch
+from orchestrator.core.watch import Watch
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
 COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
+COLLECT_ATTEMPTS = 10
 SILENT_SECONDS_MIN = 30.0
 SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
@@ -70,12 +71,14 @@ DEFER_TOLERANCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything decide may look at besides the record. `reports` are those of this run's actions since it
+    """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
+    own, of which the watches' times are. `reports` are those of this run's actions since it
     was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
     queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened.
     """
 
     now: float
+    monotonic: float = 0.0
     reports: tuple[Report, ...] = ()
     watch: Watch | None = None
     strays: Mapping[str, Watch] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Inputs:
 @dataclass(frozen=True)
 class Decision:
     """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
-    be decided again (None: when a slot frees or an offer changes). `record` is after the events."""
+    be decided again (0: at once; None: when a slot frees or an offer changes). `record` is after the events."""
 
     record: RunRecord
     events: tuple[Event, ...]
@@ -101,6 +104,7 @@ class _Draft:
         self.before = record
         self.record = record
         self.now = inputs.now
+        self.monotonic = inputs.monotonic
         self.inputs = inputs
         self.events: list[Event] = []
         self.actions: list[Action] = []
@@ -208,11 +212,17 @@ def _collected(draft: _Draft, report: Report) -> None:
         return
     if isinstance(report, Done) or report.trouble is Trouble.NOT_FOUND:
         _close(draft)
-    elif draft.now - (draft.session.ended_at or draft.now) > COLLECT_PATIENCE_SECONDS:
+    elif _out_of_patience(draft.session, draft.now):
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
     else:
         _failed(draft, report)
+
+
+def _out_of_patience(session: Session, now: float) -> bool:
+    """By the count of attempts as well as the clock, which may have jumped."""
+    waited = now - (session.ended_at or now)
+    return waited > COLLECT_PATIENCE_SECONDS and session.failures >= COLLECT_ATTEMPTS
 
 
 def _accept(draft: _Draft, incarnation: str, event: CheckpointAccepted) -> None:
@@ -303,7 +313,7 @@ def _ending(draft: _Draft, watch: Watch, observation: Observation) -> Ended | No
         if session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
         return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
-    if session.ends_by is not None and now > session.ends_by and watch.readings >= READINGS_MIN:
+    if watch.overdue_seconds > session.traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * session.traits.poll_seconds)
     if observation.status is not None and watch.silent_for(patience):
@@ -360,7 +370,7 @@ def _take_route(draft: _Draft) -> None:
         draft.emit(Held(now, f"no offer takes it: {told or 'no platform is configured'}"))
         return
     until = max(min(times), now + 1.0) if times else None
-    if _moved(record.until, until) or not record.reason:
+    if not record.deferred or _moved(record.until, until):
         draft.emit(Deferred(now, until, told))
 
 
@@ -402,7 +412,7 @@ def _want(draft: _Draft) -> None:
     for stray in record.strays:
         _want_of_stray(draft, stray)
     session = record.session
-    if session is None or now < session.retry_at:
+    if session is None or now < session.retry_at < now + 2 * RETRY_SECONDS_MAX:
         return
     match record.phase:
         case Phase.PREPARING:
@@ -410,13 +420,13 @@ def _want(draft: _Draft) -> None:
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:
-            if _collect_due(session, draft.inputs.watch, now):
+            if _collect_due(session, draft.inputs.watch, draft.monotonic):
                 draft.actions.append(_collect(record, session))
         case Phase.STOPPING:
             watch = draft.inputs.watch
             asked = watch.stop_asked_at if watch else None
             impossible = watch is not None and watch.stop_impossible
-            if not impossible and (asked is None or now - asked >= STOP_AGAIN_SECONDS):
+            if not impossible and (asked is None or draft.monotonic - asked >= STOP_AGAIN_SECONDS):
                 draft.actions.append(Stop(session.name, session.order.platform))
         case Phase.COLLECTING:
             draft.actions.append(_collect(record, session))
@@ -436,14 +446,14 @@ def _want_of_stray(draft: _Draft, stray: Stray) -> None:
         draft.actions.append(Stop(stray.session, stray.platform))
 
 
-def _collect_due(session: Session, watch: Watch | None, now: float) -> bool:
+def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> bool:
     if session.traits.uplink is Uplink.NONE or watch is None or watch.observation is None:
         return False
     status = watch.observation.status
     committed = status.checkpoint if status is not None else None
     if watch.collected_at is None or (committed is not None and committed != watch.collected):
         return True
-    return now - watch.collected_at >= SYNC_SECONDS
+    return monotonic - watch.collected_at >= SYNC_SECONDS
 
 
 def _collect(record: RunRecord, session: Session) -> Collect:
@@ -460,4 +470,6 @@ def _collect(record: RunRecord, session: Session) -> Collect:
 
 
 def _due(record: RunRecord) -> float | None:
-    return record.until if record.phase is Phase.QUEUED else None
+    if record.phase is not Phase.QUEUED:
+        return None
+    return record.until if record.deferred or record.until is not None else 0.0

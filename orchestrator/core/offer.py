@@ -43,12 +43,15 @@ class Traits:
 
 @dataclass(frozen=True)
 class Quota:
-    """Accelerator hours in a window, in seconds of session time. `refresh_at` None: never, or unknown."""
+    """Accelerator hours in a window, in seconds of session time. `left_seconds` is what is allowed less what
+    was used, nothing taken off for sessions that run: the engine reserves their budgets. Offers of one
+    platform and `pool` share it. `refresh_at` None: never, or unknown."""
 
     left_seconds: float
     refresh_at: float | None = None
     window_seconds: float | None = None
     allowed_seconds: float | None = None
+    pool: str = ""
 
 
 class UntilKind(StrEnum):

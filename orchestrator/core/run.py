@@ -62,12 +62,12 @@ class Session:
         return self.order.generation
 
     @property
-    def ends_by(self) -> float | None:
-        """After this the platform cannot be running the session, whatever it says; None: no such time."""
+    def wall_at(self) -> float | None:
+        """When the platform's session limit is reached, by this machine's clock; None: there is none."""
         if self.launched_at is None or self.traits.session_seconds is None:
             return None
         started = self.started_at if self.started_at is not None else self.launched_at
-        return started + self.traits.session_seconds + self.traits.slack_seconds
+        return started + self.traits.session_seconds
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Cooldown:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq."""
+    """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
+    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer."""
 
     run: str
     job: Job
@@ -116,6 +117,7 @@ class RunRecord:
     wish: Wish | None = None
     discard: bool = False
     until: float | None = None
+    deferred: bool = False
     reason: str = ""
     notes: tuple[str, ...] = ()
     ended_at: float | None = None
@@ -353,7 +355,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
     record = replace(record, phase=phase, version=record.version + 1)
     match event:
         case Deferred():
-            return replace(record, until=event.until, reason=event.reason)
+            return replace(record, until=event.until, deferred=True, reason=event.reason)
         case Assigned():
             return _assigned(record, event)
         case Withdrawn() | Requeued() | Completed() | GaveUp() | Cancelled() | Held() | Released():
@@ -428,10 +430,11 @@ def _closed(
     session = record.session
     if session is not None:
         order = session.order
-        stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, session.ends_by)
+        until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
+        stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until)
         strays = (*strays, stray)
     reason = "" if isinstance(event, Released) else event.reason
-    record = replace(record, session=None, strays=strays, reason=reason, until=None)
+    record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)
     if isinstance(event, Withdrawn | Requeued):
         record = _cooled(record, event.cooldown)
     if isinstance(event, Requeued):

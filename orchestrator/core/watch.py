@@ -16,10 +16,12 @@ READINGS_MIN = 3
 
 @dataclass(frozen=True)
 class Watch:
-    """Seconds are sums of the gaps between readings, each counted for at most twice the poll interval.
+    """Times are of the controller's monotonic clock. `*_seconds` are sums of the gaps between readings, each
+    counted for at most twice the poll interval.
 
-    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed. `collected`
-    is the newest checkpoint the agent had committed when the last collect began, `collected_at` when.
+    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `overdue`: seen
+    past its session limit. `collected` is the newest checkpoint the agent had committed when the last
+    collect was asked for, `collected_at` when.
     """
 
     at: float
@@ -29,25 +31,27 @@ class Watch:
     absent_seconds: float = 0.0
     silent_readings: int = 0
     silent_seconds: float = 0.0
+    overdue_seconds: float = 0.0
     collected_at: float | None = None
     collected: str | None = None
     stop_asked_at: float | None = None
     stop_impossible: bool = False
 
-    def see(self, observation: Observation, now: float, poll_seconds: float) -> Watch:
-        """The watch after one more reading at `now`."""
-        gap = min(max(0.0, now - self.at), 2.0 * poll_seconds) if self.readings else 0.0
+    def see(self, observation: Observation, at: float, poll_seconds: float, overdue: bool) -> Watch:
+        """The watch after one more reading; `overdue`: the wall clock says it is past its session limit."""
+        gap = min(max(0.0, at - self.at), 2.0 * poll_seconds) if self.readings else 0.0
         absent = observation.sighting is Sighting.ABSENT
         silent = absent or (self.observation is not None and _beat(observation) == _beat(self.observation))
         return replace(
             self,
-            at=now,
+            at=at,
             observation=observation,
             readings=self.readings + 1,
             absent_readings=self.absent_readings + 1 if absent else 0,
             absent_seconds=self.absent_seconds + gap if absent and self.absent_readings else 0.0,
             silent_readings=self.silent_readings + 1 if silent else 0,
             silent_seconds=self.silent_seconds + gap if silent else 0.0,
+            overdue_seconds=self.overdue_seconds + gap if overdue else 0.0,
         )
 
     def absent_for(self, seconds: float) -> bool:

@@ -1,0 +1,49 @@
+"""The controller: engine ticks until there is nothing left to do, or somebody says stop.
+
+Wires nothing and knows no platform; gets an engine and drives it. Its death at any line loses nothing: the
+next one takes over the ledger and looks again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from orchestrator.clock import Clock
+from orchestrator.engine import Engine
+from orchestrator.errors import BackendError, Fenced
+
+LINGER_SECONDS = 3.0  # a detached controller waits so long for another submit before it leaves
+LEDGER_RETRY_SECONDS = 5.0
+
+
+def run(
+    engine: Engine,
+    clock: Clock,
+    wake: threading.Event,
+    stopped: threading.Event,
+    *,
+    leave_when_idle: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Ticks until `stopped` is set, or (if asked to) until nothing is left to do or to wait for.
+
+    A ledger that does not answer is waited for; another controller's takeover ends this one with `Fenced`.
+    """
+    idle_since: float | None = None
+    while not stopped.is_set():
+        wake.clear()
+        try:
+            pause = engine.tick()
+            idle = engine.idle
+        except Fenced:
+            raise
+        except BackendError as error:
+            say(f"the ledger does not answer, trying again: {error}")
+            clock.wait(stopped, LEDGER_RETRY_SECONDS)
+            continue
+        idle_since = (idle_since or clock.monotonic()) if idle else None
+        if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:
+            say("nothing is left to do")
+            return
+        clock.wait(wake, pause)

@@ -1,0 +1,305 @@
+"""One tick: take what workers brought, load what is due, decide, journal, then act.
+
+Never waits and never decides: verbs run in workers and come back as reports and readings of a later tick.
+Knows platforms only by the protocol. Everything it holds in memory can be lost at any line: the ledger and
+the platforms together say what must happen next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.clock import Clock
+from orchestrator.core.action import Action, Report
+from orchestrator.core.decide import Decision, Inputs, decide
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Ended, Event, RunRecord
+from orchestrator.core.session import Observation
+from orchestrator.core.speed import Measurement
+from orchestrator.core.watch import Watch
+from orchestrator.errors import BackendError, LedgerConflict
+from orchestrator.ledger import Ledger, Proposal
+from orchestrator.market import Market, Surveyed, survey
+from orchestrator.perform import Backends, perform
+from orchestrator.platforms.platform import Platform
+from orchestrator.tracking import Tracked
+from orchestrator.workers import Workers
+
+IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
+QUEUE_PAGE = 256
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One platform's answer to observe; empty where it gave none."""
+
+    platform: str
+    observations: Mapping[str, Observation]
+
+
+@dataclass(frozen=True)
+class Acted:
+    run: str
+    report: Report
+
+
+Brought = Surveyed | Readings | Acted
+
+
+@dataclass(frozen=True)
+class Watchers:
+    """Who is told what happens, as it happens: `event` once it is journalled, `reading` of a run's session."""
+
+    event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
+    reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
+
+
+class Engine:
+    """The controller's heart; one per database (`fence` is its number there). Not thread-safe."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fence: int,
+        backends: Backends,
+        market: Market,
+        workers: Workers[Brought],
+        clock: Clock,
+        watchers: Watchers | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._fence = fence
+        self._backends = backends
+        self._market = market
+        self._workers = workers
+        self._clock = clock
+        self._watchers = watchers or Watchers()
+        self._observing: set[str] = set()
+        self._observed_at: dict[str, float] = {}
+        self._queue_stirred = True  # a slot may be free for a run that waits for one
+        self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
+        self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
+        self._tracked = {
+            record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
+        }
+
+    def tick(self) -> float:
+        """One round. Returns after how many seconds the next is worth while, if nothing wakes it before.
+
+        Raises `Fenced` when another controller has taken over.
+        """
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        self._take(now, monotonic)
+        due = self._load_due(now)
+        self._decide_tracked(now, monotonic)
+        self._decide_queue(due, now, monotonic)
+        self._start_surveys(monotonic)
+        self._start_observations(monotonic)
+        return self._pause(now)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do or to wait for: what is not final is held."""
+        return not self._tracked and not self._ledger.anything_left()
+
+    # --- What came back ---------------------------------------------------------------------------------
+
+    def _take(self, now: float, monotonic: float) -> None:
+        for brought in self._workers.finished():
+            match brought:
+                case Surveyed():
+                    if self._market.take(brought, now):
+                        self._ledger.wake_queued()
+                        self._queue_stirred = True
+                case Readings(platform, observations):
+                    self._observing.discard(platform)
+                    self._read(observations, now, monotonic)
+                case Acted(run, report):
+                    tracked = self._tracked.get(run)
+                    if tracked is not None:
+                        tracked.finished(report)
+
+    def _read(self, observations: Mapping[str, Observation], now: float, monotonic: float) -> None:
+        owners = {name: tracked for tracked in self._tracked.values() for name in tracked.observed()}
+        for name, observation in observations.items():
+            tracked = owners.get(name)
+            if tracked is None:
+                continue
+            tracked.see(name, observation, now, monotonic)
+            session = tracked.record.session
+            if session is not None and session.name == name:
+                self._watchers.reading(tracked.record, observation, now)
+
+    # --- Deciding ---------------------------------------------------------------------------------------
+
+    def _load_due(self, now: float) -> list[RunRecord]:
+        """Runs that are due in the ledger: newly submitted, wished for, or their time has come."""
+        known = {run: record.version for run, record in self._waiting.items()}
+        due = []
+        for record in self._ledger.due(now, known=known):
+            fresh = self._waiting[record] if isinstance(record, str) else record
+            due.append(fresh)
+            if fresh.run in self._tracked:
+                self._tracked[fresh.run].refresh(fresh)
+        self._due = frozenset(record.run for record in due)
+        return due
+
+    def _decide_tracked(self, now: float, monotonic: float) -> None:
+        decisions = []
+        for tracked in self._tracked.values():
+            if tracked.due(monotonic):
+                inputs = tracked.inputs(now, monotonic)
+                decisions.append((tracked.record, inputs, decide(tracked.record, inputs)))
+        self._commit(decisions)
+
+    def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
+        """Runs without a session, in order of submission; those that wait for a slot only if one may be free."""
+        self._market.begin((tracked.record for tracked in self._tracked.values()), now)
+        page = [record for record in due if not self._has_session(record)]
+        page.sort(key=lambda record: (record.submitted_at, record.run))
+        self._decide_page(page, now, monotonic)
+        after: tuple[float, str] | None = None
+        while self._queue_stirred and self._market.has_room():
+            page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
+            self._decide_page(page, now, monotonic)
+            if len(page) < QUEUE_PAGE:
+                self._queue_stirred = not self._market.complete
+                return
+            after = (page[-1].submitted_at, page[-1].run)
+
+    def _has_session(self, record: RunRecord) -> bool:
+        tracked = self._tracked.get(record.run)
+        return tracked is not None and tracked.record.session is not None
+
+    def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
+        decisions = []
+        for found in page:
+            tracked = self._tracked.get(found.run)
+            record = tracked.record if tracked else found
+            route = None
+            if record.phase is Phase.QUEUED and record.wish is None:
+                route = self._market.route(record, self._ledger.measurements(record.job.name))
+            inputs = tracked.inputs(now, monotonic, route) if tracked else Inputs(now, monotonic, route=route)
+            decision = decide(record, inputs)
+            if decision.record.session is not None:
+                self._market.reserve(decision.record.session)
+            decisions.append((record, inputs, decision))
+        self._commit(decisions)
+
+    # --- Journal first, then act --------------------------------------------------------------------------
+
+    def _commit(self, decisions: list[tuple[RunRecord, Inputs, Decision]]) -> None:
+        """Journals the decisions of several runs in one transaction, then starts what they want."""
+        changed = [(r, i, d) for r, i, d in decisions if d.events]
+        proposals = [Proposal(r, d.events, d.due_at, inputs=i) for r, i, d in changed]
+        answers = self._ledger.append_many(proposals, fence=self._fence) if proposals else []
+        for (record, inputs, decision), answer in zip(changed, answers, strict=True):
+            if isinstance(answer, LedgerConflict):  # a user's wish came in between: decide again on both
+                self._keep(self._ledger.record(record.run))
+            else:
+                self._journalled(record, inputs, decision)
+        unchanged = [(r, i, d) for r, i, d in decisions if not d.events]
+        self._ledger.schedule([(r.run, d.due_at) for r, _, d in unchanged if r.run in self._due])
+        for record, inputs, decision in unchanged:
+            self._settle(record, inputs, decision)
+
+    def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
+        for event in decision.events:
+            self._watchers.event(decision.record, event)
+            if isinstance(event, Ended):
+                self._learn(before, inputs.watch, inputs.now)
+        self._settle(decision.record, inputs, decision)
+
+    def _settle(self, record: RunRecord, inputs: Inputs, decision: Decision) -> None:
+        before = self._tracked.get(record.run)
+        taken = _slots_taken(before.record) if before else 0
+        tracked = self._keep(record)
+        if _slots_taken(record) < taken:
+            self._queue_stirred = True
+        if tracked is not None:
+            tracked.decided(record, inputs)
+            tracked.want(decision.actions)
+            for action in tracked.startable(inputs.monotonic):
+                self._start(record.run, action)
+
+    def _keep(self, record: RunRecord) -> Tracked | None:
+        """Remembers a record where it belongs: tracked while it has anything on a platform."""
+        if record.session is None and not record.strays:
+            self._tracked.pop(record.run, None)
+            self._waiting.pop(record.run, None)
+            if record.phase is Phase.QUEUED:
+                self._waiting[record.run] = record
+            return None
+        self._waiting.pop(record.run, None)
+        tracked = self._tracked.get(record.run)
+        if tracked is None:
+            tracked = self._tracked[record.run] = Tracked(record, self._clock.monotonic())
+        else:
+            tracked.refresh(record)
+        return tracked
+
+    def _learn(self, record: RunRecord, watch: Watch | None, now: float) -> None:
+        """A measured rate wins over every prior (decision 8)."""
+        status = watch.observation.status if watch and watch.observation else None
+        session = record.session
+        if session is None or status is None or not status.steps_per_second or session.started_at is None:
+            return
+        order = session.order
+        measurement = Measurement(
+            accelerator=order.accelerator,
+            precision=order.precision,
+            micro_batch=order.micro_batch,
+            samples_per_second=status.steps_per_second * order.global_batch,
+            seconds=max(1.0, now - session.started_at),
+            at=now,
+        )
+        self._ledger.add_measurement(record.job.name, measurement)
+
+    # --- Acting and looking -------------------------------------------------------------------------------
+
+    def _start(self, run: str, action: Action) -> None:
+        platform = getattr(action, "platform", None) or getattr(getattr(action, "order", None), "platform", "store")
+        backends = self._backends
+        self._workers.start(f"act:{platform}", lambda: Acted(run, perform(action, backends)))
+
+    def _start_surveys(self, monotonic: float) -> None:
+        for name in self._market.surveys_due(monotonic):
+            platform = self._backends.platforms[name]
+            self._workers.start(f"survey:{name}", lambda name=name, platform=platform: survey(name, platform))  # type: ignore[misc]
+
+    def _start_observations(self, monotonic: float) -> None:
+        """One batched observe a platform, when its poll interval has passed; never two at a time."""
+        names: dict[str, list[str]] = {}
+        polls: dict[str, float] = {}
+        for tracked in self._tracked.values():
+            for name, platform in tracked.observed().items():
+                names.setdefault(platform, []).append(name)
+                polls[platform] = min(polls.get(platform, tracked.poll_seconds()), tracked.poll_seconds())
+        for platform, wanted in names.items():
+            last = self._observed_at.get(platform)
+            if platform in self._observing or (last is not None and monotonic - last < polls[platform]):
+                continue
+            self._observing.add(platform)
+            self._observed_at[platform] = monotonic
+            self._start_observation(platform, self._backends.platforms[platform], tuple(wanted))
+
+    def _start_observation(self, name: str, platform: Platform, wanted: tuple[str, ...]) -> None:
+        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted))
+
+    def _pause(self, now: float) -> float:
+        next_due = self._ledger.next_due()
+        until_due = IDLE_SECONDS if next_due is None else next_due - now
+        return max(0.0, min(IDLE_SECONDS, until_due))
+
+
+def observe(name: str, platform: Platform, wanted: tuple[str, ...]) -> Readings:
+    """One batched reading; a platform that does not answer gives none, which is no reading at all."""
+    try:
+        return Readings(name, platform.observe(wanted))
+    except (BackendError, OSError):
+        return Readings(name, {})
+
+
+def _slots_taken(record: RunRecord) -> int:
+    return (record.session is not None) + sum(not stray.ended for stray in record.strays)

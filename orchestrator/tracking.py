@@ -1,0 +1,138 @@
+"""What the engine remembers of one run that has a session, or remains of one, on some platform.
+
+Volatile: readings, reports not yet decided on, actions under way. All of it is lost with the controller and
+found again by looking. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orchestrator.core.action import Action, Collect, Done, Launch, Prepare, Report, Stop
+from orchestrator.core.decide import Inputs
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Observation, StopReply
+from orchestrator.core.watch import Watch
+
+DECIDE_SECONDS = 1.0  # a tracked run is decided at least so often: retries, repeated stops
+_OBSERVED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
+_EXCLUSIVE = (Prepare, Launch)  # a stop must not overtake them
+
+
+class Tracked:
+    """One run in the engine's memory. `launch_unknown`: its record was found with a launch intended."""
+
+    def __init__(self, record: RunRecord, monotonic: float, launch_unknown: bool = False) -> None:
+        self.record = record
+        self.watches: dict[str, Watch] = {}
+        self.reports: list[Report] = []
+        self._launch_unknown = launch_unknown
+        self._decided_at = monotonic - DECIDE_SECONDS
+        self._touched = True
+        self._waiting: list[Action] = []
+        self._under_way: list[Action] = []
+
+    # --- Deciding ---------------------------------------------------------------------------------------
+
+    def due(self, monotonic: float) -> bool:
+        return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
+
+    def inputs(self, now: float, monotonic: float, route: Route | None = None) -> Inputs:
+        session = self.record.session
+        return Inputs(
+            now=now,
+            monotonic=monotonic,
+            reports=tuple(self.reports),
+            watch=self.watches.get(session.name) if session else None,
+            strays={s.session: self.watches[s.session] for s in self.record.strays if s.session in self.watches},
+            route=route,
+            launch_unknown=self._launch_unknown,
+        )
+
+    def decided(self, record: RunRecord, inputs: Inputs) -> None:
+        """A decision made on these inputs is journalled (or had nothing to journal)."""
+        self.record = record
+        self.reports = self.reports[len(inputs.reports) :]
+        self._launch_unknown = False
+        self._decided_at = inputs.monotonic
+        self._touched = bool(self.reports)
+        current = record.session.name if record.session else None
+        stale = (Prepare, Launch, Collect)
+        self._waiting = [a for a in self._waiting if not isinstance(a, stale) or a.session == current]
+        if record.phase is not Phase.LAUNCHING:
+            self._waiting = [a for a in self._waiting if not isinstance(a, Launch)]
+        alive = {current, *(stray.session for stray in record.strays)}
+        self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
+
+    def refresh(self, record: RunRecord) -> None:
+        """Somebody else appended to the run: decide again on the new record, with the same reports."""
+        self.record = record
+        self._touched = True
+
+    # --- Readings ---------------------------------------------------------------------------------------
+
+    def observed(self) -> dict[str, str]:
+        """Session → platform of what wants to be looked at."""
+        session = self.record.session
+        names = {s.session: s.platform for s in self.record.strays if not s.ended}
+        if session is not None and session.launched_at is not None and self.record.phase in _OBSERVED:
+            names[session.name] = session.order.platform
+        return names
+
+    def poll_seconds(self) -> float:
+        session = self.record.session
+        return session.traits.poll_seconds if session else DECIDE_SECONDS * 2
+
+    def see(self, name: str, observation: Observation, now: float, monotonic: float) -> None:
+        session = self.record.session
+        wall = session.wall_at if session is not None and session.name == name else None
+        overdue = wall is not None and now > wall
+        watch = self.watches.get(name) or Watch(monotonic)
+        self.watches[name] = watch.see(observation, monotonic, self.poll_seconds(), overdue)
+        self._touched = True
+
+    # --- Actions ----------------------------------------------------------------------------------------
+
+    def want(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if action not in self._waiting and action not in self._under_way:
+                self._waiting.append(action)
+
+    def startable(self, monotonic: float) -> list[Action]:
+        """The actions to start now: one at a time, in order; a stop waits only for prepare and launch."""
+        started: list[Action] = []
+        for action in list(self._waiting):
+            if isinstance(action, Stop):
+                free = not any(isinstance(other, (*_EXCLUSIVE, Stop)) for other in self._under_way)
+            else:
+                free = all(isinstance(other, Stop) for other in self._under_way)
+            if free:
+                self._waiting.remove(action)
+                self._under_way.append(action)
+                started.append(action)
+                self._mark(action, monotonic)
+        return started
+
+    def _mark(self, action: Action, monotonic: float) -> None:
+        name = action.session
+        watch = self.watches.get(name) or Watch(monotonic)
+        if isinstance(action, Stop):
+            self.watches[name] = replace(watch, stop_asked_at=monotonic)
+        elif isinstance(action, Collect):
+            status = watch.observation.status if watch.observation else None
+            self.watches[name] = replace(
+                watch, collected_at=monotonic, collected=status.checkpoint if status else None
+            )
+
+    def finished(self, report: Report) -> None:
+        """An action came back: decide on it."""
+        action = report.action
+        self._under_way.remove(action)
+        self.reports.append(report)
+        self._touched = True
+        if isinstance(report, Done) and report.reply is StopReply.IMPOSSIBLE and action.session in self.watches:
+            watch = self.watches[action.session]
+            self.watches[action.session] = replace(watch, stop_impossible=True)

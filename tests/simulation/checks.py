@@ -1,0 +1,203 @@
+"""What must hold of every world, whatever went wrong in it. Each check returns the violations it finds.
+
+Each is proved by a bug planted to be caught: tests/simulation/test_planted_bugs.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import (
+    Assigned,
+    CheckpointAccepted,
+    Ended,
+    RunRecord,
+    Started,
+    Submitted,
+    apply,
+    submit,
+)
+from orchestrator.core.session import Outcome
+from orchestrator.core.verdict import NOT_COUNTED
+from orchestrator.platforms.simulated import expected_state
+from orchestrator.stores import checkpoints as stored
+from tests.simulation.world import World
+
+Check = Callable[[World], list[str]]
+
+
+def one_incarnation_a_generation(world: World) -> list[str]:
+    """At most one incarnation writes accepted checkpoints of a generation."""
+    found = []
+    for run in world.runs:
+        writers: dict[int, set[str]] = {}
+        for item in world.ledger.history(run):
+            if isinstance(item.event, CheckpointAccepted):
+                ref = item.event.checkpoint.ref
+                writers.setdefault(ref.generation, set()).add(ref.incarnation)
+        found += [f"{run} g{g}: accepted from {sorted(w)}" for g, w in writers.items() if len(w) > 1]
+    return found
+
+
+def accepted_checkpoints_are_kept(world: World) -> list[str]:
+    """No accepted checkpoint is lost: all that the record holds is whole in the home store."""
+    found = []
+    for run in world.runs:
+        for accepted in world.record(run).accepted:
+            try:
+                manifest = stored.read(world.memory, run, accepted.name)
+                blobs = {s.key.rsplit("/", 1)[1]: s.size for s in world.memory.list(f"runs/{run}/blobs/")}
+            except Exception as error:  # whatever it is, the checkpoint is not there
+                found.append(f"{accepted.name}: {error}")
+                continue
+            missing = [b for b, size in manifest.blobs().items() if blobs.get(b) != size]
+            found += [f"{accepted.name}: blob {b} is gone" for b in missing]
+    return found
+
+
+def resumes_at_the_newest(world: World) -> list[str]:
+    """Every session is ordered to start at the newest accepted checkpoint, and does."""
+    found = []
+    for run in world.runs:
+        record: RunRecord | None = None
+        for item in world.ledger.history(run):
+            if isinstance(item.event, Submitted):
+                record = submit(item.event)
+                continue
+            assert record is not None
+            if isinstance(item.event, Assigned):
+                best = newest(record.accepted)
+                ordered = item.event.order.resume
+                if ordered != (best.name if best else None):
+                    found.append(f"{item.event.order.session}: resumes at {ordered}, newest is {best}")
+            record = apply(record, item.event)
+    return found
+
+
+def generations_only_grow(world: World) -> list[str]:
+    """A generation is ordered once, and once closed never accepted from again."""
+    found = []
+    for run in world.runs:
+        current, closed = 0, 0
+        for item in world.ledger.history(run):
+            if isinstance(item.event, Assigned):
+                if item.event.order.generation != current + 1:
+                    found.append(f"{item.event.order.session} follows generation {current}")
+                closed, current = current, item.event.order.generation
+            if isinstance(item.event, CheckpointAccepted) and item.event.checkpoint.ref.generation <= closed:
+                found.append(f"{item.event.checkpoint.name} accepted after its generation was closed")
+    return found
+
+
+def nothing_starts_twice(world: World) -> list[str]:
+    """Our own launches start a session once, and never one that the ledger did not order."""
+    ordered = {
+        item.event.order.session
+        for run in world.runs
+        for item in world.ledger.history(run)
+        if isinstance(item.event, Assigned)
+    }
+    found = []
+    for platform in world.platforms.values():
+        starts = Counter(launch.session for launch in platform.history.launches if launch.started)
+        found += [f"{name} was started {n} times" for name, n in starts.items() if n > 1]
+        found += [f"{name} was never ordered" for name in starts if name not in ordered]
+    return found
+
+
+def quota_is_not_overspent(world: World) -> list[str]:
+    """No window's use exceeds its allowance by more than the platform's own misdeeds."""
+    found = []
+    for (name, platform), scenario in zip(world.platforms.items(), world.scenarios, strict=True):
+        if scenario.quota is None or scenario.faults.double_start:
+            continue
+        for window, used in platform.history.quota_used.items():
+            if used > scenario.quota.allowed_seconds + 1.0:
+                found.append(f"{name} window {window}: {used:.0f} s of {scenario.quota.allowed_seconds:.0f}")
+    return found
+
+
+def what_can_finish_does(world: World) -> list[str]:
+    """Once faults have stopped every run ends: done, cancelled on request, or failed for a counted reason."""
+    found = []
+    for run in world.runs:
+        record = world.record(run)
+        if not record.phase.final:
+            found.append(f"{run} is still {record.phase.value}: {record.reason}")
+        elif record.strays:
+            found.append(f"{run} has left {[s.session for s in record.strays]} behind")
+        elif record.phase is Phase.FAILED and not _failed_fairly(world, record):
+            found.append(f"{run} failed unfairly: {record.reason}")
+    return found
+
+
+def _failed_fairly(world: World, record: RunRecord) -> bool:
+    """Whether the last `retry.without_progress` counted sessions brought no newer checkpoint."""
+    fruitless, seen = 0, False
+    for item in world.ledger.history(record.run):
+        match item.event:
+            case Assigned():
+                seen = False
+            case CheckpointAccepted():
+                seen = True
+            case Ended(outcome=outcome) if outcome not in NOT_COUNTED | {Outcome.OUT_OF_MEMORY}:
+                fruitless += 1
+        if seen:
+            fruitless = 0
+    return fruitless >= record.job.without_progress
+
+
+def the_result_is_exact(world: World) -> list[str]:
+    """A finished run's last checkpoint holds the state of a run that nothing ever interrupted."""
+    found = []
+    for run in world.runs:
+        record = world.record(run)
+        if record.phase is not Phase.DONE:
+            continue
+        last = newest(record.accepted)
+        order = next(i.event.order for i in world.ledger.history(run) if isinstance(i.event, Assigned))
+        if last is None or last.ref.step != record.job.work.total:
+            found.append(f"{run} is done at {last}")
+            continue
+        manifest = stored.read(world.memory, run, last.name)
+        entry = next(e for e in manifest.files if e.path == "state.json")
+        state = b"".join(world.memory.read(f"runs/{run}/blobs/{p.sha256}") for p in entry.parts)
+        if state != expected_state(order, last.ref.step):
+            found.append(f"{run}: {state!r}")
+    return found
+
+
+def one_start_is_journalled(world: World) -> list[str]:
+    """The engine accepts one incarnation of a session and journals it before any checkpoint of it."""
+    found = []
+    for run in world.runs:
+        started: dict[int, str] = {}
+        generation = 0
+        for item in world.ledger.history(run):
+            match item.event:
+                case Assigned(order=order):
+                    generation = order.generation
+                case Started(incarnation=incarnation):
+                    if generation in started:
+                        found.append(f"{run} g{generation} started twice")
+                    started[generation] = incarnation
+                case CheckpointAccepted(checkpoint=checkpoint):
+                    if started.get(generation) != checkpoint.ref.incarnation:
+                        found.append(f"{checkpoint.name}: accepted from an incarnation that was not")
+    return found
+
+
+ALL: tuple[Check, ...] = (
+    one_incarnation_a_generation,
+    accepted_checkpoints_are_kept,
+    resumes_at_the_newest,
+    generations_only_grow,
+    nothing_starts_twice,
+    quota_is_not_overspent,
+    what_can_finish_does,
+    the_result_is_exact,
+    one_start_is_journalled,
+)

@@ -1,0 +1,56 @@
+"""Workers without threads: a task takes effect at a drawn moment, and its answer comes when that has passed.
+
+A crash of the controller cuts tasks off: some have taken effect unanswered, some never begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from orchestrator.engine import Brought
+from tests.simulation.clock import VirtualClock
+
+
+@dataclass
+class _Task:
+    effect_at: float
+    answer_at: float
+    lane: str
+    task: Callable[[], Brought]
+    answer: Brought | None = None
+
+
+class SimulatedWorkers:
+    def __init__(self, clock: VirtualClock, random: Random, slow: float) -> None:
+        self._clock = clock
+        self._random = random
+        self._slow = slow  # the share of tasks that take minutes
+        self._tasks: list[_Task] = []
+
+    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+        seconds = self._random.uniform(0.0, 5.0)
+        if self._random.random() < self._slow:
+            seconds = self._random.uniform(30.0, 400.0)
+        at = self._clock.elapsed()
+        self._tasks.append(_Task(at + seconds * self._random.random(), at + seconds, lane, task))
+
+    def finished(self) -> list[Brought]:
+        self._take_effect(self._clock.elapsed())
+        done = [t for t in self._tasks if t.answer is not None and t.answer_at <= self._clock.elapsed()]
+        self._tasks = [t for t in self._tasks if t not in done]
+        return [t.answer for t in sorted(done, key=lambda t: t.answer_at) if t.answer is not None]
+
+    def _take_effect(self, until: float) -> None:
+        for task in sorted(self._tasks, key=lambda t: t.effect_at):
+            if task.answer is None and task.effect_at <= until:
+                task.answer = task.task()
+
+    def crash(self) -> None:
+        """The controller is gone: what was under way took effect, or not; nobody hears of it."""
+        self._take_effect(self._clock.elapsed())
+        for task in self._tasks:
+            if task.answer is None and self._random.random() < 0.5:
+                task.task()
+        self._tasks = []
