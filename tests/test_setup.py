@@ -118,4 +118,5 @@ def test_an_interrupted_or_moved_environment_is_not_taken_for_a_whole_one(checko
 
 
 def test_a_python_that_is_too_old_can_read_the_script_and_say_so() -> None:
-    ast.parse(Path(setup.__file__).read_text(encoding="utf-8"), feature_version=(3, 7))
+    source = Path(setup.__file__).read_text(encoding="utf-8")
+    assert ast.parse(source, feature_version=(3, 7)).body

@@ -1,0 +1,143 @@
+"""The house rules hold for every file, and each rule is proved by a planted sample that it finds."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import tidy
+from tests.tidy import Module, Rule
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("orchestrator", "jobs", "tests", "benchmarks", "scripts")
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 71
+WIDE_CLASS = "class C:\n" + "".join(f"    def m{i}(self): ...\n" for i in range(16))
+
+
+def files(pattern: str, *folders: str) -> list[Path]:
+    found = (path for folder in folders for path in (ROOT / folder).rglob(pattern))
+    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+@functools.cache
+def modules() -> list[Module]:
+    paths = [path for path in files("*.py", *FOLDERS) if "data" not in path.relative_to(ROOT).parts]
+    return [Module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+
+
+@pytest.mark.parametrize("rule", tidy.RULES, ids=lambda rule: rule.__name__)
+def test_every_module_obeys(rule: Rule) -> None:
+    found = [finding for module in modules() for finding in rule(module)]
+    assert not found, "\n".join(found)
+
+
+def test_every_module_was_looked_at() -> None:
+    paths = {module.path for module in modules()}
+    assert {"orchestrator/core/lifecycle.py", "tests/test_tidy.py", "scripts/setup.py"} <= paths
+
+
+PLANTED: list[tuple[Rule, str, str, str]] = [
+    (tidy.sizes, "orchestrator/x.py", "x = 1\n" * 501, "501 lines"),
+    (tidy.sizes, "orchestrator/x.py", LONG_FUNCTION, "f has 72 lines"),
+    (tidy.sizes, "orchestrator/x.py", WIDE_CLASS, "16 public methods"),
+    (tidy.module_names, "orchestrator/stores/folder_utils.py", "", "'folder_utils'"),
+    (tidy.module_names, "tests/helpers/x.py", "", "'helpers'"),
+    (tidy.docstrings, "orchestrator/x.py", "x = 1\n", "no docstring"),
+    (tidy.one_clock, "orchestrator/engine.py", "import time\n", "reads the time"),
+    (tidy.one_clock, "orchestrator/agent/x.py", "from time import monotonic\n", "reads the time"),
+    (tidy.one_clock, "orchestrator/x.py", "x = datetime.now(UTC)\n", "reads the time"),
+    (tidy.one_clock, "orchestrator/x.py", "x = datetime.date.today()\n", "reads the time"),
+    (tidy.one_clock, "orchestrator/x.py", "x = datetime.datetime.utcnow()\n", "reads the time"),
+    (tidy.one_clock, "tests/x.py", "import time\ntime.sleep(1)\n", "do not sleep"),
+    (tidy.one_clock, "jobs/x.py", "from time import sleep\n", "do not sleep"),
+    (tidy.broad_excepts, "orchestrator/x.py", "try: f()\nexcept: pass\n", "catches everything"),
+    (tidy.broad_excepts, "jobs/x.py", "try: f()\nexcept (OSError, Exception): pass\n", "catches everything"),
+    (tidy.broad_excepts, "tests/x.py", "try: f()\nexcept Exception:  # noqa: BLE001\n    pass\n", "reason"),
+    (tidy.pure_core, "orchestrator/core/x.py", "from pathlib import Path\n", "pathlib"),
+    (tidy.pure_core, "orchestrator/core/x.py", "import random\n", "random"),
+    (tidy.pure_core, "orchestrator/core/x.py", "print(1)\n", "print"),
+    (tidy.import_rules, "orchestrator/core/x.py", "import orchestrator.clock\n", "may not import"),
+    (tidy.import_rules, "orchestrator/core/x.py", "import yaml\n", "standard library only"),
+    (tidy.import_rules, "orchestrator/agent/x.py", "from orchestrator.core import decide\n", "core.decide"),
+    (tidy.import_rules, "orchestrator/agent/x.py", "import torch\n", "standard library only"),
+    (tidy.import_rules, "orchestrator/training/x.py", "from orchestrator import errors\n", "may not import"),
+    (tidy.import_rules, "orchestrator/platforms/x.py", "from ..stores import folder\n", "stores.folder"),
+    (tidy.import_rules, "orchestrator/stores/x.py", "import orchestrator.platforms.ssh\n", "platforms.ssh"),
+    (tidy.import_rules, "orchestrator/engine.py", "import orchestrator.platforms.ssh\n", "platforms.ssh"),
+    (tidy.import_rules, "orchestrator/ledger/x.py", "from orchestrator.cli import main\n", "may not import"),
+    (tidy.import_rules, "orchestrator/newcomer.py", "", "does not say what"),
+    (tidy.platform_names, "orchestrator/engine.py", "x = name == 'kaggle'\n", "'kaggle'"),
+    (tidy.platform_names, "orchestrator/core/x.py", "x = name in ('cpu', 'docker')\n", "'docker'"),
+    (tidy.platform_names, "orchestrator/x.py", "match n:\n    case 'slurm': pass\n", "'slurm'"),
+    (tidy.no_mocks, "tests/x.py", "from unittest import mock\n", "no mocks"),
+    (tidy.no_mocks, "tests/x.py", "from unittest.mock import patch\n", "no mocks"),
+    (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    f()\n", "asserts nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "path", "source", "finding"), PLANTED)
+def test_a_planted_offence_is_found(rule: Rule, path: str, source: str, finding: str) -> None:
+    assert any(finding in found for found in rule(Module(path, source)))
+
+
+CLEAN: list[tuple[Rule, str, str]] = [
+    (tidy.sizes, "orchestrator/x.py", "x = 1\n" * 500),
+    (tidy.module_names, "orchestrator/database.py", ""),
+    (tidy.docstrings, "tests/__init__.py", ""),
+    (tidy.one_clock, "orchestrator/clock.py", "import time\nx = time.time()\n"),
+    (tidy.one_clock, "tests/x.py", "import time\nx = time.monotonic()\n"),
+    (tidy.broad_excepts, "orchestrator/x.py", "try: f()\nexcept BaseException:\n    g()\n    raise\n"),
+    (
+        tidy.broad_excepts,
+        "orchestrator/x.py",
+        "try: f()\nexcept Exception as e:  # noqa: BLE001 a thread must report, not die\n    g(e)\n",
+    ),
+    (tidy.import_rules, "orchestrator/agent/x.py", "import json\nfrom orchestrator.core import wire\n"),
+    (tidy.import_rules, "orchestrator/platforms/catalog.py", "from orchestrator.platforms import process\n"),
+    (tidy.import_rules, "orchestrator/cli.py", "from orchestrator.platforms.process import Process\n"),
+    (tidy.platform_names, "orchestrator/platforms/kaggle.py", "x = name == 'kaggle'\n"),
+    (tidy.failing_is_possible, "tests/x.py", "def look(x):\n    assert x\ndef test_a():\n    look(f())\n"),
+    (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    with pytest.raises(OSError): f()\n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), CLEAN)
+def test_what_is_allowed_is_not_found(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(Module(path, source))) == []
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    words = frozenset(str(path) for path in (ROOT, Path.home()) if len(path.parts) > 2)
+    found = [
+        f"{path.relative_to(ROOT)}:{finding}"
+        for path in [*files("*", *FOLDERS, "docs", "changes"), *ROOT.glob("*.*"), ROOT / "Makefile"]
+        if path.is_file() and path != Path(__file__) and (text := _text(path)) is not None
+        for finding in tidy.own_machine(text, words)
+    ]
+    assert not found, "\n".join(found)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+@pytest.mark.parametrize("line", ["see /home/ada/notes", "open('/root/x')", "on otter-7", "cd /otter/clone"])
+def test_a_planted_machine_is_found(line: str) -> None:
+    assert list(tidy.own_machine(line, frozenset({"otter-7", "/otter/clone"})))
+
+
+@pytest.mark.parametrize("line", ["{tmp}/work/source", "/kaggle/working", "motter-70", "~/work/x"])
+def test_what_names_no_machine_is_not_found(line: str) -> None:
+    assert not list(tidy.own_machine(line, frozenset({"otter-7"})))
+
+
+def test_nothing_private_is_tracked() -> None:
+    done = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True)
+    tracked = done.stdout.splitlines() if done.returncode == 0 else []
+    assert not [path for path in tracked if path.startswith((".venv/", ".demo/")) or path.endswith(".pyc")]

@@ -1,0 +1,281 @@
+"""The house rules as functions: a module's source in, findings out.
+
+Knows no repository; tests/test_tidy.py applies the rules to ours and proves each by a planted sample.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+PUBLIC_METHODS_MAX = 15
+BANNED_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "base", "misc"}
+PLATFORM_NAMES = {"process", "docker", "kaggle", "colab", "ssh", "slurm", "simulated"}
+CLOCK = "orchestrator/clock.py"
+# Training code runs where our clock does not exist: the helper ships alone and imports nothing of ours.
+READS_TIME = (CLOCK, "orchestrator/training/")
+# There `kaggle:` is the scheme of an input's origin, a word of the spec's grammar.
+COMPARES_SCHEMES = ("orchestrator/spec/checks.py",)
+DATETIME_NOW = {"now", "utcnow", "today"}
+IMPURE = {
+    "asyncio", "glob", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets",
+    "select", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading", "time",
+    "urllib", "uuid",
+}  # fmt: skip
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
+
+# Who may import what of ours (DESIGN.md "The shape"): the longest prefix that fits the importing module. A
+# package may always import itself. A module without a row is a finding: say here where it stands.
+LEAVES = ("orchestrator.errors", "orchestrator.clock")
+PURE = (*LEAVES, "orchestrator.core")
+PROTOCOLS = (
+    "orchestrator.platforms.platform",
+    "orchestrator.stores.store",
+    "orchestrator.stores.checkpoints",
+)
+ENGINE = tuple(f"orchestrator.{part}" for part in ("engine", "market", "perform", "tracking", "workers"))
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "orchestrator.errors": (),
+    "orchestrator.clock": (),
+    "orchestrator.core": ("orchestrator.errors",),
+    "orchestrator.training": (),
+    "orchestrator.agent": (
+        *LEAVES,
+        # One definition of Order and Result on both sides: docs/decisions/001.
+        *(f"orchestrator.core.{part}" for part in ("checkpoint", "session", "job", "wire")),
+    ),
+    "orchestrator.platforms": PURE,
+    "orchestrator.stores": PURE,
+    "orchestrator.spec": PURE,
+    "orchestrator.bundle": PURE,
+    "orchestrator.config": (*PURE, "orchestrator.spec"),
+    "orchestrator.migrations": (),
+    "orchestrator.ledger": PURE,
+    **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger")),
+    "orchestrator.controller": (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger"),
+    "orchestrator.cli": ("orchestrator",),
+}
+STANDARD_LIBRARY_ONLY = (
+    "orchestrator.errors",
+    "orchestrator.clock",
+    "orchestrator.core",
+    "orchestrator.agent",
+)
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Python file by its path in the repository, with forward slashes."""
+
+    path: str
+    source: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source, self.path)
+
+    @property
+    def name(self) -> str:
+        parts = PurePosixPath(self.path).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def is_product(self) -> bool:
+        return self.path.startswith("orchestrator/")
+
+    @property
+    def is_test(self) -> bool:
+        return self.path.startswith("tests/")
+
+    def at(self, node: ast.AST, message: str) -> str:
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {message}"
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[Module], Iterator[str]]
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def imports(tree: ast.AST, package: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Every imported name in full: `from a import b` is `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: -(node.level - 1) or None] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def sizes(module: Module) -> Iterator[str]:
+    lines = module.source.count("\n")
+    if lines > MODULE_LINES_MAX:
+        yield f"{module.path}: {lines} lines, {MODULE_LINES_MAX} at most"
+    for function in functions(module.tree):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            yield module.at(function, f"{function.name} has {length} lines, {FUNCTION_LINES_MAX} at most")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            public = [f for f in node.body if isinstance(f, Function) and not f.name.startswith("_")]
+            if len(public) > PUBLIC_METHODS_MAX:
+                yield module.at(node, f"{node.name} has {len(public)} public methods")
+
+
+def module_names(module: Module) -> Iterator[str]:
+    for part in PurePosixPath(module.path).with_suffix("").parts:
+        if BANNED_NAMES & set(part.lower().split("_")):
+            yield f"{module.path}: {part!r} says nothing about what it does"
+
+
+def docstrings(module: Module) -> Iterator[str]:
+    if module.source.strip() and not ast.get_docstring(module.tree):
+        yield f"{module.path}: no docstring says what this module decides"
+
+
+def one_clock(module: Module) -> Iterator[str]:
+    """Only the clock reads the time; nobody sleeps, tests included."""
+    for node, name in imports(module.tree):
+        if module.is_product and not module.path.startswith(READS_TIME) and name.split(".")[0] == "time":
+            yield module.at(node, "only orchestrator/clock.py reads the time")
+        if name == "time.sleep":
+            yield module.at(node, "wait for a condition with a deadline, do not sleep")
+    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+        text = ast.unparse(call.func)
+        if text in ("time.sleep", "asyncio.sleep"):
+            yield module.at(call, "wait for a condition with a deadline, do not sleep")
+        owner, _, method = text.rpartition(".")
+        is_now = method in DATETIME_NOW and owner.split(".")[-1] in ("datetime", "date")
+        if module.is_product and module.path != CLOCK and is_now:
+            yield module.at(call, "only orchestrator/clock.py reads the time")
+
+
+def broad_excepts(module: Module) -> Iterator[str]:
+    """A handler for everything must raise again, or say on its line why it may not: `# noqa: BLE001 why`."""
+    for handler in (node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler)):
+        caught = {ast.unparse(t) for t in _caught(handler)}
+        if not caught & {"", "Exception", "BaseException"}:
+            continue
+        raises = isinstance(handler.body[-1], ast.Raise)
+        line = module.source.splitlines()[handler.lineno - 1]
+        _, _, reason = line.partition("noqa: BLE001")
+        if not raises and len(reason.strip(" :,—-")) < 10:
+            yield module.at(handler, "catches everything without a reason (`# noqa: BLE001 why`)")
+
+
+def _caught(handler: ast.ExceptHandler) -> list[ast.expr]:
+    if handler.type is None:
+        return [ast.Name("")]
+    return handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+
+
+def pure_core(module: Module) -> Iterator[str]:
+    if not module.path.startswith("orchestrator/core/"):
+        return
+    for node, name in imports(module.tree):
+        if name.split(".")[0] in IMPURE:
+            yield module.at(node, f"core is pure and cannot use {name}")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            yield module.at(node, f"core is pure and cannot call {node.func.id}")
+
+
+def import_rules(module: Module) -> Iterator[str]:
+    """Every import of ours must be allowed by MAY_IMPORT; some packages use the standard library only."""
+    if not module.is_product or module.name == "orchestrator":
+        return
+    row = next((r for r in sorted(MAY_IMPORT, key=len, reverse=True) if _within(module.name, r)), None)
+    if row is None:
+        yield f"{module.path}: MAY_IMPORT does not say what {module.name} may import"
+        return
+    package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
+    bare = any(_within(module.name, prefix) for prefix in STANDARD_LIBRARY_ONLY)
+    for node, name in imports(module.tree, package):
+        if _within(name, "orchestrator"):
+            if not any(_within(name, allowed) for allowed in (row, *MAY_IMPORT[row])):
+                yield module.at(node, f"{row} may not import {name}")
+        elif bare and name.split(".")[0] not in sys.stdlib_module_names:
+            yield module.at(node, f"{row} uses the standard library only, not {name}")
+
+
+def _within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def platform_names(module: Module) -> Iterator[str]:
+    """What a platform can do is data (Traits); its name decides nothing outside its own file."""
+    if not module.is_product or module.path.startswith(("orchestrator/platforms/", *COMPARES_SCHEMES)):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Compare):
+            values = list(_constants(node.left, *node.comparators))
+        elif isinstance(node, ast.MatchValue):
+            values = list(_constants(node.value))
+        else:
+            continue
+        for value in PLATFORM_NAMES.intersection(values):
+            yield module.at(node, f"compares with the platform name {value!r}; ask its Traits")
+
+
+def _constants(*nodes: ast.expr) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            yield from _constants(*node.elts)
+
+
+def no_mocks(module: Module) -> Iterator[str]:
+    for node, name in imports(module.tree):
+        if name.startswith(("unittest.mock", "mock.", "pytest_mock")) or name == "mock":
+            yield module.at(node, "no mocks of our own code: values in, values out, or the real thing")
+
+
+def failing_is_possible(module: Module) -> Iterator[str]:
+    """A test asserts: itself, by pytest, or through a function whose name or body says so."""
+    if not module.is_test:
+        return
+    local = {function.name: function for function in functions(module.tree)}
+    for name, function in local.items():
+        if name.startswith("test") and not _asserts(function, local, seen=set()):
+            yield module.at(function, f"{name} asserts nothing")
+
+
+def _asserts(function: Function, local: dict[str, Function], seen: set[str]) -> bool:
+    seen.add(function.name)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func).rpartition(".")[2]
+        if called in ("raises", "warns", "fail") or called.startswith(("check", "assert", "expect")):
+            return True
+        if called in local and called not in seen and _asserts(local[called], local, seen):
+            return True
+    return False
+
+
+def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
+    """Traces of the machine something was written on: `words` (its paths and names), and home folders."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = [word for word in words if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", line)]
+        found += re.findall(r"(?<![\w.~}])/(?:home|Users|root|work|srv)/[\w.-]+", line)
+        if found:
+            yield f"{number}: names a machine of ours: {found[0]}"
+
+
+RULES: tuple[Rule, ...] = (
+    sizes, module_names, docstrings, one_clock, broad_excepts, pure_core, import_rules, platform_names,
+    no_mocks, failing_is_possible,
+)  # fmt: skip
