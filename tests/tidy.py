@@ -56,11 +56,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
     "orchestrator.config": (*PURE, "orchestrator.spec"),
-    "orchestrator.migrations": (),
+    "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": PURE,
     **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger")),
     "orchestrator.controller": (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger"),
     "orchestrator.cli": ("orchestrator",),
+    "orchestrator.__main__": ("orchestrator.cli",),
 }
 STANDARD_LIBRARY_ONLY = (
     "orchestrator.errors",
