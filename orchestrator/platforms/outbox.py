@@ -177,12 +177,16 @@ def write_whole(target: Path, data: bytes, *, sync: bool = True, mode: int = 0o6
     """Puts a file in place whole or not at all: temporary name, fsync, rename, fsync of the folder."""
     temporary = target.parent / f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(target)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError:  # a full disk must not be filled further by what it could not take
+        temporary.unlink(missing_ok=True)
+        raise
     if sync:
         sync_folder(target.parent)
 

@@ -27,7 +27,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.platforms.outbox import bring, digest, write_whole
+from orchestrator.platforms.outbox import bring, digest
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
 from orchestrator.platforms.simulated.history import History, Launch
@@ -349,11 +349,11 @@ class SimulatedPlatform:
         }
         if result is not None:
             files["result.json"] = wire.encode(result)
-        for path, data in files.items():
-            write_whole(into / path, data, sync=False)
         (into / "log").mkdir(exist_ok=True)
         lines = [f"{w.at:.0f} checkpoint {w.name}\n" for agent in session.begun for w in agent.life.written]
-        write_whole(into / "log" / "000001.log", "".join(lines).encode(), sync=False)
+        files["log/000001.log"] = "".join(lines).encode()
+        for path, data in files.items():
+            (into / path).write_bytes(data)
 
     def stop(self, name: str) -> StopReply:
         with self._verb("stop"):

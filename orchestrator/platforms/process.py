@@ -1,0 +1,258 @@
+"""Sessions as detached processes of this machine, one folder each.
+
+A session is started at most once: whoever launches holds the session's lock, hands it to the agent by
+inheritance, and the agent leaves its incarnation behind. So a controller that is killed at any line starts
+nothing twice. Must never hold state of its own: another controller sees and does the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.clock import Clock
+from orchestrator.core.offer import Offer, Traits, Uplink
+from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
+from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, write_whole
+from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.session_folder import SessionFolder
+
+if TYPE_CHECKING:
+    from orchestrator.platforms.catalog import ProcessOptions
+
+_LOCK_FD = 3
+# The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
+_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1"'
+_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
+
+
+class ProcessPlatform:
+    """The process platform `name`; `folder` is its own and holds one folder a session."""
+
+    def __init__(self, name: str, options: ProcessOptions, folder: Path, clock: Clock) -> None:
+        self._name = name
+        self._options = options
+        self._folder = folder.absolute()
+        self._clock = clock
+        self._children: set[int] = set()
+        self._children_lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def survey(self) -> tuple[Offer, ...]:
+        options = self._options
+        traits = Traits(
+            session_seconds=options.session_seconds,
+            wall_margin_seconds=options.wall_margin_seconds,
+            slack_seconds=options.slack_seconds,
+            uplink=Uplink.SHARED,
+            durable_mid_run=True,
+            visibility_seconds=options.visibility_seconds,
+            poll_seconds=options.poll_seconds,
+            setup_seconds=options.setup_seconds,
+            owned=True,
+            metered=False,
+            internet=options.internet,
+        )
+        memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
+        offer = Offer(self._name, options.accelerator, traits, slots=options.slots, memory_gb=memory_gb,
+                      disk_gb=_disk_free_gb(self._folder))  # fmt: skip
+        return (offer,)
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        self._check(order)
+        SessionFolder.of(self._folder, order.session).stage(order, materials)
+
+    def launch(self, order: Order) -> None:
+        self._check(order)
+        session = SessionFolder.of(self._folder, order.session)
+        if session.incarnation is not None:
+            return
+        with session.locked(self._clock) as lock:
+            if lock is None or session.incarnation is not None:
+                return  # an agent lives, or another launcher is about to start one
+            if session.stopped:
+                raise Rejected(f"{order.session} was stopped before it was launched")
+            if session.order() != order:
+                raise Rejected(f"{order.session} is not prepared for this order")
+            self._spawn(session, lock)
+
+    def _check(self, order: Order) -> None:
+        if order.platform != self._name or order.accelerator != self._options.accelerator:
+            asked, mine = (
+                f"{order.accelerator} on {order.platform}",
+                f"{self._options.accelerator} on {self._name}",
+            )
+            raise Rejected(f"the order is for {asked}; this is {mine}")
+
+    def _spawn(self, session: SessionFolder, lock: int) -> None:
+        root = session.root
+        (root / "agent.pid").unlink(missing_ok=True)
+        write_whole(root / "launched", repr(self._clock.elapsed()).encode())
+        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        pid = os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", _START, sys.executable, str(root)],
+            self._environment(),
+            setsid=True,
+            # The lock goes by a dup in the child alone: made inheritable here, it could slip into an agent
+            # that another thread starts at the same time.
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+        )
+        with self._children_lock:
+            self._children.add(pid)
+
+    def _environment(self) -> dict[str, str]:
+        """What the agent may know of the controller's environment: credentials stay home."""
+        passed = (*_PASSED, *self._options.pass_env)
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key in passed or key.startswith(_PASSED_PREFIXES)
+        }
+        own = str(Path(sys.executable).parent)  # so that `python` is the one this package runs on
+        environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
+        environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
+        return environment
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        self._reap()
+        return {name: self._observation(name) for name in names}
+
+    def _observation(self, name: str) -> Observation:
+        session = self._own(name)
+        if session is None:
+            return ABSENT
+        observation = session.observation(killed=_text(session.root / "killed"))
+        limit = self._options.session_seconds
+        if limit is not None and observation.sighting in (Sighting.RUNNING, Sighting.PENDING):
+            age = self._age(session.root / "launched")
+            if age is not None and age > limit + self._options.slack_seconds:
+                _kill(
+                    session, f"killed: still running {age:.0f} s after its start, the limit is {limit:.0f} s"
+                )
+        return observation
+
+    def _own(self, name: str) -> SessionFolder | None:
+        """The session's folder, if this platform staged it."""
+        try:
+            session = SessionFolder.of(self._folder, name)
+            order = session.order()
+        except (Rejected, ValueError):
+            return None
+        return session if order is not None and order.platform == self._name else None
+
+    def _age(self, path: Path) -> float | None:
+        """Seconds since the moment a file of ours records."""
+        text = _text(path)
+        return None if not text else self._clock.elapsed() - float(text)
+
+    def _reap(self) -> None:
+        with self._children_lock:
+            for pid in tuple(self._children):
+                try:
+                    ended, _ = os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    ended = pid
+                if ended:
+                    self._children.discard(pid)
+
+    def collect(self, name: str, into: Path) -> Collected:
+        session = self._own(name)
+        if session is None or not session.outbox.is_dir():
+            raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
+        collected = bring(FolderOutbox(session.outbox), into)
+        bring_files(session.outbox, into)
+        return collected
+
+    def stop(self, name: str) -> StopReply:
+        session = SessionFolder.of(self._folder, name)
+        if self._own(name) is None:
+            if session.order() is not None:
+                return StopReply.ENDED  # another platform's: nothing of ours runs under this name
+            session.root.mkdir(parents=True, exist_ok=True)  # so that it will not be staged later
+        asked = session.root / "stop"
+        first = not asked.exists()
+        if first:
+            write_whole(asked, repr(self._clock.elapsed()).encode())
+        with session.locked(self._clock) as lock:
+            if lock is not None:
+                return StopReply.ENDED
+        waited = self._age(asked)
+        if waited is not None and waited > self._options.grace_seconds:
+            _kill(session, f"killed: still running {waited:.0f} s after it was asked to stop")
+        elif first and session.incarnation is not None:
+            _signal(session, signal.SIGTERM)  # before that it would not be understood; the file is enough
+        return StopReply.REQUESTED
+
+    def discard(self, name: str) -> None:
+        session = SessionFolder.of(self._folder, name)
+        if not session.root.exists() or (session.order() is not None and self._own(name) is None):
+            return
+        with session.locked(self._clock) as lock:
+            if lock is None:
+                raise Transient(f"{name} is still running", backend=self._name, operation="discard")
+            session.remove()
+        self._reap()
+
+
+def _kill(session: SessionFolder, reason: str) -> None:
+    """Ends the agent and its group at once; the reason is left where observe finds it."""
+    write_whole(session.root / "killed", reason.encode())
+    _signal(session, signal.SIGKILL)
+
+
+def _signal(session: SessionFolder, number: signal.Signals) -> None:
+    """Signals the agent, SIGKILL its whole group; nothing where its pid has become another's."""
+    text = _text(session.root / "agent.pid")
+    if not text:
+        return
+    pid = int(text)
+    try:
+        held = os.pidfd_open(pid)  # from here on the pid means one process, or none
+    except ProcessLookupError:
+        return
+    try:
+        command = Path(f"/proc/{pid}/cmdline")
+        if not session.alive() or str(session.root).encode() not in command.read_bytes().split(b"\0"):
+            return
+        if number is signal.SIGKILL:
+            os.killpg(pid, number)
+        else:
+            signal.pidfd_send_signal(held, number)
+    except (ProcessLookupError, FileNotFoundError):
+        return
+    finally:
+        os.close(held)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _host_memory_gb() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
+def _disk_free_gb(folder: Path) -> float:
+    """Free space where the folder is, or will be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free / 1e9

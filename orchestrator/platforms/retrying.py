@@ -1,0 +1,72 @@
+"""A platform that tries again: wraps any other and implements the same protocol.
+
+Only `Transient` is worth another try, and never for `launch`: an unanswered launch may have taken effect,
+so the engine looks before it launches again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from orchestrator.core.offer import Offer
+from orchestrator.core.session import Observation, Order, StopReply
+from orchestrator.errors import Transient
+from orchestrator.platforms.platform import Collected, Materials, Platform
+
+T = TypeVar("T")
+
+
+class RetryingPlatform:
+    """`attempts` in all; between them `sleep` waits a random time of up to `first_seconds`, doubled with
+    each attempt, at most `seconds_max`. The last error is raised as it came."""
+
+    def __init__(self, inner: Platform, *, sleep: Callable[[float], None], random: Random, attempts: int = 4,
+                 first_seconds: float = 0.5, seconds_max: float = 8.0) -> None:  # fmt: skip
+        self._inner = inner
+        self._random = random
+        self._first = first_seconds
+        self._max = seconds_max
+        self._retrying = Retrying(
+            stop=stop_after_attempt(attempts),
+            wait=self._pause,
+            retry=retry_if_exception_type(Transient),
+            sleep=sleep,
+            reraise=True,
+        )
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Full jitter: callers that failed together do not come back together."""
+        return self._random.uniform(0.0, min(self._max, self._first * 2.0 ** (state.attempt_number - 1)))
+
+    def _again(self, verb: Callable[..., T], *arguments: object) -> T:
+        return self._retrying.copy()(verb, *arguments)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def survey(self) -> tuple[Offer, ...]:
+        return self._again(self._inner.survey)
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        self._again(self._inner.prepare, order, materials)
+
+    def launch(self, order: Order) -> None:
+        self._inner.launch(order)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        return self._again(self._inner.observe, tuple(names))
+
+    def collect(self, name: str, into: Path) -> Collected:
+        return self._again(self._inner.collect, name, into)
+
+    def stop(self, name: str) -> StopReply:
+        return self._again(self._inner.stop, name)
+
+    def discard(self, name: str) -> None:
+        self._again(self._inner.discard, name)
