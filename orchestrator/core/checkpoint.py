@@ -9,10 +9,12 @@ and stays compatible with every Python ≥ 3.11. Layout below a run's prefix, in
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from orchestrator.errors import CorruptCheckpoint
 
@@ -93,8 +95,11 @@ class Manifest:
         return {part.sha256: part.size for entry in self.files for part in entry.parts}
 
     def encode(self) -> bytes:
-        """Canonical JSON: the same manifest is the same bytes everywhere."""
-        document = {
+        """Canonical JSON: the same manifest is the same bytes everywhere, sealed by its own sha256.
+
+        Raises ValueError for what JSON cannot hold: a number that is not finite, text that is not Unicode.
+        """
+        document: dict[str, object] = {
             "format": FORMAT,
             "run": self.run,
             "name": self.name,
@@ -105,8 +110,8 @@ class Manifest:
             "parent": self.parent,
             "code": self.code,
             "environment": dict(self.environment),
-            "metrics": dict(self.metrics),
-            "created_at": self.created_at,
+            "metrics": {name: float(value) for name, value in self.metrics.items()},
+            "created_at": float(self.created_at),
             "files": [
                 {
                     "path": entry.path,
@@ -116,34 +121,42 @@ class Manifest:
                 for entry in self.files
             ],
         }
-        text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-        return (text + "\n").encode()
+        seal = hashlib.sha256(_canonical(document)).hexdigest()
+        return _canonical(document | {"sha256": seal})
+
+
+def _canonical(document: Mapping[str, object]) -> bytes:
+    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
 
 
 def decode(name: str, data: bytes) -> Manifest:
     """Reads a manifest and checks it against itself and the folder name it was found under.
 
-    Raises CorruptCheckpoint for anything but a manifest that `encode` could have written.
+    Raises CorruptCheckpoint for anything but the exact bytes of a manifest that `encode` could have written.
     """
     try:
-        document = json.loads(data)
-        manifest = _from_document(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptCheckpoint(name, f"unreadable manifest ({error or type(error).__name__})") from error
-    if document["format"] != FORMAT:
-        raise CorruptCheckpoint(name, f"manifest format {document['format']!r}, this version reads {FORMAT}")
-    if manifest.name != name or document["name"] != name:
-        raise CorruptCheckpoint(name, f"the manifest is of {document['name']!r}")
+        manifest = _from_document(json.loads(data))
+        altered = manifest.encode() != data
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CorruptCheckpoint(name, f"unreadable manifest ({reason})") from error
+    if altered:
+        raise CorruptCheckpoint(name, "the manifest does not match its own sha256")
+    if manifest.name != name:
+        raise CorruptCheckpoint(name, f"the manifest is of {manifest.name!r}")
     for entry in manifest.files:
         _check_entry(name, entry)
-    paths = [entry.path for entry in manifest.files]
-    if len(set(paths)) != len(paths):
-        raise CorruptCheckpoint(name, "two files share one path")
+    _check_paths(name, {entry.path for entry in manifest.files}, len(manifest.files))
     return manifest
 
 
-def _from_document(document: dict[str, object]) -> Manifest:
+def _from_document(document: object) -> Manifest:
+    if not isinstance(document, dict):
+        raise TypeError("expected an object")
     d: dict[str, object] = document
+    if d["format"] != FORMAT:
+        raise ValueError(f"format {d['format']!r}, this version reads {FORMAT}")
     files = []
     for raw in _list(d["files"]):
         parts = tuple(Part(_text(p["sha256"]), _count(p["size"])) for p in _list(raw["parts"]))
@@ -199,6 +212,15 @@ def _check_entry(name: str, entry: FileEntry) -> None:
             raise CorruptCheckpoint(name, f"{entry.path!r} names an impossible part")
 
 
+def _check_paths(name: str, paths: set[str], count: int) -> None:
+    if len(paths) != count:
+        raise CorruptCheckpoint(name, "two files share one path")
+    for path in paths:
+        pieces = path.split("/")
+        if any("/".join(pieces[:depth]) in paths for depth in range(1, len(pieces))):
+            raise CorruptCheckpoint(name, f"{path!r} lies below another file")
+
+
 def safe_path(path: str) -> bool:
     """Whether a relative path with forward slashes stays inside the folder it is joined to."""
     pieces = path.split("/")
@@ -217,6 +239,19 @@ def verify(manifest: Manifest, found: Mapping[str, int]) -> None:
             raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… is missing or altered")
         if found[sha256] != size:
             raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… has {found[sha256]} of {size} bytes")
+
+
+class Grade(StrEnum):
+    """How exactly a resume continues (DESIGN.md decision 6)."""
+
+    BITWISE = "bitwise"
+    STATE_EXACT = "state-exact"
+
+
+def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
+    """Bitwise where the session's environment equals the recorded one in every entry, and there is one."""
+    same = bool(environment) and dict(environment) == dict(manifest.environment)
+    return Grade.BITWISE if same else Grade.STATE_EXACT
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,39 @@
 """The store protocol: five verbs over immutable objects. Knows nothing of checkpoints or runs.
 
-A key is a relative path with forward slashes (`runs/<run>/blobs/<sha256>`), of letters, digits, `-_.=` and
-`/` only. Verbs block, are idempotent, and raise `Transient` (worth a retry), `AccessDenied`,
-`QuotaExhausted` (the store is full) or `Rejected`; `NotFound` where a key holds nothing.
+A key is a relative path with forward slashes (`runs/<run>/fence`). Verbs block, are idempotent, and raise
+`Transient` (worth a retry), `AccessDenied`, `QuotaExhausted` (the store is full) or `Rejected`; `NotFound`
+where a key holds nothing; plain `OSError` where the fault is the local file's, not the store's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from orchestrator.errors import Rejected
+
+KEY_CHARACTERS_MAX = 900
+_PIECE = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}"
+_KEY = re.compile(rf"{_PIECE}(?:/{_PIECE})*")
+_PREFIX = re.compile(rf"(?:{_PIECE}/)*(?:{_PIECE})?")
+
+
+def check_key(key: str) -> None:
+    """Raises Rejected unless the key is made of letters, digits, `-_.=`, in pieces between single slashes.
+
+    No piece starts with a dot, so that no key leaves the store or meets its private files.
+    """
+    if len(key) > KEY_CHARACTERS_MAX or not _KEY.fullmatch(key):
+        raise Rejected(f"{key!r} is no key: letters, digits and -_.= between single slashes, no leading dots")
+
+
+def check_prefix(prefix: str) -> None:
+    """Raises Rejected for text that no key could start with."""
+    if len(prefix) > KEY_CHARACTERS_MAX or not _PREFIX.fullmatch(prefix):
+        raise Rejected(f"no key can start with {prefix!r}")
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,8 @@ class Store(Protocol):
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         """Writes the object's bytes to `target`, which is replaced only after they were verified.
 
-        Raises `CorruptCheckpoint` (named by the key) where `sha256` is given and the bytes differ.
+        Raises `CorruptCheckpoint` (named by the key) where `sha256` is given and the bytes differ. The
+        target's folder must exist.
         """
 
     def stat(self, key: str) -> Stat | None:

@@ -1,0 +1,231 @@
+"""A run's checkpoints in a store: published, found, fetched, restored, retired.
+
+Decides which key holds what and in which order keys come and go. Must never know which store it is, nor
+choose a checkpoint. Below `runs/<run>/`:
+
+    checkpoints/<name>/manifest.json
+    blobs/<lineage>/<sha256>             lineage: g<generation>-<incarnation>, the one agent that wrote them
+
+Why a lineage (docs/decisions/blobs-by-lineage.md): sharing blobs over a whole run cannot be swept safely
+without a lock, since a new session repeats the steps of a lost one bit for bit and would rely on a blob
+that a sweep of the old one is about to delete. A lineage has one writer: who publishes its checkpoints is
+the only one to retire them, one call at a time. Once its generation is closed nothing is added to it, what
+stays only shrinks, and anybody may retire, as often and as late as they like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, decode
+from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
+from orchestrator.stores.atomic import copy, digest_file, draft_file, draft_folder, sweep, sync_folder
+from orchestrator.stores.store import Store
+
+READINGS_MAX = 3  # of an object that fails its verification: the transport may have done it
+
+
+def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> None:
+    """Puts a checkpoint that lies in `folder`, in outbox layout, into the store: the manifest last.
+
+    Blobs that this lineage stored before need not lie in the folder. Idempotent. Raises CorruptCheckpoint
+    where the folder holds other bytes than the manifest says, FileNotFoundError where it lacks a blob.
+    """
+    lineage = _lineage(manifest.ref)
+    for sha256, size in manifest.blobs().items():
+        key = _blob_key(run, lineage, sha256)
+        there = store.stat(key)
+        if there is not None and there.size != size:
+            store.delete(key)  # the key names its bytes: another size is damage
+        if there is None or there.size != size:
+            _put(store, key, folder / "blobs" / sha256, sha256, manifest.name)
+    path = folder / "checkpoints" / manifest.name / "manifest.json"
+    sealed = hashlib.sha256(manifest.encode()).hexdigest()
+    _put(store, _manifest_key(run, manifest.name), path, sealed, manifest.name)
+
+
+def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
+    """Every checkpoint with a manifest in the store, in the order of names; foreign names are ignored."""
+    found = []
+    for stat in store.list(f"runs/{run}/checkpoints/"):
+        *_, name, file = stat.key.split("/")
+        ref = CheckpointRef.parse(name)
+        if ref is not None and stat.key == _manifest_key(run, name) and file == "manifest.json":
+            found.append(ref)
+    return tuple(found)
+
+
+def read(store: Store, run: str, name: str) -> Manifest:
+    """The checkpoint's manifest. Raises NotFound where there is none, CorruptCheckpoint where it is bad."""
+    key = _manifest_key(run, name)
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        target = Path(folder) / "manifest.json"
+        for reading in range(READINGS_MAX):
+            store.get(key, target)
+            try:
+                manifest = decode(name, target.read_bytes())
+                break
+            except CorruptCheckpoint:
+                if reading == READINGS_MAX - 1:
+                    raise
+    if manifest.run != run:
+        raise CorruptCheckpoint(name, f"the manifest is of the run {manifest.run!r}")
+    return manifest
+
+
+def fetch(store: Store, run: str, name: str, into: Path) -> Manifest:
+    """Brings a checkpoint into a folder, in outbox layout, every blob verified, the manifest last.
+
+    Goes on where an earlier fetch was cut off: blobs that are there and verified are not brought again.
+    Raises NotFound without a manifest, CorruptCheckpoint where a blob is missing or fails.
+    """
+    manifest = read(store, run, name)
+    blobs = into / "blobs"
+    home = into / "checkpoints" / name
+    for folder in (blobs, home):
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
+    for sha256, size in manifest.blobs().items():
+        target = blobs / sha256
+        if not _is_whole(target, sha256, size):
+            _get(store, _blob_key(run, _lineage(manifest.ref), sha256), target, sha256, name)
+    with draft_file(home) as draft:
+        draft.path.write_bytes(manifest.encode())
+        draft.replace(home / "manifest.json")
+    return manifest
+
+
+def restore(folder: Path, manifest: Manifest, target: Path) -> None:
+    """Lays a checkpoint's files out as the training wrote them, from a folder in outbox layout.
+
+    The target appears whole, verified and durable, or not at all. Raises InputError where it exists,
+    CorruptCheckpoint where a blob is missing or fails.
+    """
+    if target.exists():
+        raise InputError(f"{target} exists already; name a folder that does not")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target.parent)
+    with draft_folder(target.parent) as draft:
+        for entry in manifest.files:
+            path = draft / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _assemble(folder / "blobs", entry, path, manifest.name)
+        for here, _, _ in os.walk(draft):
+            sync_folder(Path(here))
+        draft.rename(target)
+        sync_folder(target.parent)
+
+
+def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) -> None:
+    """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
+
+    `keep` names every accepted checkpoint that stays, so that one which `list` does not show yet loses
+    nothing. Swept are the lineages of `names`, and those of every older generation: closed long ago, with
+    what an interrupted call left. Whoever calls for a generation that still publishes must be its
+    publisher. A lineage in which a remaining manifest cannot be read is not swept. Idempotent.
+    """
+    gone, kept = _refs(names), _refs(keep)
+    if not gone:
+        return
+    assert not gone & kept, "a checkpoint cannot both go and stay"
+    for ref in sorted(gone, key=lambda ref: ref.name):
+        store.delete(_manifest_key(run, ref.name))
+    closed_below = max(ref.generation for ref in gone | kept)
+    lineages = {_lineage(ref) for ref in gone}
+    needed = _needed(store, run, gone, kept)
+    root = f"runs/{run}/blobs/"
+    for stat in store.list(root):
+        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
+        generation = _generation(lineage)
+        if generation is None or not (lineage in lineages or generation < closed_below):
+            continue
+        blobs = needed.get(lineage, frozenset())
+        if blobs is not None and sha256 not in blobs:
+            store.delete(stat.key)
+
+
+def _needed(
+    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef]
+) -> dict[str, frozenset[str] | None]:
+    """Lineage → the blobs its remaining checkpoints need; None where one of them cannot be read."""
+    needed: dict[str, frozenset[str] | None] = {}
+    for ref in (set(names(store, run)) | kept) - gone:
+        lineage = _lineage(ref)
+        before = needed.get(lineage, frozenset())
+        try:
+            blobs = frozenset(read(store, run, ref.name).blobs())
+            needed[lineage] = None if before is None else before | blobs
+        except CorruptCheckpoint:
+            needed[lineage] = None
+        except NotFound:  # retired by another caller since it was listed; one to be kept was not
+            needed[lineage] = None if ref in kept else before
+    return needed
+
+
+def _refs(names: Iterable[str]) -> set[CheckpointRef]:
+    refs = {name: CheckpointRef.parse(name) for name in names}
+    foreign = [name for name, ref in refs.items() if ref is None]
+    if foreign:
+        raise Rejected(f"no checkpoint is called {', '.join(map(repr, foreign))}", operation="retire")
+    return {ref for ref in refs.values() if ref is not None}
+
+
+def _manifest_key(run: str, name: str) -> str:
+    return f"runs/{run}/checkpoints/{name}/manifest.json"
+
+
+def _blob_key(run: str, lineage: str, sha256: str) -> str:
+    return f"runs/{run}/blobs/{lineage}/{sha256}"
+
+
+def _lineage(ref: CheckpointRef) -> str:
+    return f"g{ref.generation:02d}-{ref.incarnation}"
+
+
+def _generation(lineage: str) -> int | None:
+    """What `_lineage` was made from, or None for a folder that is not ours."""
+    ref = CheckpointRef.parse(f"{0:010d}-{lineage}")
+    return None if ref is None else ref.generation
+
+
+def _put(store: Store, key: str, source: Path, sha256: str, name: str) -> None:
+    try:
+        store.put(key, source, sha256)
+    except Rejected as error:
+        if digest_file(source) != sha256:
+            raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
+        raise
+
+
+def _get(store: Store, key: str, target: Path, sha256: str, name: str) -> None:
+    for reading in range(READINGS_MAX):
+        try:
+            store.get(key, target, sha256)
+            return
+        except NotFound as error:
+            raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is missing") from error
+        except CorruptCheckpoint as error:
+            if reading == READINGS_MAX - 1:
+                raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is altered") from error
+
+
+def _is_whole(path: Path, sha256: str, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size and digest_file(path) == sha256
+
+
+def _assemble(blobs: Path, entry: FileEntry, path: Path, name: str) -> None:
+    with draft_file(path.parent) as draft:
+        for part in entry.parts:
+            try:
+                with (blobs / part.sha256).open("rb", buffering=0) as stream:
+                    found = copy(stream.readinto, draft.fd)
+            except FileNotFoundError as error:
+                raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is missing") from error
+            if found != part.sha256:
+                raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is altered")
+        draft.sync()
+        draft.path.rename(path)

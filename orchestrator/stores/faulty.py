@@ -1,0 +1,140 @@
+"""A store that fails on purpose, by chance from a given seed: what the simulation torments the product with.
+
+Decides which call fails and how. Must never know which store it wraps, nor the real time: clock and
+waiting are handed in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import CorruptCheckpoint, QuotaExhausted, Transient
+from orchestrator.stores.atomic import digest_file
+from orchestrator.stores.store import Stat, Store
+
+
+@dataclass(frozen=True)
+class FaultRates:
+    """Chances from 0 to 1, each drawn anew at every call it can strike; durations in seconds.
+
+    `fails`: Transient, nothing happened. `loses_reply`: it happened, and Transient all the same. `tears`:
+    this one reading has a flipped byte. `rots`: what this put stored reads with a flipped byte ever after.
+    `hides`: `stat` and `list` do not see what this put stored until `hidden_seconds` are over. `full`: a put
+    finds no space. `slow`: the call takes up to `slow_seconds` longer.
+    """
+
+    fails: float = 0.0
+    loses_reply: float = 0.0
+    tears: float = 0.0
+    rots: float = 0.0
+    hides: float = 0.0
+    hidden_seconds: float = 0.0
+    full: float = 0.0
+    slow: float = 0.0
+    slow_seconds: float = 0.0
+
+
+NO_FAULTS = FaultRates()
+
+
+class FaultyStore:
+    """Implements `Store`. `rates` may be replaced at any time; with NO_FAULTS it is the store it wraps,
+    nothing hidden any more, except that what has rotted stays rotten.
+
+    `now` reads the clock by which hidden objects appear; `wait` is told how long a slow call takes.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        rates: FaultRates,
+        chance: random.Random,
+        *,
+        now: Callable[[], float],
+        wait: Callable[[float], None],
+    ) -> None:
+        self.rates = rates
+        self._inner = inner
+        self._chance = chance
+        self._now = now
+        self._wait = wait
+        self._hidden_until: dict[str, float] = {}
+        self._rotten: set[str] = set()
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        self._before("put")
+        if self._strikes(self.rates.full):
+            raise QuotaExhausted("the store is full", operation="put")
+        known = self._inner.stat(key) is not None
+        self._inner.put(key, source, sha256)
+        if not known:
+            if self._strikes(self.rates.hides):
+                self._hidden_until[key] = self._now() + self.rates.hidden_seconds
+            if self._strikes(self.rates.rots):
+                self._rotten.add(key)
+        self._after("put")
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        self._before("get")
+        if key in self._rotten or self._strikes(self.rates.tears):
+            self._get_torn(key, target, sha256)
+        else:
+            self._inner.get(key, target, sha256)
+        self._after("get")
+
+    def stat(self, key: str) -> Stat | None:
+        self._before("stat")
+        found = self._inner.stat(key)
+        self._after("stat")
+        return None if self._hidden(key) else found
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        self._before("list")
+        found = [stat for stat in self._inner.list(prefix) if not self._hidden(stat.key)]
+        self._after("list")
+        yield from found
+
+    def delete(self, key: str) -> None:
+        self._before("delete")
+        self._inner.delete(key)
+        self._rotten.discard(key)
+        self._hidden_until.pop(key, None)
+        self._after("delete")
+
+    def rot(self, key: str) -> None:
+        """From now on every reading of the object has a flipped byte, until it is deleted."""
+        self._rotten.add(key)
+
+    def _before(self, operation: str) -> None:
+        if self._strikes(self.rates.slow):
+            self._wait(self._chance.uniform(0.0, self.rates.slow_seconds))
+        if self._strikes(self.rates.fails):
+            raise Transient("the request failed", operation=operation)
+
+    def _after(self, operation: str) -> None:
+        if self._strikes(self.rates.loses_reply):
+            raise Transient("the reply was lost", operation=operation)
+
+    def _strikes(self, rate: float) -> bool:
+        return rate > 0.0 and self._chance.random() < rate
+
+    def _hidden(self, key: str) -> bool:
+        return self.rates != NO_FAULTS and self._now() < self._hidden_until.get(key, float("-inf"))
+
+    def _get_torn(self, key: str, target: Path, sha256: str | None) -> None:
+        """As a store would whose transport flips a byte: with a sha256 to check, the target never sees it."""
+        torn = target.with_name(f".tmp-torn-{target.name}")
+        try:
+            self._inner.get(key, torn)
+            data = bytearray(torn.read_bytes())
+            if data:
+                data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+            torn.write_bytes(data)
+            if sha256 is not None and digest_file(torn) != sha256:
+                raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
+            torn.replace(target)
+        finally:
+            torn.unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""A store in a folder of this machine, or of anything mounted like one.
+
+Decides how an object becomes durable and which errors of the file system mean what. Must never know what
+the objects are. Objects are plain files below the root; drafts lie in the root itself, so that one look
+finds what dead writers left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from orchestrator.errors import (
+    AccessDenied,
+    BackendError,
+    CorruptCheckpoint,
+    NotFound,
+    QuotaExhausted,
+    Rejected,
+    Transient,
+)
+from orchestrator.stores.atomic import Draft, copy, digest_file, draft_file, sweep, sync_folder
+from orchestrator.stores.store import Stat, check_key, check_prefix
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+_LANDINGS_MAX = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """`path`: the folder; `~` is the user's home, a relative path lies below the orchestrator's home."""
+
+    path: Path
+
+
+def configured(name: str, options: Options, home: Path) -> FolderStore:
+    """The store as the user configured it."""
+    return FolderStore(home / options.path.expanduser(), name)
+
+
+class FolderStore:
+    """Implements `Store`. The root is created by the first put; until then the store is empty."""
+
+    def __init__(self, root: Path, name: str = "folder") -> None:
+        self._root = root
+        self._name = name
+        self._swept = False
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        check_key(key)
+        target = self._root / key
+        with source.open("rb", buffering=0) as stream, self._reporting("put", key):
+            if target.is_file():
+                self._check_source(key, copy(stream.readinto, None), sha256)
+                self._check_taken(key, digest_file(target), sha256)
+                self._sync(target.parent)
+                return
+            self._open()
+            with draft_file(self._root) as draft:
+                self._check_source(key, copy(stream.readinto, draft.fd), sha256)
+                draft.sync()
+                self._land(draft, target, key, sha256)
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        check_key(key)
+        with self._source(key) as stream, draft_file(target.parent) as draft:
+
+            def read(buffer: memoryview) -> int:
+                with self._reporting("get", key):
+                    return stream.readinto(buffer)
+
+            found = copy(read, draft.fd)
+            if sha256 is not None and found != sha256:
+                raise CorruptCheckpoint(key, f"its bytes have the sha256 {found[:12]}…, not {sha256[:12]}…")
+            draft.replace(target)
+
+    def stat(self, key: str) -> Stat | None:
+        check_key(key)
+        with self._reporting("stat", key):
+            try:
+                found = os.lstat(self._root / key)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return Stat(key, found.st_size) if stat.S_ISREG(found.st_mode) else None
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        check_prefix(prefix)
+        folder = prefix.rpartition("/")[0]
+        yield from self._walk(f"{folder}/" if folder else "", prefix)
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        target = self._root / key
+        with self._reporting("delete", key):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                target.unlink()
+            folder = target.parent
+            with suppress(OSError):  # the first folder that is not empty stays
+                while folder != self._root:
+                    with suppress(FileNotFoundError):
+                        folder.rmdir()
+                    folder = folder.parent
+            with suppress(FileNotFoundError, NotADirectoryError):
+                sync_folder(folder)
+
+    def _open(self) -> None:
+        """Makes the root; clears it once of what writers left that were killed."""
+        missing = [folder for folder in (self._root, *self._root.parents) if not folder.is_dir()]
+        self._root.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync_folder(folder.parent)
+        if not self._swept:
+            sweep(self._root)
+            self._swept = True
+
+    def _land(self, draft: Draft, target: Path, key: str, sha256: str) -> None:
+        for _ in range(_LANDINGS_MAX):
+            # A delete beside us may take away the folder, or the object we found to be there already.
+            with suppress(FileNotFoundError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    _link(draft.path, target)
+                except FileExistsError:
+                    self._check_taken(key, digest_file(target), sha256)
+                self._sync(target.parent)
+                return
+        raise Transient(f"{target.parent} disappears as often as it is made", backend=self._name)
+
+    def _sync(self, folder: Path) -> None:
+        """Makes every folder down from the root durable: another writer may have made one a moment ago."""
+        while True:
+            sync_folder(folder)
+            if folder == self._root:
+                return
+            folder = folder.parent
+
+    def _check_source(self, key: str, found: str, sha256: str) -> None:
+        if found != sha256:
+            message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
+            raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+
+    def _check_taken(self, key: str, found: str, sha256: str) -> None:
+        if found != sha256:
+            message = f"the key holds other bytes (sha256 {found[:12]}…), and objects never change"
+            raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+
+    @contextmanager
+    def _source(self, key: str) -> Iterator[FileIO]:
+        with self._reporting("get", key):
+            try:
+                stream = FileIO(self._root / key)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                message = f"{self._root} holds no {key}"
+                raise NotFound(message, backend=self._name, operation="get") from error
+        with stream:
+            yield stream
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[Stat]:
+        """In the order of whole keys: a folder sorts as its name with the slash, so after `name-`."""
+        with self._reporting("list", prefix):
+            found = self._entries(folder)
+        for key, size in sorted(found):
+            if key.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._walk(key, prefix)
+            elif key.startswith(prefix):
+                yield Stat(key, size)
+
+    def _entries(self, folder: str) -> Iterable[tuple[str, int]]:
+        """Keys with sizes of the objects in a folder, and its folders as keys with a slash at the end."""
+        found = []
+        try:
+            entries = list(os.scandir(self._root / folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        for entry in entries:
+            key = folder + entry.name
+            with suppress(FileNotFoundError, Rejected):  # deleted meanwhile; a draft, or not ours
+                check_key(key)
+                if entry.is_dir(follow_symlinks=False):
+                    found.append((f"{key}/", 0))
+                elif entry.is_file(follow_symlinks=False):
+                    found.append((key, entry.stat(follow_symlinks=False).st_size))
+        return found
+
+    @contextmanager
+    def _reporting(self, operation: str, key: str) -> Iterator[None]:
+        """The file system's errors as ours, by what the caller does next."""
+        try:
+            yield
+        except OSError as error:
+            kind, advice = _meaning(error.errno)
+            path = error.filename or self._root / key
+            message = f"{operation} {key}: {error.strerror or error} ({path}){advice}"
+            raise kind(message, backend=self._name, operation=operation) from error
+
+
+def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:
+    if code in _FULL:
+        return QuotaExhausted, "; the store is full: free space there, or configure another folder"
+    if code in _DENIED:
+        return AccessDenied, "; give this user the right to read and write there"
+    if code in _WRONG:
+        return Rejected, ""
+    return Transient, ""
+
+
+def _link(draft: Path, target: Path) -> None:
+    """Gives the draft its name unless the name is taken (FileExistsError)."""
+    try:
+        target.hardlink_to(draft)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # FAT, and some network and user-space file systems, know no hard links. Two writers of one key that
+        # race here write the same bytes, or one of them is wrong already.
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        draft.rename(target)

@@ -1,0 +1,61 @@
+"""A store in this process's memory: for the simulation, and the protocol in its plainest form.
+
+Decides nothing. What it holds is gone with the process, so the catalogue does not offer it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
+from orchestrator.stores.atomic import draft_file
+from orchestrator.stores.store import Stat, check_key, check_prefix
+
+
+class MemoryStore:
+    """Implements `Store`; may be shared by threads."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        check_key(key)
+        data = source.read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found != sha256:
+            raise Rejected(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
+        with self._lock:
+            if self._objects.setdefault(key, data) != data:
+                raise Rejected(f"put {key}: the key holds other bytes, and objects never change")
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        check_key(key)
+        try:
+            data = self._objects[key]
+        except KeyError:
+            raise NotFound(f"the store holds no {key}", operation="get") from None
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
+        with draft_file(target.parent) as draft:
+            draft.path.write_bytes(data)
+            draft.path.replace(target)
+
+    def stat(self, key: str) -> Stat | None:
+        check_key(key)
+        data = self._objects.get(key)
+        return None if data is None else Stat(key, len(data))
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        check_prefix(prefix)
+        with self._lock:
+            found = [Stat(key, len(data)) for key, data in self._objects.items() if key.startswith(prefix)]
+        yield from sorted(found, key=lambda stat: stat.key)
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._lock:
+            self._objects.pop(key, None)

@@ -1,0 +1,61 @@
+"""A store that tries again: every verb of another store, repeated while it raises `Transient`.
+
+Decides when to try again and when to give up. Must never know which store it wraps. Every verb is
+idempotent, so a try whose reply was lost does no harm.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import tenacity
+
+from orchestrator.errors import Transient
+from orchestrator.stores.store import Stat, Store
+
+
+class RetryingStore:
+    """Implements `Store`. Pauses double from `pause_seconds_min` to `pause_seconds_max`, each cut by up to
+    half at random; after `attempts` tries the last `Transient` is raised."""
+
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        attempts: int = 5,
+        pause_seconds_min: float = 0.5,
+        pause_seconds_max: float = 30.0,
+        chance: random.Random | None = None,
+        sleep: Callable[[float], None] = tenacity.nap.sleep,
+    ) -> None:
+        self._inner = inner
+        self._chance = chance or random.Random()
+        self._pauses = pause_seconds_min, pause_seconds_max
+        self._again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Transient),
+            stop=tenacity.stop_after_attempt(attempts),
+            wait=self._pause,
+            sleep=sleep,
+            reraise=True,
+        )
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        self._again(self._inner.put, key, source, sha256)
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        self._again(self._inner.get, key, target, sha256)
+
+    def stat(self, key: str) -> Stat | None:
+        return self._again(self._inner.stat, key)
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        yield from self._again(lambda: tuple(self._inner.list(prefix)))
+
+    def delete(self, key: str) -> None:
+        self._again(self._inner.delete, key)
+
+    def _pause(self, state: tenacity.RetryCallState) -> float:
+        least, most = self._pauses
+        return min(most, least * 2.0 ** (state.attempt_number - 1)) * self._chance.uniform(0.5, 1.0)
