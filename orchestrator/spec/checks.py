@@ -1,0 +1,266 @@
+"""What a job spec's values must be to each other: how batches divide, what names exist, what files are there.
+
+Reads the tree and not the models, leniently, so that one wrong value never hides what is wrong with another.
+Must never decide what a single value may look like: that is `orchestrator.spec.schema`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path as FilePath
+from zoneinfo import ZoneInfo
+
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.job import Precision, Work
+from orchestrator.spec.document import Path, Problem
+from orchestrator.spec.faults import unknown
+from orchestrator.spec.fields import COUNT_MAX
+from orchestrator.spec.rules import rule_problems
+from orchestrator.spec.schema import MICRO_BATCH_MAX
+
+_SUGGESTED_MAX = 8
+_REFERENCE = re.compile(
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+_SECRET_NAME = re.compile(
+    r"(API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?"
+    r"|(ACCESS|AUTH|API|BEARER|HF|HUGGINGFACE|GITHUB|GITLAB|KAGGLE)_TOKEN)$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"(gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|glpat-)[A-Za-z0-9_-]{16,}|-----BEGIN "
+)
+_PRECISIONS = tuple(precision.value for precision in Precision)
+_LATER = ("schedule", "notify")
+
+
+def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
+    """Everything wrong with a spec that no single value shows; files are looked up if `folder` is given."""
+    if not isinstance(tree, dict):
+        return
+    yield from _batches(tree)
+    yield from _phases(tree)
+    yield from _precision(tree)
+    yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
+    yield from _environment(tree)
+    yield from _inputs(tree, folder)
+    yield from _paths(tree, folder)
+    yield from _zone(_at(tree, "schedule", "timezone"), ("schedule", "timezone"))
+    yield from (Problem((key,), "not supported yet; remove it") for key in _LATER if key in tree)
+
+
+def zone_problem(name: str) -> str | None:
+    """Why a time zone's name is none, or None."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return f"given {name[:60]!r}; valid: a time zone of this machine's database, as Europe/Berlin or UTC"
+    return None
+
+
+def _zone(name: object, path: Path) -> Iterator[Problem]:
+    problem = zone_problem(name) if isinstance(name, str) and name else None
+    if problem is not None:
+        yield Problem(path, problem)
+
+
+def _at(tree: object, *path: str) -> object:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _count(value: object) -> int | None:
+    """The value as the models would read a whole number from 1, None where they would refuse it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 1 <= value <= COUNT_MAX and value == int(value) else None
+
+
+# --- Batches --------------------------------------------------------------------------------------------
+
+
+def _batches(tree: dict[str, object]) -> Iterator[Problem]:
+    profiles = _at(tree, "profiles")
+    for name in profiles if isinstance(profiles, dict) else ():
+        if name != "default" and name not in catalogue:
+            yield Problem(("profiles", name), unknown("accelerator", name, (*catalogue, "default")))
+    global_batch = _count(_at(tree, "work", "global_batch"))
+    given = _at(tree, "work", "group")
+    group = 1 if given is None else _count(given)
+    if global_batch is None or group is None:
+        return
+    if global_batch % group:
+        message = f"given {group}, which does not divide global_batch {global_batch}; valid: a divisor of it"
+        yield Problem(("work", "group"), message)
+        return
+    work = Work(total=1, global_batch=global_batch, group=group)
+    for name, profile in profiles.items() if isinstance(profiles, dict) else ():
+        micro_batch = _count(_at(profile, "micro_batch"))
+        if micro_batch is not None and micro_batch <= MICRO_BATCH_MAX:
+            yield from _division(work, name, micro_batch)
+
+
+def _division(work: Work, name: str, micro_batch: int) -> Iterator[Problem]:
+    """`default` stands for accelerators of any number of devices: it must divide for one at the least."""
+    devices = catalogue[name].devices if name in catalogue else 1
+    if work.accumulate(micro_batch, devices) is not None:
+        return
+    reasons = []
+    if work.global_batch % (micro_batch * devices):
+        product = f"{micro_batch} × {devices} devices" if devices > 1 else str(micro_batch)
+        reasons.append(f"global_batch {work.global_batch} is not a whole multiple of {product}")
+    if micro_batch % work.group:
+        reasons.append(f"it is not a whole multiple of work.group {work.group}")
+    valid = _nearest(_micro_batches(work, devices), micro_batch)
+    told = f"valid: {', '.join(map(str, valid))}" if valid else f"no value is valid on {devices} devices"
+    yield Problem(("profiles", name, "micro_batch"), f"given {micro_batch}: {'; '.join(reasons)}; {told}")
+
+
+def _micro_batches(work: Work, devices: int) -> list[int]:
+    most = min(MICRO_BATCH_MAX, work.global_batch // devices)
+    whole, rest = divmod(work.global_batch, devices)
+    return [] if rest else [m for m in range(work.group, most + 1, work.group) if whole % m == 0]
+
+
+def _nearest(values: Sequence[int], given: int) -> list[int]:
+    return sorted(sorted(values, key=lambda value: abs(value - given))[:_SUGGESTED_MAX])
+
+
+def _phases(tree: dict[str, object]) -> Iterator[Problem]:
+    phases = _at(tree, "work", "phases")
+    total = _count(_at(tree, "work", "total"))
+    before = -1
+    for number, phase in enumerate(phases if isinstance(phases, list) else ()):
+        start = _at(phase, "from")
+        if isinstance(start, bool) or not isinstance(start, int | float) or not 0 <= start <= COUNT_MAX:
+            continue
+        path: Path = ("work", "phases", number, "from")
+        if number == 0 and start != 0:
+            yield Problem(path, f"given {start:g}; valid: 0, as the first phase begins at step 0")
+        elif start <= before:
+            yield Problem(
+                path, f"given {start:g} after {before:g}; valid: a later step than the phase before"
+            )
+        elif total is not None and start >= total:
+            yield Problem(path, f"given {start:g}; valid: a step before work.total, {total}")
+        before = max(before, int(start))
+
+
+def _precision(tree: dict[str, object]) -> Iterator[Problem]:
+    wish, profiles = _at(tree, "route", "precision"), _at(tree, "profiles")
+    if wish not in _PRECISIONS or not isinstance(profiles, dict):
+        return
+    given = [_at(profile, "precision") for profile in profiles.values()]
+    found = [precision for precision in _PRECISIONS if precision in given]
+    if found and wish not in found:
+        message = f"given {wish!r}, which no profile has; valid: any, {', '.join(found)}"
+        yield Problem(("route", "precision"), message)
+
+
+# --- Environment, inputs, files -------------------------------------------------------------------------
+
+
+def _environment(tree: dict[str, object]) -> Iterator[Problem]:
+    env, secrets = _at(tree, "env"), _at(tree, "secrets")
+    names = secrets if isinstance(secrets, list) else []
+    for name, value in env.items() if isinstance(env, dict) else ():
+        path: Path = ("env", name)
+        if name.upper().startswith("ORCHESTRATOR_"):
+            yield Problem(path, "names with ORCHESTRATOR_ are set by the agent; choose another")
+        elif name in names:
+            yield Problem(path, "also listed under `secrets`; keep it there only")
+        elif _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
+            yield Problem(path, "looks like a secret; list its name under `secrets` and set the value in the "
+                                "environment of `submit` (the value is not shown)")  # fmt: skip
+
+
+def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
+    inputs = _at(tree, "inputs")
+    seen: set[object] = set()
+    for number, entry in enumerate(inputs if isinstance(inputs, list) else ()):
+        name, origin = _at(entry, "name"), _at(entry, "from")
+        if isinstance(name, str) and name in seen:
+            yield Problem(("inputs", number, "name"), f"given {name[:60]!r} twice; valid: a name of its own")
+        seen |= {name} if isinstance(name, str) else set()
+        if isinstance(origin, str) and origin:
+            yield from _origin(origin, ("inputs", number, "from"), folder)
+
+
+def is_path(origin: str) -> bool:
+    """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `drive:`."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", origin) is None
+
+
+def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Problem]:
+    scheme, _, rest = origin.partition(":")
+    if is_path(origin):
+        if folder is not None and not _exists(folder / origin):
+            yield Problem(path, f"no such file or folder: {folder / origin}")
+    elif scheme == "kaggle":
+        if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
+            yield Problem(
+                path, f"given {origin[:60]!r}; valid: kaggle:owner/dataset or kaggle:owner/dataset/version"
+            )
+    elif scheme == "https":
+        if not re.fullmatch(r"//[^/\s@]+(/\S*)?", rest):
+            yield Problem(path, "no address; valid: https://host/path, without a user or password")
+    elif scheme != "drive" or not rest:
+        yield Problem(
+            path, f"given {scheme[:20]}:…; valid: a path, https://…, kaggle:owner/dataset or drive:…"
+        )
+
+
+def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
+    source, image, requirements = (tree.get(key) for key in ("source", "image", "requirements"))
+    if "source" not in tree and "image" not in tree:
+        yield Problem(("source",), "missing; valid: the folder of the code, relative to this file (only an "
+                                   "`image` that holds the code does without)")  # fmt: skip
+    if isinstance(image, str) and image:
+        yield from _image(image, folder)
+    if folder is None:
+        return
+    if isinstance(source, str) and source and not _is_folder(folder / source):
+        found = "is not a folder" if _exists(folder / source) else "does not exist"
+        yield Problem(("source",), f"{folder / source} {found}; valid: a folder, relative to this file")
+    if isinstance(requirements, str) and requirements and not _is_file(folder / requirements):
+        found = "is not a file" if _exists(folder / requirements) else "does not exist"
+        yield Problem(
+            ("requirements",), f"{folder / requirements} {found}; valid: a file, relative to this file"
+        )
+
+
+def image_folder(image: str, folder: FilePath | None) -> FilePath | None:
+    """The folder to build an image from, or None where `image` is an image's name."""
+    written = image.startswith(("./", "../", "/")) or image in (".", "..")
+    if folder is None:
+        return FilePath(image) if written else None
+    return folder / image if written or _is_folder(folder / image) else None
+
+
+def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
+    local = image_folder(image, folder)
+    if local is None:
+        if not _REFERENCE.fullmatch(image):
+            yield Problem(("image",), f"given {image[:60]!r}; valid: a folder with a Dockerfile, relative to "
+                                      "this file, or an image's name as ghcr.io/owner/image:tag")  # fmt: skip
+    elif folder is not None and not _is_file(local / "Dockerfile"):
+        found = "has no Dockerfile" if _is_folder(local) else "does not exist"
+        yield Problem(("image",), f"{local} {found}; valid: a folder with a Dockerfile, or an image's name")
+
+
+def _exists(path: FilePath) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, a folder that may not be read
+        return False
+
+
+def _is_folder(path: FilePath) -> bool:
+    return _exists(path) and path.is_dir()
+
+
+def _is_file(path: FilePath) -> bool:
+    return _exists(path) and path.is_file()

@@ -1,0 +1,299 @@
+"""YAML text to a plain tree whose every value knows its line. Decides what YAML we read: a safe half of it.
+
+Anchors, aliases, tags, duplicate keys, several documents and keys that are not text are faults. Plain words
+mean what YAML 1.2 says (`on`, `yes`, `1:30` are text, `1e3` is a number). Must never know what a key is for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import yaml
+
+from orchestrator.errors import Fault, SpecError
+
+BYTES_MAX = 256 * 1024
+DEPTH_MAX = 24
+VALUES_MAX = 10_000
+FAULTS_MAX = 100
+
+Path = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,39})")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: Mapping[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A fault that does not know its file yet, nor its line unless that differs from the path's."""
+
+    path: Path
+    message: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file's values as dicts, lists, text, numbers, booleans and None, and the line of each path.
+
+    `spoiled` holds the paths whose values stand for something that was refused: nothing more is said of them.
+    """
+
+    file: str
+    tree: object = None
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
+    problems: tuple[Problem, ...] = ()
+    spoiled: frozenset[Path] = frozenset()
+
+    def line(self, path: Path) -> int:
+        """The line of the value, or of the nearest thing around it that is there; 0 where nothing is."""
+        return next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), 0)
+
+    def fault(self, path: Path, message: str) -> Fault:
+        return Fault(self.file, self.line(path), dotted(path), message)
+
+    def _place(self, problem: Problem) -> Fault:
+        fault = self.fault(problem.path, problem.message)
+        return fault if problem.line is None else replace(fault, line=problem.line)
+
+    def faults(self, problems: Iterable[Problem]) -> tuple[Fault, ...]:
+        """All problems in line order, each once, at most FAULTS_MAX and then a count of the rest."""
+        unique = {self._place(problem) for problem in problems}
+        ordered = sorted(unique, key=lambda fault: (fault.line, fault.path, fault.message))
+        if len(ordered) <= FAULTS_MAX:
+            return tuple(ordered)
+        rest = Fault(self.file, 0, "", f"and {len(ordered) - FAULTS_MAX} more faults")
+        return (*ordered[:FAULTS_MAX], rest)
+
+
+def dotted(path: Path) -> str:
+    """`("work", "phases", 1, "from")` as `work.phases[1].from`; odd keys are shortened."""
+    text = ""
+    for piece in path:
+        if isinstance(piece, int):
+            text += f"[{piece}]"
+        else:
+            plain = piece if len(piece) <= 60 and _UNPRINTABLE.search(piece) is None else shown(piece)
+            text += f".{plain}" if text else plain
+    return " ".join(text.split())
+
+
+def shown(value: object) -> str:
+    """A value as it is quoted in a message: on one line, at most about 60 characters."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+    text = ascii(value) if isinstance(value, str) and _UNPRINTABLE.search(value) else repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"
+
+
+def kind(value: object) -> str:
+    """What a value is, without saying it: for what may be a secret."""
+    match value:
+        case str():
+            return "text (not shown)"
+        case bool():
+            return "true or false (not shown)"
+        case int() | float():
+            return "a number (not shown)"
+    return shown(value)
+
+
+def read(data: bytes, file: str) -> Document:
+    """The document in `data`; faults that leave something to go on with are kept in `problems`.
+
+    Raises SpecError where nothing can be made of it: not UTF-8, not YAML, too large, too deep.
+    """
+    if len(data) > BYTES_MAX:
+        raise SpecError(
+            (Fault(file, 0, "", f"larger than {BYTES_MAX // 1024} KiB; is this the right file?"),)
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        message = f"not UTF-8 (byte 0x{data[error.start]:02x}); save the file as UTF-8"
+        raise SpecError((Fault(file, line, "", message),)) from None
+    reader = _Reader(file)
+    try:
+        tree = reader.document(yaml.parse(text, Loader=yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise SpecError((*reader.faults(), _syntax_fault(error, text, file))) from None
+    except (ValueError, OverflowError) as error:
+        # The parser lets these escape for `"\UFFFFFFFF"` and for absurd version numbers in `%YAML`.
+        raise SpecError((*reader.faults(), Fault(file, 0, "", f"not valid YAML: {error}"))) from None
+    return Document(file, tree, reader.lines, tuple(reader.problems), frozenset(reader.spoiled))
+
+
+def _syntax_fault(error: yaml.YAMLError, text: str, file: str) -> Fault:
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return Fault(
+            file, line, "", f"the character U+{ord(str(error.character)):04X} is not allowed in YAML"
+        )
+    if not isinstance(error, yaml.error.MarkedYAMLError):
+        return Fault(file, 0, "", f"not valid YAML: {error}")
+    mark = error.problem_mark or error.context_mark
+    message = ": ".join(filter(None, (error.context, error.problem)))
+    hint = "; indent with spaces, not tabs" if "\\t" in message else ""
+    return Fault(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}{hint}")
+
+
+class _Reader:
+    """Builds the tree from the parser's events, so that no limit is checked too late and nothing expands."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self.spoiled: set[Path] = set()
+        self.values = 0
+
+    def faults(self) -> tuple[Fault, ...]:
+        return Document(self.file, lines=self.lines).faults(self.problems)
+
+    def document(self, events: Iterator[yaml.Event]) -> object:
+        tree: object = None
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self.stop(event, "more than one document; keep one, without `---` between")
+            elif isinstance(event, yaml.NodeEvent):
+                self.lines[()] = _line(event)
+                tree = self.value(event, events, ())
+        return tree
+
+    def value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> object:
+        self.values += 1
+        if self.values > VALUES_MAX:
+            self.stop(event, f"more than {VALUES_MAX} values; is this the right file?")
+        if len(path) > DEPTH_MAX:
+            self.stop(event, f"nested deeper than {DEPTH_MAX} levels")
+        if isinstance(event, yaml.AliasEvent):
+            self.say(path, "aliases (`*name`) are not supported; write the value out")
+            self.spoiled.add(path)
+            return None
+        self.properties(event, path)
+        match event:
+            case yaml.MappingStartEvent():
+                return self.mapping(events, path)
+            case yaml.SequenceStartEvent():
+                return self.sequence(events, path)
+            case _:
+                assert isinstance(event, yaml.ScalarEvent)
+                return self.scalar(event, path)
+
+    def properties(self, event: yaml.Event, path: Path) -> None:
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.anchor is not None:
+            self.say(path, "anchors (`&name`) are not supported; write the value where it is needed")
+        if event.tag is not None and event.tag != "!":
+            self.say(path, f"tags are not supported; remove {shown(event.tag)}")
+
+    def sequence(self, events: Iterator[yaml.Event], path: Path) -> list[object]:
+        items: list[object] = []
+        for event in _until(events, yaml.SequenceEndEvent):
+            inner = (*path, len(items))
+            self.lines[inner] = _line(event)
+            items.append(self.value(event, events, inner))
+        return items
+
+    def mapping(self, events: Iterator[yaml.Event], path: Path) -> dict[str, object]:
+        table: dict[str, object] = {}
+        for event in _until(events, yaml.MappingEndEvent):
+            line = _line(event)
+            key = self.key(event, events, path)
+            repeated = key is not None and key in table
+            inner = (*path, "?" if key is None else key)
+            first = self.lines.get(inner, 0)
+            self.lines[inner] = line
+            if repeated:
+                self.say(inner, f"given twice, first on line {first}; keep one")
+            value = self.value(next(events), events, inner)
+            if key is not None and not repeated:
+                table[key] = value
+        return table
+
+    def key(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> str | None:
+        line = _line(event)
+        inner = (*path, "?")
+        self.lines[inner] = line
+        mark = len(self.problems)
+        key = self.value(event, events, inner)
+        if isinstance(key, str) and len(self.problems) == mark:
+            return key
+        if len(self.problems) == mark:
+            self.problems.append(Problem(path, f"a key must be text, given {shown(key)}", line))
+        return None
+
+    def scalar(self, event: yaml.ScalarEvent, path: Path) -> object:
+        text: str = event.value
+        found = _UNPRINTABLE.search(text)
+        if found is not None:
+            self.say(path, f"the character U+{ord(found[0]):04X} is not allowed in a value")
+            self.spoiled.add(path)
+        if event.style is not None or event.tag == "!":
+            return text
+        return resolve(text)
+
+    def say(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def stop(self, event: yaml.Event, message: str) -> None:
+        raise SpecError((*self.faults(), Fault(self.file, _line(event), "", message)))
+
+
+def _line(event: yaml.Event) -> int:
+    assert event.start_mark is not None
+    return event.start_mark.line + 1
+
+
+def _until(events: Iterator[yaml.Event], end: type[yaml.Event]) -> Iterator[yaml.Event]:
+    for event in events:
+        if isinstance(event, end):
+            return
+        yield event
+
+
+def resolve(text: str) -> object:
+    """What an unquoted word means: YAML 1.2's null, booleans and numbers, else text.
+
+    Numbers on which YAML versions disagree (`0123`, `0x1F`, `1_000`, `1:30`) stay text, which no number field
+    accepts.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) and not text.lstrip("+-").isdigit() else text
+
+
+def nothings(tree: object, path: Path = ()) -> Iterator[Path]:
+    """The paths of keys and items without a value."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from nothings(value, (*path, key))
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from nothings(value, (*path, number))
+    elif tree is None and path:
+        yield path

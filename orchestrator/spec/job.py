@@ -1,0 +1,182 @@
+"""A spec's file or text to the job it declares, with the files that go along.
+
+The entrance of this package. Decides where paths lead; must never read what lies there: that is
+`orchestrator.bundle`.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.job import (
+    Best,
+    CheckpointPolicy,
+    Claim,
+    CostPhase,
+    Input,
+    Job,
+    Keep,
+    Needs,
+    Precision,
+    Prefer,
+    Profile,
+    RouteWish,
+    Work,
+)
+from orchestrator.errors import InputError
+from orchestrator.spec import document
+from orchestrator.spec.checks import image_folder, is_path, job_problems
+from orchestrator.spec.faults import schema_of, validate
+from orchestrator.spec.rules import build_rules
+from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, RouteSection, WorkSection
+
+REQUIREMENTS_ELSEWHERE = ".orchestrator/requirements.txt"
+"""Where in the bundle a requirements file goes that lies outside the source."""
+
+_NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
+work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
+micro_batch × devices must divide work.global_batch; phases begin at step 0, rise, and stay below work.total;
+rules name accelerators of the catalogue; command splits as a shell would, holds known
+placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's lower
+number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not empty;
+source is needed unless image is given; source, requirements, path inputs and image folders exist; inputs
+come from a path, https, kaggle: or drive:; names of inputs, tags and secrets are given once; env names
+neither secrets nor ORCHESTRATOR_ variables; dates, durations and image names are possible ones; numbers are
+finite; schedule and notify are not supported yet. The file is UTF-8, one document of at most 256 KiB and
+24 levels, without anchors, aliases, tags, repeated keys and keys that are not text."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A job and the files it names, as absolute paths where the spec's folder was known.
+
+    `job.bundle` is still empty; `job.requirements` is a path inside the bundle. `image` is the folder to
+    build `job.image` from, None where that is an image's name. `source_allow` are paths in the source.
+    """
+
+    job: Job
+    file: str
+    source: Path | None = None
+    requirements: Path | None = None
+    image: Path | None = None
+    source_allow: tuple[str, ...] = ()
+
+
+def load(path: Path) -> Parsed:
+    """Reads a spec's file. Raises SpecError with every fault, InputError where there is no file to read."""
+    data = read_bytes(path)
+    return parse(data, str(path), path.absolute().parent)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's bytes, one more than the limit at most. Raises InputError."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is no file; give the file of a spec")
+        with path.open("rb") as stream:
+            return stream.read(document.BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
+    """The job that `text` declares. `file` is its name in faults; paths in it are relative to `folder`, and
+    not looked up where that is None.
+
+    Raises SpecError with every fault, in line order.
+    """
+    found = document.read(text, file)
+    spec = validate(JobSection, found, job_problems(found.tree, folder))
+    return Parsed(
+        job=_job(spec, folder),
+        file=file,
+        source=_path(spec.source, folder),
+        requirements=_path(spec.requirements, folder),
+        image=image_folder(spec.image, folder) if spec.image is not None else None,
+        source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
+    )
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The spec's JSON Schema (draft 2020-12), which accepts all that `parse` accepts."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Job"}
+    return head | schema_of(JobSection) | {"description": " ".join(_NOT_IN_SCHEMA.split())}
+
+
+def _path(name: str | None, folder: Path | None) -> Path | None:
+    if name is None:
+        return None
+    return Path(name) if folder is None else folder / name
+
+
+def _job(spec: JobSection, folder: Path | None) -> Job:
+    return Job(
+        name=spec.name,
+        command=spec.command,
+        work=_work(spec.work),
+        profiles=tuple((name, _profile(profile)) for name, profile in spec.profiles.items()),
+        image=_image(spec.image, folder),
+        requirements=_bundled_requirements(spec.source, spec.requirements),
+        seed=spec.seed,
+        tags=tuple(spec.tags),
+        inputs=tuple(Input(i.name, _origin(i.from_, folder), i.sha256) for i in spec.inputs),
+        needs=Needs(spec.needs.disk_gb, spec.needs.memory_gb, spec.needs.internet),
+        checkpoint=_checkpoint(spec),
+        route=_route(spec.route),
+        without_progress=spec.retry.without_progress,
+        env=tuple(sorted(spec.env.items())),
+        secrets=tuple(spec.secrets),
+    )
+
+
+def _work(work: WorkSection) -> Work:
+    phases = tuple(CostPhase(phase.from_, phase.flops_per_step) for phase in work.phases)
+    return Work(
+        work.total, work.global_batch, work.unit, work.group, work.parameters, work.flops_per_step, phases
+    )
+
+
+def _profile(profile: ProfileSection) -> Profile:
+    claim = _claim(profile.claim) if profile.claim is not None else None
+    return Profile(profile.micro_batch, Precision(profile.precision), profile.memory_gb, claim)
+
+
+def _claim(claim: ClaimSection) -> Claim:
+    low, high = claim.steps_per_second
+    return Claim((low, high), claim.batch, claim.on, claim.source, claim.date)
+
+
+def _checkpoint(spec: JobSection) -> CheckpointPolicy:
+    keep = spec.checkpoint.keep
+    best = Best(keep.best.metric, keep.best.mode) if keep.best is not None else None
+    return CheckpointPolicy(spec.checkpoint.interval, Keep(keep.last, best))
+
+
+def _route(route: RouteSection) -> RouteWish:
+    precision = None if route.precision == "any" else Precision(route.precision)
+    rules = build_rules(route.rules, "job")
+    return RouteWish(Prefer(route.prefer), tuple(route.platforms), precision, route.finish_within, rules)
+
+
+def _origin(origin: str, folder: Path | None) -> str:
+    return str(folder / origin) if folder is not None and is_path(origin) else origin
+
+
+def _image(image: str | None, folder: Path | None) -> str | None:
+    local = image_folder(image, folder) if image is not None else None
+    return image if local is None else str(local)
+
+
+def _bundled_requirements(source: str | None, requirements: str | None) -> str | None:
+    """Where in the bundle the requirements file is: its own place where it lies in the source."""
+    if requirements is None or source is None:
+        return REQUIREMENTS_ELSEWHERE if requirements is not None else None
+    inside = posixpath.relpath(posixpath.normpath(requirements), posixpath.normpath(source))
+    return REQUIREMENTS_ELSEWHERE if inside.split("/")[0] == ".." else inside

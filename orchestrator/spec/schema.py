@@ -1,0 +1,297 @@
+"""The job spec as pydantic models: which keys there are and what each may hold, one value at a time.
+
+What ties several values together is in `orchestrator.spec.checks`. Must never read files.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+import string
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
+
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.job import Precision
+from orchestrator.spec.faults import unknown
+from orchestrator.spec.fields import (
+    COUNT_MAX,
+    NAME_WORDS,
+    VARIABLE,
+    Amount,
+    Duration,
+    Figure,
+    Flag,
+    Interval,
+    Name,
+    Section,
+    Sha256,
+    Text,
+    Whole,
+)
+from orchestrator.spec.rules import Rules
+
+PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
+MICRO_BATCH_MAX = 65_536
+SEED_MAX = 2**32 - 1  # numpy's; torch takes more
+_PRECISIONS = ", ".join(Precision)
+_VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no digit first"
+_SHELL_WORDS = frozenset({"&&", "||", "|", ">", ">>", "<", ";", "&", "2>", "2>&1"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_CRON_PIECE = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?")
+
+
+def _split(value: Any) -> tuple[str, ...]:
+    """The command as its arguments; every mistake in it is told at once."""
+    if not isinstance(value, str):
+        raise AssertionError
+    try:
+        words = tuple(shlex.split(value))
+    except ValueError as error:
+        raise ValueError(f"cannot be split as a shell would: {str(error).lower()}") from None
+    faults = [fault for word in words for fault in _placeholder_faults(word)]
+    if not words:
+        faults.append("empty; valid: the program and its arguments")
+    elif _ASSIGNMENT.fullmatch(words[0]):
+        faults.append(f"{words[0].split('=')[0]}=… before the program needs a shell; put it under `env`")
+    shell = sorted(_SHELL_WORDS.intersection(words))
+    if shell:
+        faults.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
+    if faults:
+        raise ValueError("; ".join(dict.fromkeys(faults)))
+    return words
+
+
+def _placeholder_faults(word: str) -> list[str]:
+    try:
+        pieces = list(string.Formatter().parse(word))
+    except ValueError as error:
+        return [f"{str(error).lower()}; write {{{{ or }}}} for a brace itself"]
+    faults = []
+    for _, name, form, conversion in pieces:
+        if name is None:
+            continue
+        if name not in PLACEHOLDERS:
+            faults.append(f"{unknown('placeholder', name, PLACEHOLDERS)}; {{{{ and }}}} stand for braces")
+        elif form or conversion:
+            faults.append(f"the placeholder {name!r} takes no format; write {{{name}}}")
+    return faults
+
+
+def _date(value: str) -> str:
+    try:
+        return datetime.date.fromisoformat(value).isoformat()
+    except ValueError:
+        raise ValueError(f"given {value!r}; valid: a date as 2025-10-21") from None
+
+
+def _cron(value: str) -> str:
+    fields = value.split()
+    faults = [] if len(fields) == 5 else [f"{len(fields)} fields given"]
+    for field, (name, low, high) in zip(fields, _CRON_FIELDS, strict=False):
+        for piece in field.split(","):
+            match = _CRON_PIECE.fullmatch(piece)
+            numbers = [int(n) for n in match.groups()[:2] if n] if match else []
+            inside = match and all(low <= n <= high for n in numbers) and numbers == sorted(numbers)
+            if not inside or (match and match[3] and int(match[3]) == 0):
+                faults.append(f"{name} {piece!r} is not {low}–{high}, *, a range or a step")
+    if faults:
+        raise ValueError(f"{'; '.join(faults)}; valid: minute hour day month weekday, as '0 1 * * *'")
+    return value
+
+
+def _rising(value: list[float]) -> list[float]:
+    if value[0] > value[1]:
+        raise ValueError(f"given {value[0]:g} before {value[1]:g}; valid: the lower number first")
+    return value
+
+
+def _distinct(value: list[str]) -> list[str]:
+    twice = sorted({item for item in value if value.count(item) > 1}) if len(value) <= 1000 else []
+    if twice:
+        raise ValueError(f"given twice: {', '.join(twice)}; keep one")
+    return value
+
+
+Command = Annotated[tuple[str, ...], BeforeValidator(_split), WithJsonSchema({"type": "string"})]
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200, description=_VARIABLE_WORDS)]
+Secret: dict[str, JsonValue] = {
+    "writeOnly": True
+}  # JSON Schema's word for it: messages do not repeat the value
+SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
+SecretReference = Annotated[
+    str, Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$", json_schema_extra=Secret)
+]
+_ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "default"]}}
+EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
+Location = Annotated[str, Field(min_length=1, max_length=4096)]
+Date = Annotated[str, AfterValidator(_date)]
+
+
+class ClaimSection(Section):
+    steps_per_second: Annotated[list[Figure], AfterValidator(_rising)] = Field(
+        min_length=2, max_length=2, description="two numbers above zero, low and high, as [10, 25]"
+    )
+    batch: Whole = Field(ge=1, le=COUNT_MAX, description="samples a step, a whole number from 1")
+    on: Text = Field(description="text: the machine the figure is of")
+    source: Text = Field(description="text: who says so")
+    date: Date = Field(description="a date as 2025-10-21")
+
+
+class ProfileSection(Section):
+    micro_batch: Whole = Field(
+        ge=1,
+        le=MICRO_BATCH_MAX,
+        description=f"samples per device and forward pass, a whole number from 1 to {MICRO_BATCH_MAX}",
+    )
+    precision: PrecisionName = Field(description=f"one of {_PRECISIONS}")
+    memory_gb: Figure | None = Field(default=None, description="GB needed per device, above zero")
+    claim: ClaimSection | None = Field(default=None, description="a mapping: somebody's figure for the rate")
+
+
+class PhaseSection(Section):
+    from_: Whole = Field(
+        alias="from", ge=0, le=COUNT_MAX, description="the step from which on it holds, a whole number from 0"
+    )
+    flops_per_step: Figure = Field(description="FLOPs one step costs, above zero")
+
+
+class WorkSection(Section):
+    unit: Literal["steps"] = Field(default="steps", description="steps")
+    total: Whole = Field(
+        ge=1, le=COUNT_MAX, description=f"optimizer steps in all, a whole number from 1 to {COUNT_MAX}"
+    )
+    global_batch: Whole = Field(
+        ge=1, le=COUNT_MAX, description=f"samples per optimizer step, a whole number from 1 to {COUNT_MAX}"
+    )
+    group: Whole = Field(
+        ge=1,
+        le=COUNT_MAX,
+        default=1,
+        description="samples that the loss couples, a whole number from 1 that divides every batch",
+    )
+    parameters: Figure | None = Field(default=None, description="the model's parameters, a number as 80.3e6")
+    flops_per_step: Figure | None = Field(default=None, description="FLOPs of one step, a number as 25.7e12")
+    phases: list[PhaseSection] = Field(
+        default=[], description="a list of {from: step, flops_per_step: FLOPs}"
+    )
+
+
+class InputSection(Section):
+    name: Name
+    from_: Text = Field(alias="from", description="a path, an https:// address, kaggle:… or drive:…")
+    sha256: Sha256 | None = None
+
+
+class NeedsSection(Section):
+    disk_gb: Amount = 0.0
+    memory_gb: Amount = 0.0
+    internet: Flag = False
+
+
+class BestSection(Section):
+    metric: Text = Field(description="text: a metric that the training reports")
+    mode: Literal["max", "min"] = Field(default="max", description="max or min")
+
+
+class KeepSection(Section):
+    last: Whole = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="how many of the newest, a whole number from 1 to 1000",
+    )
+    best: BestSection | None = Field(default=None, description="a mapping as {metric: mrr, mode: max}")
+
+
+class CheckpointSection(Section):
+    interval: Interval = None
+    keep: KeepSection = Field(default_factory=KeepSection, description="a mapping with last and best")
+
+
+class RouteSection(Section):
+    prefer: Literal["fastest", "cheapest"] = Field(default="fastest", description="fastest or cheapest")
+    platforms: list[Name] = Field(default=[], description="a list of platforms of your config")
+    precision: Literal["any", "fp32", "bf16", "fp16"] = Field(
+        default="any", description=f"any, or one of {_PRECISIONS}"
+    )
+    finish_within: Duration = 30 * 86400.0
+    rules: Rules = Field(default=[], description="a list of rules")
+
+
+class RetrySection(Section):
+    without_progress: Whole = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="sessions in a row without a newer checkpoint, a whole number from 1 to 1000",
+    )
+
+
+class ScheduleSection(Section):
+    cron: Annotated[str, AfterValidator(_cron)] = Field(description="text: five fields as '0 1 * * *'")
+    timezone: Text = Field(default="UTC", description="a time zone as Europe/Berlin")
+    mode: Literal["continue", "fresh"] = Field(default="continue", description="continue or fresh")
+    overlap: Literal["skip", "queue"] = Field(default="skip", description="skip or queue")
+
+
+class NotifySection(Section):
+    on: list[Literal["done", "failed", "cancelled", "held"]] = Field(
+        min_length=1, description="a list of done, failed, cancelled, held"
+    )
+    url: SecretReference = Field(
+        description="a reference, env:NAME or file:PATH, as an address that notifies is a secret"
+    )
+
+
+class JobSection(Section):
+    """The whole spec."""
+
+    name: Name = Field(description=f"the job's name: {NAME_WORDS}")
+    command: Command = Field(
+        description="text: the program and its arguments, split as a shell would and run without one; "
+        f"placeholders {' '.join(f'{{{name}}}' for name in PLACEHOLDERS)}"
+    )
+    source: Location | None = Field(
+        default=None,
+        description="the folder of the code, relative to this file; needed unless `image` holds it",
+    )
+    source_allow: list[Text] = Field(
+        default=[],
+        description="a list of files in `source` that look like credentials and go along nevertheless",
+    )
+    image: Location | None = Field(
+        default=None, description="a folder with a Dockerfile, relative to this file, or an image's name"
+    )
+    requirements: Location | None = Field(
+        default=None, description="a requirements file, relative to this file"
+    )
+    seed: Whole = Field(default=0, ge=0, le=SEED_MAX, description=f"a whole number from 0 to {SEED_MAX}")
+    tags: Annotated[list[Name], AfterValidator(_distinct)] = Field(default=[], description="a list of names")
+    inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256}")
+    work: WorkSection = Field(description="a mapping with at least total and global_batch")
+    needs: NeedsSection = Field(
+        default_factory=NeedsSection, description="a mapping of disk_gb, memory_gb, internet"
+    )
+    checkpoint: CheckpointSection = Field(
+        default_factory=CheckpointSection, description="a mapping of interval and keep"
+    )
+    profiles: dict[str, ProfileSection] = Field(
+        min_length=1,
+        json_schema_extra=_ACCELERATORS,
+        description="a mapping of accelerators, or default, to how the job runs on them",
+    )
+    route: RouteSection = Field(default_factory=RouteSection, description="a mapping of wishes where to run")
+    retry: RetrySection = Field(default_factory=RetrySection, description="a mapping with without_progress")
+    env: dict[Variable, EnvValue] = Field(
+        default={}, description="a mapping of environment variables to text"
+    )
+    secrets: Annotated[list[SecretName], AfterValidator(_distinct)] = Field(
+        default=[], description="a list of the names of environment variables, never their values"
+    )
+    schedule: ScheduleSection | None = Field(default=None, description="a mapping with cron and timezone")
+    notify: NotifySection | None = Field(default=None, description="a mapping with on and url")
