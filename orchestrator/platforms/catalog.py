@@ -6,11 +6,10 @@ Imports a platform's code only when one of its type is built. Knows nothing of w
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -40,21 +39,35 @@ class ProcessOptions(BaseModel):
     pass_env: tuple[str, ...] = ()
 
 
+def _process(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
+    from orchestrator.platforms.process import ProcessPlatform
+
+    return ProcessPlatform(name, options, folder, clock)
+
+
+def _simulated_options() -> type:
+    from orchestrator.platforms.simulated import Scenario
+
+    return Scenario
+
+
+def _simulated(name: str, options: Any, folder: Path, clock: Clock) -> Platform:  # noqa: ARG001 - in memory
+    from orchestrator.platforms.simulated import SimulatedPlatform
+
+    return SimulatedPlatform(name, options, clock)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A type of platform: where its class is, and where its options are, both as `module:name`."""
+    """A type of platform: the class of its options, and how one is made; both import it when called."""
 
-    factory: str
-    options: str
+    options: Callable[[], type]
+    make: Callable[[str, Any, Path, Clock], Platform]
 
 
 TYPES: Mapping[str, Entry] = {
-    "process": Entry(
-        "orchestrator.platforms.process:ProcessPlatform", "orchestrator.platforms.catalog:ProcessOptions"
-    ),
-    "simulated": Entry(
-        "orchestrator.platforms.simulated:SimulatedPlatform", "orchestrator.platforms.simulated:Scenario"
-    ),
+    "process": Entry(lambda: ProcessOptions, _process),
+    "simulated": Entry(_simulated_options, _simulated),
 }
 
 
@@ -66,7 +79,7 @@ def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, 
     if type not in TYPES:
         raise InputError(f"platform {name!r}: unknown type {type!r}{_nearest(type, TYPES)}")
     entry = TYPES[type]
-    model = _load(entry.options)
+    model: Any = entry.options()
     known = _option_names(model)
     faults = [f"unknown option {key!r}{_nearest(key, known)}" for key in options if key not in known]
     try:
@@ -75,12 +88,7 @@ def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, 
         faults += [_fault(dict(fault)) for fault in error.errors()]
     if faults:
         raise InputError("\n".join(f"platform {name!r} ({type}): {fault}" for fault in faults))
-    return cast(Platform, _load(entry.factory)(name, checked, folder, clock))
-
-
-def _load(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
+    return entry.make(name, checked, folder, clock)
 
 
 def _option_names(model: Any) -> tuple[str, ...]:

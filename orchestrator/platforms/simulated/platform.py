@@ -73,13 +73,13 @@ class _Session:
 class SimulatedPlatform:
     """A platform as `scenario` says. `history` is the truth, for checkers; `calm()` ends all faults.
 
-    All of it lives in memory, with the object. `folder` is not used; it is here for the catalogue.
+    All of it lives in memory, with the object.
     """
 
-    def __init__(self, name: str, options: Scenario, folder: Path, clock: Clock) -> None:  # noqa: ARG002
+    def __init__(self, name: str, scenario: Scenario, clock: Clock) -> None:
         self._name = name
-        self.scenario = options
-        self.faults = options.faults
+        self.scenario = scenario
+        self.faults = scenario.faults
         self.clock = clock
         self.history = History()
         self._sessions: dict[str, _Session] = {}
@@ -87,7 +87,7 @@ class SimulatedPlatform:
         self._born = self._at = clock.elapsed()
         self._used: dict[int, float] = {}
         self._random = self._generator("calls")
-        f = options.faults
+        f = scenario.faults
         self._outages = self._intervals("outages", f.outages_per_hour, f.outage_seconds)
         self._denials = self._intervals("denials", f.denials_per_hour, f.denial_seconds)
         self._shortages = self._intervals("shortages", f.shortages_per_hour, f.shortage_seconds)
