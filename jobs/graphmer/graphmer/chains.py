@@ -54,7 +54,8 @@ def encode(graph: Graph, *, roots: int, leaves: int, vocabulary: int, held_out: 
     apart = {p.module for p in graph.passages if _share(p.module) < held_out}
     words = _vocabulary((p for p in graph.passages if p.module not in apart), roots, vocabulary)
     ids = {word: i for i, word in enumerate(words)}
-    train, test = [], []
+    train: list[Chain] = []
+    test: list[Chain] = []
     for passage in graph.passages:
         (test if passage.module in apart else train).extend(_chains(passage, ids, roots, leaves))
     known = set(train)

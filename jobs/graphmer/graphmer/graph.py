@@ -217,8 +217,8 @@ class _Reader:
                 self.assignment(target, scope, kind)
                 self.add(scope, "annotated_with", _named(annotation))
             case ast.Assign(targets=targets):
-                for target in targets:
-                    self.assignment(target, scope, kind)
+                for each in targets:
+                    self.assignment(each, scope, kind)
             case ast.Call(func=function):
                 self.add(scope, "calls", _named(function))
 

@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from orchestrator.training import Training
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from graphmer import chains, data, graph
 from graphmer.config import Config
 from graphmer.model import Encoder
+from orchestrator.training import Stateful, Training
 
 REPORT_SECONDS = 1.0
 
@@ -69,7 +71,7 @@ def train(config: Config, schedule: Schedule, training: Training) -> None:
             generator=torch.Generator(),  # its own, so that building it draws nothing from the training's
         )
     )
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     identity = {"corpus": corpus.fingerprint(), "seed": schedule.seed, "global_batch": schedule.global_batch}
     saved = training.restore(parts)
     if saved and saved["identity"] != identity:
@@ -116,8 +118,8 @@ def _corpus(config: Config) -> chains.Corpus:
         raise ValueError(f"{source}: too few modules to train on some and hold out others")
     relations = len({triple.relation for triple in facts.triples})
     print(
-        f"{len(facts.triples):,d} triples of {relations} relations; {len(corpus.train):,d} chains to train on, "
-        f"{len(corpus.held_out):,d} held out; {len(corpus.vocabulary):,d} words",
+        f"{len(facts.triples):,d} triples of {relations} relations; {len(corpus.train):,d} chains to train "
+        f"on, {len(corpus.held_out):,d} held out; {len(corpus.vocabulary):,d} words",
         flush=True,
     )
     return corpus
@@ -194,10 +196,10 @@ def evaluate(
     }
 
 
-def _frequent(corpus: chains.Corpus) -> data.NDArray[data.np.int64]:
+def _frequent(corpus: chains.Corpus) -> NDArray[np.int64]:
     """By relation (0: none), the tail that training saw most often; ties go to the lower word id."""
     counts = Counter((relation, tail) for chain in corpus.train for _, relation, tail in chain.leaves)
-    best = data.np.full(len(graph.RELATIONS) + 1, data.IGNORED - 1, dtype=data.np.int64)
+    best = np.full(len(graph.RELATIONS) + 1, data.IGNORED - 1, dtype=np.int64)
     for (relation, tail), _ in sorted(counts.items(), key=lambda item: (item[1], -item[0][1])):
         if tail != chains.UNKNOWN:
             best[relation + 1] = tail

@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from orchestrator.training import Training
-
 from graphmer import config
+from orchestrator.training import Training
 
 
 def main() -> None:
