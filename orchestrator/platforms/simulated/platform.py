@@ -83,7 +83,7 @@ class SimulatedPlatform:
         self.clock = clock
         self.history = History()
         self._sessions: dict[str, _Session] = {}
-        self._offers = {offer.accelerator: offer for offer in options.offers}
+        self._offers = {offer.accelerator: offer for offer in scenario.offers}
         self._born = self._at = clock.elapsed()
         self._used: dict[int, float] = {}
         self._random = self._generator("calls")
