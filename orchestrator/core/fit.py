@@ -88,7 +88,8 @@ def _lacking(job: Job, profile: Profile, micro_batch: int, offer: Offer, row: Ac
 
 def too_short(session: Terms) -> str:
     """Why a session of these terms brings nothing."""
+    step = f"a step ({span(session.step)})" if session.step else "a step"
     return (
         f"a session of {span(max(0.0, session.budget))} does not fit set-up ({span(session.setup)}), "
-        f"a step ({span(session.step)}) and a save ({span(session.save)})"
+        f"{step} and a save ({span(session.save)})"
     )
