@@ -65,6 +65,12 @@ class Parsed:
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
 
+    @property
+    def also(self) -> dict[str, Path]:
+        """What goes into the bundle beside the source: path in the bundle → file."""
+        inside = self.job.requirements
+        return {inside: self.requirements} if inside is not None and self.requirements is not None else {}
+
 
 def load(path: Path) -> Parsed:
     """Reads a spec's file. Raises SpecError with every fault, InputError where there is no file to read."""

@@ -1,0 +1,342 @@
+"""Freezes a job's source into one archive named by its content, the same bytes for the same files.
+
+Decides what goes along: what git would take, at most 100 MB, nothing that looks like a credential, nothing
+from outside the folder. Must never know specs, runs or where the archive goes from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import gzip
+import hashlib
+import io
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from orchestrator.core.checkpoint import safe_path
+from orchestrator.errors import InputError
+
+BYTES_MAX = 100 * 1000 * 1000
+ENTRIES_MAX = 100_000
+_ALWAYS_OUT = frozenset({".git", "__pycache__"})
+_NAMED = 10
+_READ_ATTEMPTS = 5
+# What was a file when it was found may be a link or a pipe by now: neither is followed nor waited for.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_CREDENTIALS = (
+    "kaggle.json", "access_token", "credentials", "credentials.json", "credentials.yaml", "credentials.yml",
+    "client_secret*.json", "client_secrets.json", "token.json", "token.pickle", "service[_-]account*.json",
+    "application_default_credentials.json", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore",
+    "*.kdbx", "*.ppk", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", ".env",
+    ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", ".pgpass",
+    ".boto", ".s3cfg", ".dockercfg", "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml",
+)  # fmt: skip
+_EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
+_CREDENTIAL = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIALS))
+_PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_SERVICE_ACCOUNT = re.compile(rb'"private_key"\s*:\s*"-----BEGIN')
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One thing that goes along: a file with its size when it was found, or a link with its target."""
+
+    name: str
+    path: Path
+    size: int = 0
+    link: str | None = None
+
+
+class _Faults:
+    """What may not go along, gathered so that the user hears of all of it at once."""
+
+    def __init__(self) -> None:
+        self.credentials: list[str] = []
+        self.others: list[str] = []
+
+    def refuse(self, name: str, why: str) -> None:
+        self.others.append(f"{_plain(name)}: {why}")
+
+    def raise_any(self, place: Path) -> None:
+        told = self.others[:_NAMED]
+        if len(self.others) > _NAMED:
+            told.append(f"and {len(self.others) - _NAMED} more that may not go along")
+        if self.credentials:
+            told.append(
+                f"looks like credentials: {_some(self.credentials)}; put them into .gitignore, or list those "
+                "that are none under `source_allow` in the spec"
+            )
+        if told:
+            raise InputError("\n".join(f"{place}: {line}" for line in told))
+
+
+def freeze(
+    source: Path | None, into: Path, *, allow: Collection[str] = (), also: Mapping[str, Path] | None = None
+) -> str:
+    """Writes `<into>/<sha256>.tar.gz`, durable when this returns, and returns the sha256 of its bytes.
+
+    `source` (None: nothing) goes along as `.gitignore` files say, its own, those below it and those above it
+    up to the repository. `allow` are paths in it that only look like credentials. `also` maps paths in the
+    archive to further files, which go along whatever `.gitignore` says. Changes nothing where the archive is
+    there already. Raises InputError naming everything that may not or cannot go along.
+    """
+    faults = _Faults()
+    entries = {} if source is None else {e.name: e for e in _walk(source, into, faults)}
+    for name, path in (also or {}).items():
+        entries[name] = _Entry(name, path.resolve(), _size(path))
+    place = source or into
+    _check_size(place, list(entries.values()))
+    for name, entry in entries.items():
+        if looks_like_credentials(name) and name not in allow and name not in (also or {}):
+            faults.credentials.append(name)
+        elif not safe_path(name) or not _encodable(name):
+            faults.refuse(name, "a name with backslashes or not in UTF-8 does not survive every platform")
+        elif entry.link is not None and entry.link not in entries and not _is_parent(entry.link, entries):
+            faults.refuse(name, f"a link to {_plain(entry.link)}, which does not go along")
+    faults.raise_any(place)
+    return _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
+
+
+def looks_like_credentials(name: str) -> bool:
+    """Whether a file of this name should rather stay at home."""
+    base = name.rsplit("/", 1)[-1].lower()
+    return base not in _EXAMPLES and _CREDENTIAL.fullmatch(base) is not None
+
+
+# --- What goes along ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Ignore:
+    """One .gitignore file: its patterns, and the path from its folder down to the source (`above`), or from
+    the source down to its folder (`below`); one of the two is empty."""
+
+    spec: GitIgnoreSpec
+    above: str = ""
+    below: str = ""
+
+    def verdict(self, name: str) -> bool | None:
+        """True: out; False: in after all; None: nothing said."""
+        return self.spec.check_file(self.above + name[len(self.below) :]).include
+
+
+def _walk(source: Path, into: Path, faults: _Faults) -> Iterator[_Entry]:
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder; `source` names the folder of the code")
+    root = source.resolve()
+    out = into.resolve()
+    stack: list[tuple[str, Path, tuple[_Ignore, ...]]] = [("", root, _ignores_above(root))]
+    seen = 0
+    while stack:
+        prefix, folder, ignores = stack.pop()
+        ignores = (*ignores, *_ignores_of(folder, below=prefix))
+        for found in _list(folder):
+            seen += 1
+            if seen > ENTRIES_MAX:
+                raise InputError(
+                    f"{source}: more than {ENTRIES_MAX} files; put what is not code into .gitignore"
+                )
+            name = prefix + found.name
+            is_folder = found.is_dir(follow_symlinks=False)
+            if found.name in _ALWAYS_OUT or _ignored(name + "/" * is_folder, ignores):
+                continue
+            path = folder / found.name
+            if not is_folder:
+                yield from _entry(name, path, root, faults)
+            elif path != out:
+                stack.append((name + "/", path, ignores))
+
+
+def _list(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def _ignored(name: str, ignores: tuple[_Ignore, ...]) -> bool:
+    """As git: the file nearest to the path that says anything has the word."""
+    verdicts = (ignore.verdict(name) for ignore in reversed(ignores))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _ignores_above(root: Path) -> tuple[_Ignore, ...]:
+    """Those of the folders above, up to the repository; one that ignores the source itself has no say, as
+    the user has named it nevertheless."""
+    folders = (root, *root.parents)
+    repository = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
+    found: list[_Ignore] = []
+    for folder in reversed(folders[1 : repository + 1]):
+        above_source = root.relative_to(folder).as_posix() + "/"
+        found += [i for i in _ignores_of(folder, above=above_source) if i.verdict("") is not True]
+    return tuple(found)
+
+
+def _ignores_of(folder: Path, *, above: str = "", below: str = "") -> tuple[_Ignore, ...]:
+    path = folder / ".gitignore"
+    try:
+        if not path.is_file():
+            return ()
+        lines = path.read_text("utf-8", "surrogateescape").splitlines()
+        return (_Ignore(GitIgnoreSpec.from_lines(lines), above, below),)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _entry(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry]:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    if stat.S_ISREG(found.st_mode):
+        yield _Entry(name, path, found.st_size)
+    elif stat.S_ISLNK(found.st_mode):
+        yield from _link(name, path, root, faults)
+    else:
+        faults.refuse(name, "a socket, pipe or device; put it into .gitignore")
+
+
+def _link(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry]:
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # a loop raises either, by version
+        faults.refuse(name, "a link that leads nowhere; remove it or put it into .gitignore")
+        return
+    if target == root or not target.is_relative_to(root):
+        faults.refuse(name, f"a link that leaves the folder, to {target}; copy what it points at")
+        return
+    yield _Entry(name, path, link=target.relative_to(root).as_posix())
+
+
+def _is_parent(folder: str, entries: Mapping[str, _Entry]) -> bool:
+    return any(name.startswith(folder + "/") for name in entries)
+
+
+def _size(path: Path) -> int:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: no file")
+    return found.st_size
+
+
+def _check_size(place: Path, entries: list[_Entry]) -> None:
+    total = sum(entry.size for entry in entries)
+    if total <= BYTES_MAX:
+        return
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        top = entry.name.split("/")[0] + ("/" if "/" in entry.name else "")
+        sizes[top] = sizes.get(top, 0) + entry.size
+        sizes[entry.name] = entry.size
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
+    told = ", ".join(f"{_plain(name)} {sizes[name] / 1e6:.1f} MB" for name in largest)
+    raise InputError(
+        f"{place}: {total / 1e6:.1f} MB, the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore and "
+        f"declare it under `inputs`. The largest: {told}"
+    )
+
+
+def _encodable(name: str) -> bool:
+    with contextlib.suppress(UnicodeEncodeError):
+        name.encode()
+        return True
+    return False
+
+
+def _plain(name: str) -> str:
+    return name if name.isprintable() and _encodable(name) else ascii(name)
+
+
+def _some(names: Collection[str]) -> str:
+    shown = ", ".join(_plain(name) for name in sorted(names)[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+# --- The archive ----------------------------------------------------------------------------------------
+
+
+def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[str]) -> str:
+    into.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(prefix=".tmp-", suffix=".tar.gz", dir=into)
+    try:
+        with os.fdopen(handle, "w+b") as stream:
+            _write(place, entries, stream, allow)
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.seek(0)
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        target = into / f"{sha256}.tar.gz"
+        Path(draft).replace(target)
+        folder = os.open(into, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+    return sha256
+
+
+def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow: frozenset[str]) -> None:
+    """Nothing of this machine goes into the bytes: no times, owners, file name, umask or order of folders."""
+    faults = _Faults()
+    with (
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for entry in entries:
+            info = tarfile.TarInfo(entry.name)
+            if entry.link is not None:
+                info.type = tarfile.SYMTYPE
+                info.linkname = os.path.relpath(entry.link, str(Path(entry.name).parent))
+                archive.addfile(info)
+                continue
+            content, mode = _read(entry.path)
+            if entry.name not in allow and _holds_key(content):
+                faults.credentials.append(entry.name)
+            info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    faults.raise_any(place)
+
+
+def _read(path: Path) -> tuple[bytes, int]:
+    """A file's bytes and mode at one moment: read again where it changed meanwhile."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            with os.fdopen(os.open(path, _READ_FLAGS), "rb") as stream:
+                before = os.fstat(stream.fileno())
+                if not stat.S_ISREG(before.st_mode) or before.st_size > BYTES_MAX:
+                    break
+                content = stream.read(BYTES_MAX + 1)
+                after = os.fstat(stream.fileno())
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        if _moment(before) == _moment(after) and len(content) == after.st_size:
+            return content, after.st_mode
+    raise InputError(f"{path}: changes while it is read; submit again when nothing writes to it")
+
+
+def _moment(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _holds_key(content: bytes) -> bool:
+    return _PRIVATE_KEY.match(content[:200]) is not None or (
+        len(content) < 20_000 and _SERVICE_ACCOUNT.search(content) is not None
+    )
