@@ -48,6 +48,10 @@ class NoRoute(InputError):
     """No offer will ever take this job; the message lists each rejection with its reason."""
 
 
+class ControllerRunning(InputError):
+    """Another controller of this database lives; the message says which and how to end it."""
+
+
 class BackendError(OrchestratorError):
     """A platform or store said no, or said nothing.
 

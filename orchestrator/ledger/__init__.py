@@ -1,0 +1,14 @@
+"""The ledger: append-only events per run in SQL, and the record they fold into.
+
+Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
+LedgerReader      every question, for the engine and for people                (reading.py)
+Takeover, Owner   who controls this database                                   (takeover.py)
+"""
+
+from __future__ import annotations
+
+from orchestrator.ledger.ledger import Ledger, Proposal
+from orchestrator.ledger.reading import LedgerReader, RunSummary, Stored
+from orchestrator.ledger.takeover import Owner, Takeover
+
+__all__ = ["Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Stored", "Takeover"]

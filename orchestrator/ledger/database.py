@@ -1,0 +1,187 @@
+"""How a ledger's database is reached: its URL, its transactions, and in words what went wrong with it.
+
+Knows SQLite and PostgreSQL, and none of our tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+
+from orchestrator.errors import (
+    AccessDenied,
+    BackendError,
+    InputError,
+    LedgerConflict,
+    OrchestratorError,
+    Transient,
+)
+
+BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
+CONNECT_SECONDS = 10
+FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+
+class Database:
+    """One database. `path` is its file, None for PostgreSQL; `shown` names it without its password."""
+
+    def __init__(self, url: str) -> None:
+        parsed = _parse(url)
+        self.path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+        self.shown = str(self.path or parsed.set(query={}).render_as_string(hide_password=True))
+        self._engine = self._connect(parsed)
+        self._writer = self._engine.execution_options(writes=True)
+
+    def _connect(self, url: URL) -> Engine:
+        if self.path is not None:
+            self._make_folder(self.path.parent)
+            engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+            event.listen(engine, "connect", _set_up_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        arguments = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
+        try:
+            engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"the ledger {self.shown} needs a driver: pip install 'accelerator-orchestrator[postgresql]'"
+            ) from error
+        event.listen(engine, "connect", _set_up_postgresql)
+        return engine
+
+    def _make_folder(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AccessDenied(
+                f"the ledger's folder {folder} cannot be made ({error.strerror}): "
+                "set ORCHESTRATOR_HOME to a folder you may write to",
+                backend="ledger",
+                operation="open",
+            ) from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def dedicated(self) -> Connection:
+        """A connection outside of pool and transactions; closing it ends the server's session."""
+        with self._explained("connect"):
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()
+            return connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads."""
+        with self._explained("read"), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction: all of it is durable when the block is left, or none of it ever was."""
+        with self._explained("write"), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except exc.IntegrityError as error:
+            raise LedgerConflict(f"the ledger {self.shown} holds this already") from error
+        except exc.DBAPIError as error:
+            original = error.orig
+            if isinstance(original, sqlite3.Error):
+                raise self._explain_sqlite(original, operation) from error
+            raise self._explain_postgresql(original, operation) from error
+
+    def _explain_sqlite(self, error: sqlite3.Error, operation: str) -> OrchestratorError:
+        name = getattr(error, "sqlite_errorname", "")
+        ledger = f"the ledger {self.shown}"
+        where: dict[str, Any] = {"backend": "ledger", "operation": operation}
+        match name.removeprefix("SQLITE_").split("_")[0]:
+            case "NOTADB":
+                return InputError(f"{ledger} is no SQLite database: move that file away, or name another")
+            case "BUSY" | "LOCKED":
+                return Transient(
+                    f"{ledger} was locked by another process for {BUSY_SECONDS} seconds; "
+                    f"`fuser {self.shown}` says by which",
+                    **where,
+                )
+            case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":
+                return AccessDenied(
+                    f"{ledger} cannot be opened for writing ({error}): make its folder writable, "
+                    "or set ORCHESTRATOR_HOME to one that is",
+                    **where,
+                )
+            case "FULL":
+                return BackendError(f"{ledger} did not change: its disk is full; free some space", **where)
+            case "CORRUPT":
+                return BackendError(
+                    f"{ledger} is damaged ({error}): restore a copy, or see what `sqlite3 {self.shown} "
+                    ".recover` saves",
+                    **where,
+                )
+        return BackendError(f"{ledger}: {error} ({name}); is its disk full or failing?", **where)
+
+    def _explain_postgresql(self, error: BaseException | None, operation: str) -> OrchestratorError:
+        state = getattr(error, "sqlstate", None) or ""
+        said = " ".join(str(error).split())
+        message = f"the ledger {self.shown}: {said}"
+        where: dict[str, Any] = {"backend": "ledger", "operation": operation}
+        if state == "3D000" or ("database" in said and "does not exist" in said):
+            return InputError(f"{message}; `createdb` makes it")
+        if state.startswith("28") or any(sign in said for sign in _DENIED):
+            return AccessDenied(f"{message}; check user and password (PGPASSWORD, ~/.pgpass)", **where)
+        if state == "42501":
+            return AccessDenied(f"{message}; the user needs to create and change tables there", **where)
+        if state == "25006":
+            return AccessDenied(f"{message}; name the server that takes writes", **where)
+        if state == "53100":
+            return BackendError(f"{message}; nothing changed; free some space on the server", **where)
+        if state[:2] in _PASSING or not state:
+            return Transient(f"{message}; does the server run?", **where)
+        return BackendError(message, **where)
+
+
+_DENIED = ("authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
+_PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serialization, resources, locks, operator
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError):
+        raise InputError(f"the ledger's URL cannot be read; it should be {FORMS}") from None
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise InputError(f"a ledger cannot live in {parsed.drivername!r}; its URL should be {FORMS}")
+    if not parsed.database or parsed.database.startswith((":", "file:")):
+        raise InputError(f"the ledger must be a file: {FORMS}")
+    try:
+        path = Path(parsed.database).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"the ledger's path {parsed.database!r} cannot be followed: {error}") from error
+    return URL.create("sqlite", database=str(path))
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself; _begin_sqlite does
+    connection.execute("PRAGMA journal_mode = WAL")  # readers do not stop the writer, nor it them
+    connection.execute("PRAGMA synchronous = FULL")  # an intent is on the disk before it is acted on
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _set_up_postgresql(connection: Any, _record: object) -> None:
+    connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+    connection.commit()

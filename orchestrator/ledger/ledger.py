@@ -1,0 +1,255 @@
+"""Every change to the ledger: events appended in one transaction, optimistic on the version, and fenced.
+
+The only writer of a record is the fold (`orchestrator.core.run.apply`); this stores what it gives. Decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from orchestrator.core import wire
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Event, RunRecord, Submitted, Wished, apply
+from orchestrator.core.run import submit as submitted
+from orchestrator.core.speed import Measurement
+from orchestrator.errors import Fenced, InputError, LedgerConflict
+from orchestrator.ledger import takeover
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.migration import migrate
+from orchestrator.ledger.reading import CHUNK, LedgerReader, record_of
+from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
+
+DUE_NOW = 0.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Events to append to the run as it stands in `record`, at least one, and when it is due afterwards.
+
+    `inputs` is what they were decided from, any value `orchestrator.core.wire` can encode.
+    """
+
+    record: RunRecord
+    events: Sequence[Event]
+    due_at: float | None
+    inputs: object | None = None
+
+
+class Ledger(LedgerReader):
+    """The ledger of one database. Safe to use from several threads; several processes may open one."""
+
+    _takeover: takeover.Takeover | None = None
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Opens `sqlite:///PATH` or `postgresql://…`, and creates or upgrades its tables.
+
+        Raises InputError (not a ledger, of a newer version), AccessDenied (not writable, wrong password),
+        Transient (locked, no server), each with the next thing to do.
+        """
+        database = Database(url)
+        try:
+            migrate(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Lets go of the takeover, if this holds it, and of the database."""
+        if self._takeover is not None:
+            self._takeover.release()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Events -----------------------------------------------------------------------------------------
+
+    def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
+        """Records a new run. Raises LedgerConflict where there is one of this name."""
+        record = submitted(event)
+        with self._database.write() as connection:
+            connection.execute(insert(runs), run_row(record, due_at))
+            connection.execute(insert(events), _event_row(event, record.run, record.version, None))
+        return record
+
+    def append(
+        self,
+        record: RunRecord,
+        events: Sequence[Event],
+        *,
+        due_at: float | None,
+        inputs: object | None = None,
+        fence: int | None = None,
+    ) -> RunRecord:
+        """Appends to one run and returns its record afterwards.
+
+        Raises LedgerConflict where somebody appended to it first, Fenced where `fence` is not the number
+        of the current controller (None: this is no controller).
+        """
+        [answer] = self.append_many([Proposal(record, events, due_at, inputs)], fence=fence)
+        if isinstance(answer, LedgerConflict):
+            raise answer
+        return answer
+
+    def append_many(
+        self, proposals: Sequence[Proposal], *, fence: int | None = None
+    ) -> list[RunRecord | LedgerConflict]:
+        """Appends to several runs in one transaction: a record or a conflict for each, in their order.
+
+        A conflict leaves its run as it is and stops no other. Raises Fenced as `append` does.
+        """
+        drafts = [_draft(proposal) for proposal in proposals]
+        assert len({draft.run for draft in drafts}) == len(drafts), "one proposal a run"
+        if not drafts:
+            return []
+        with self._database.write() as connection:
+            _check_fence(connection, fence)
+            versions = _lock_versions(connection, (draft.run for draft in drafts))
+            accepted = [draft for draft in drafts if versions.get(draft.run) == draft.version]
+            _write(connection, accepted)
+        taken = {draft.run for draft in accepted}
+        return [d.after if d.run in taken else _conflict(d, versions.get(d.run)) for d in drafts]
+
+    def wish(self, run: str, event: Wished) -> RunRecord:
+        """Notes what a user wants, whatever else is going on, and makes the run due at once.
+
+        A run with nothing left to do keeps its due time. Raises InputError where there is no such run.
+        """
+        query = select(runs.c.record, runs.c.due_at).where(runs.c.run == run).with_for_update()
+        with self._database.write() as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
+            record = record_of(run, row.record)
+            over = record.phase.final and not record.strays
+            draft = _draft(Proposal(record, (event,), row.due_at if over else DUE_NOW))
+            _write(connection, [draft])
+        return draft.after
+
+    # --- Due times --------------------------------------------------------------------------------------
+
+    def schedule(self, due: Iterable[tuple[RunRecord, float | None]], *, fence: int | None = None) -> None:
+        """Sets when runs are due next, without an event (None: when something else happens).
+
+        A run that somebody appended to since its record was read keeps the due time that gave it.
+        """
+        rows = sorted(
+            ({"of": r.run, "at_version": r.version, "due_at": at} for r, at in due),
+            key=lambda row: str(row["of"]),
+        )
+        if not rows:
+            return
+        unchanged = (runs.c.run == bindparam("of")) & (runs.c.version == bindparam("at_version"))
+        with self._database.write() as connection:
+            _check_fence(connection, fence)
+            connection.execute(update(runs).where(unchanged), rows)
+
+    def wake_queued(self) -> None:
+        """Offers changed: queued runs that were deferred to a time wait for a slot instead, from now on."""
+        deferred = (runs.c.phase == Phase.QUEUED.value) & (runs.c.due_at == runs.c.until)
+        with self._database.write() as connection:
+            connection.execute(update(runs).where(deferred).values(due_at=None))
+
+    # --- Control and rates ------------------------------------------------------------------------------
+
+    def take_over(self, name: str, *, now: float) -> takeover.Takeover:
+        """Makes this process the one controller of the database, until released or dead.
+
+        `name` is shown to people. Raises ControllerRunning where one lives.
+        """
+        self._takeover = takeover.take_over(self._database, name, now)
+        self._measured.clear()  # what an earlier controller has learned since
+        return self._takeover
+
+    def add_measurement(self, job_key: str, measurement: Measurement) -> None:
+        """Remembers a rate that a job was seen to reach."""
+        row = {"job_key": job_key, "at": measurement.at, "body": wire.encode(measurement).decode()}
+        with self._database.write() as connection:
+            connection.execute(insert(measurements), row)
+        self._measured.pop(job_key, None)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A proposal applied and encoded: all that can be done before the transaction begins."""
+
+    run: str
+    version: int
+    after: RunRecord
+    row: dict[str, Any]
+    event_rows: list[dict[str, Any]]
+
+
+def _draft(proposal: Proposal) -> _Draft:
+    record = proposal.record
+    assert proposal.events, "nothing to append; `schedule` changes a due time"
+    rows = []
+    inputs = proposal.inputs
+    for event in proposal.events:
+        record = apply(record, event)
+        rows.append(_event_row(event, record.run, record.version, inputs))
+        inputs = None
+    row = run_row(record, proposal.due_at)
+    return _Draft(record.run, proposal.record.version, record, row, rows)
+
+
+def _event_row(event: Event, run: str, seq: int, inputs: object | None) -> dict[str, Any]:
+    return {
+        "run": run,
+        "seq": seq,
+        "at": event.at,
+        "kind": event.kind.value,
+        "body": wire.encode(event).decode(),
+        "inputs": None if inputs is None else _explanation(inputs),
+    }
+
+
+def _explanation(inputs: object) -> str:
+    """Unlike an event, what only explains one may hold numbers that are not finite."""
+    return json.dumps(wire.to_json(inputs), separators=(",", ":"))
+
+
+def _check_fence(connection: Connection, fence: int | None) -> None:
+    """The row stays locked until the commit, so that a takeover waits for it and then refuses the next."""
+    if fence is None:
+        return
+    row = controller.c.number == CONTROLLER_ROW
+    current = connection.execute(
+        select(controller.c.fence).where(row).with_for_update(read=True)
+    ).scalar_one()
+    if current != fence:
+        raise Fenced(f"another controller has taken over (it is number {current}, this one was {fence})")
+
+
+def _lock_versions(connection: Connection, names: Iterable[str]) -> dict[str, int]:
+    """The versions of these runs, which nobody else can change before the commit."""
+    ordered = sorted(names)
+    versions: dict[str, int] = {}
+    for start in range(0, len(ordered), CHUNK):
+        chunk = ordered[start : start + CHUNK]
+        query = select(runs.c.run, runs.c.version).where(runs.c.run.in_(chunk)).order_by(runs.c.run)
+        versions |= {row.run: row.version for row in connection.execute(query.with_for_update())}
+    return versions
+
+
+def _write(connection: Connection, drafts: Sequence[_Draft]) -> None:
+    if drafts:
+        rows = [{"of" if name == "run" else name: v for name, v in draft.row.items()} for draft in drafts]
+        connection.execute(update(runs).where(runs.c.run == bindparam("of")), rows)
+        connection.execute(insert(events), [row for draft in drafts for row in draft.event_rows])
+
+
+def _conflict(draft: _Draft, version: int | None) -> LedgerConflict:
+    found = "is not in the ledger" if version is None else f"is at version {version}"
+    return LedgerConflict(f"{draft.run} {found}; this was decided at version {draft.version}")

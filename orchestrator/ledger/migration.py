@@ -1,0 +1,72 @@
+"""Brings a database to the tables this version knows, once, whoever opens it first.
+
+Alembic is imported only where there is something to do: a listing must start fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, column, inspect, select, table, text
+
+from orchestrator.errors import InputError
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
+
+SCRIPTS = Path(__file__).parent.parent / "migrations"
+_LOCK = 0x6F72636865  # any number nobody else uses
+
+
+def migrate(database: Database) -> None:
+    """Creates or upgrades the tables, in one transaction and under a lock; does nothing where they are new.
+
+    Raises InputError where the database is of a newer version, or holds tables of these names already.
+    """
+    with database.read() as connection:
+        if _revision(connection) == REVISION:
+            return
+    with database.write() as connection:
+        if database.path is None:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        found = _revision(connection)
+        if found == REVISION:
+            return
+        _check(found, connection, database.shown)
+        _upgrade(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    """The version the tables are of; None where there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(
+        select(column("version_num")).select_from(table(VERSION_TABLE))
+    ).scalar()
+    return found
+
+
+def _check(found: str | None, connection: Connection, shown: str) -> None:
+    if found is not None:
+        ours = {script.name.split("_")[0] for script in (SCRIPTS / "versions").glob("[0-9]*.py")}
+        if found not in ours:
+            raise InputError(
+                f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
+                f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
+            )
+        return
+    taken = sorted(set(metadata.tables) & set(inspect(connection).get_table_names()))
+    if taken:
+        raise InputError(
+            f"{shown} belongs to something else: it has tables called {', '.join(taken)}; "
+            "name another database"
+        )
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

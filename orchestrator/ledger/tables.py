@@ -1,0 +1,119 @@
+"""The tables as they are now, and how a record becomes a row.
+
+`orchestrator/migrations` holds how they came to be; a test keeps the two alike. Columns beside `record` and
+`body` repeat what is in them, for queries; nothing is read back from them into a record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+
+from orchestrator.core import wire
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.run import RunRecord
+
+REVISION = "0001"  # the newest script in orchestrator/migrations/versions
+VERSION_TABLE = "orchestrator_version"
+
+metadata = MetaData()
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("due_at", Double),
+    Column("live", Boolean, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("platform", Text),
+    Column("accelerator", Text),
+    Column("session", Text),
+    Column("reason", Text, nullable=False),
+    Column("until", Double),
+    Column("steps_total", BigInteger, nullable=False),
+    Column("accepted_step", BigInteger),
+    Column("ended_at", Double),
+    Column("record", Text, nullable=False),
+)
+Index("runs_due", runs.c.due_at)
+Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
+Index("runs_submitted", runs.c.submitted_at, runs.c.run)
+Index("runs_name", runs.c.name, runs.c.submitted_at)
+Index("runs_live", runs.c.run, sqlite_where=runs.c.live, postgresql_where=runs.c.live)
+
+events = Table(
+    "events",
+    metadata,
+    Column("run", Text, ForeignKey("runs.run"), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("inputs", Text),
+)
+
+measurements = Table(
+    "measurements",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("job_key", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+Index("measurements_job", measurements.c.job_key, measurements.c.at)
+
+controller = Table(
+    "controller",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("since", Double, nullable=False),
+)
+CONTROLLER_ROW = 1
+
+
+def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
+    """The row of `runs` that stands for a record."""
+    order = record.session.order if record.session is not None else None
+    accepted = newest(record.accepted)
+    return {
+        "run": record.run,
+        "name": _printable(record.job.name),
+        "phase": record.phase.value,
+        "version": record.version,
+        "due_at": due_at,
+        "live": order is not None or bool(record.strays),
+        "submitted_at": record.submitted_at,
+        "platform": order.platform if order else None,
+        "accelerator": order.accelerator if order else None,
+        "session": order.session if order else None,
+        "reason": _printable(record.reason),
+        "until": record.until,
+        "steps_total": record.job.work.total,
+        "accepted_step": accepted.ref.step if accepted else None,
+        "ended_at": record.ended_at,
+        "record": wire.encode(record).decode(),
+    }
+
+
+def _printable(text: str) -> str:
+    """What a platform or a log said may hold what no database column takes: NUL, halves of surrogates."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

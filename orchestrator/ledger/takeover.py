@@ -1,0 +1,195 @@
+"""Who controls a database: one process, for as long as it lives, and never by the clock.
+
+The lock is the kernel's (SQLite: flock beside the file) or the server's (PostgreSQL: an advisory lock of one
+connection); both let go when the process dies, and neither when a laptop sleeps. The fence number, one more
+with every takeover, refuses what an earlier controller still writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from orchestrator.errors import AccessDenied, ControllerRunning
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.tables import CONTROLLER_ROW, controller
+
+_LOCK = 0x6F726368  # with the schema's hash: several ledgers may share a PostgreSQL database
+_KEYS = {"key": _LOCK}
+_ATTEMPTS = 20
+_ATTEMPT_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who runs: `name` is what it called itself, `pid` is of `host`, `since` in unix seconds."""
+
+    name: str
+    pid: int
+    host: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid} on {self.host})"
+
+
+class Takeover:
+    """Control of a database until `release`, or until this process dies. `fence` goes with every write."""
+
+    def __init__(self, fence: int, release: Callable[[], None]) -> None:
+        self.fence = fence
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Lets go; the next controller may start at once. Again: does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Takeover:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def take_over(database: Database, name: str, now: float) -> Takeover:
+    """Makes this process the controller. Raises ControllerRunning, naming it, where one lives."""
+    release = _lock_file(database.path) if database.path is not None else _lock_server(database)
+    if release is None:
+        raise ControllerRunning(
+            f"a controller of {database.shown} runs already: {_row_owner(database)}; "
+            "`orchestrator down` ends it"
+        )
+    try:
+        return Takeover(_raise_fence(database, name, now), release)
+    except BaseException:
+        release()
+        raise
+
+
+def owner(database: Database) -> Owner | None:
+    """Who controls the database now; None where nobody does."""
+    locked = _file_locked(database.path) if database.path is not None else _server_locked(database)
+    return _row_owner(database) if locked else None
+
+
+def _raise_fence(database: Database, name: str, now: float) -> int:
+    row = controller.c.number == CONTROLLER_ROW
+    values = {"owner": name, "pid": os.getpid(), "host": socket.gethostname(), "since": now}
+    with database.write() as connection:
+        connection.execute(update(controller).where(row).values(fence=controller.c.fence + 1, **values))
+        return int(connection.execute(select(controller.c.fence).where(row)).scalar_one())
+
+
+def _row_owner(database: Database) -> Owner:
+    c = controller.c
+    with database.read() as connection:
+        found = connection.execute(
+            select(c.owner, c.pid, c.host, c.since).where(c.number == CONTROLLER_ROW)
+        ).one()
+    return Owner(found.owner, found.pid, found.host, found.since)
+
+
+def _attempts() -> Iterator[None]:
+    """Somebody who only asks for the owner, or was just killed, holds the lock for a moment more."""
+    for _ in range(_ATTEMPTS):
+        yield
+        threading.Event().wait(_ATTEMPT_SECONDS)
+
+
+# --- SQLite: flock on a file beside the database ---------------------------------------------------------
+
+
+def _lock_path(database: Path) -> Path:
+    return database.with_name(database.name + ".lock")
+
+
+def _lock_file(database: Path) -> Callable[[], None] | None:
+    path = _lock_path(database)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise AccessDenied(
+            f"{path} cannot be opened for writing ({error.strerror}): make its folder writable, or set "
+            "ORCHESTRATOR_HOME to one that is",
+            backend="ledger",
+            operation="take over",
+        ) from error
+    for _ in _attempts():
+        if _flock(descriptor, fcntl.LOCK_EX):
+            return lambda: os.close(descriptor)  # the file stays: to remove it would split the lock
+    os.close(descriptor)
+    return None
+
+
+def _file_locked(database: Path) -> bool:
+    try:
+        descriptor = os.open(_lock_path(database), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _flock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# --- PostgreSQL: an advisory lock of one connection ------------------------------------------------------
+
+
+def _lock_server(database: Database) -> Callable[[], None] | None:
+    connection = database.dedicated()
+    try:
+        _notice_dead_hosts(connection)
+        for _ in _attempts():
+            if connection.execute(text(_TRY_LOCK), _KEYS).scalar():
+                return partial(_unlock_server, connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+def _unlock_server(connection: Connection) -> None:
+    with suppress(DBAPIError), connection:  # a connection that broke has let go already
+        connection.execute(text("SELECT pg_advisory_unlock_all()"))
+
+
+def _notice_dead_hosts(connection: Connection) -> None:
+    """A controller whose machine lost its power must not hold the lock for the two hours TCP would."""
+    for setting in ("tcp_keepalives_idle = 60", "tcp_keepalives_interval = 15", "tcp_keepalives_count = 4"):
+        connection.execute(text(f"SET {setting}"))
+
+
+def _server_locked(database: Database) -> bool:
+    with database.read() as connection:
+        return bool(connection.execute(text(_IS_LOCKED), _KEYS).scalar())
+
+
+_SCHEMA = "(hashtext(current_schema()) & 2147483647)"
+_TRY_LOCK = f"SELECT pg_try_advisory_lock(:key, {_SCHEMA})"
+_IS_LOCKED = f"""
+    SELECT EXISTS (
+        SELECT FROM pg_locks
+        WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = :key AND objid = {_SCHEMA}
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""

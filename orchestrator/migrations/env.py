@@ -1,0 +1,18 @@
+"""Alembic's way in: runs the scripts in `versions` on the connection the ledger hands over.
+
+The ledger has begun a transaction and holds the lock; nothing is committed here.
+"""
+
+from __future__ import annotations
+
+from alembic import context
+
+from orchestrator.ledger.tables import VERSION_TABLE, metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    transactional_ddl=True,
+)
+context.run_migrations()

@@ -1,0 +1,108 @@
+"""A private PostgreSQL server for tests and benchmarks: a unix socket in a folder of its own, no TCP.
+
+initdb refuses root, so root starts it as nobody (facts/engines.md §4). It dies with whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+INSTALL = "apt-get install -y --no-install-recommends postgresql"
+MISSING = f"PostgreSQL is not installed: {INSTALL}"
+_START_SECONDS = 60.0
+_SETTINGS = ("listen_addresses=", "max_connections=50", "shared_buffers=32MB", "log_min_messages=fatal")
+
+
+@dataclass(frozen=True)
+class Server:
+    folder: Path
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://orchestrator@/postgres?host={quote(str(self.folder))}"
+
+    @property
+    def dsn(self) -> str:
+        return f"host={self.folder} user=orchestrator dbname=postgres"
+
+    def new_schema(self, name: str) -> str:
+        """The URL of an empty schema: as good as a database of its own, and made at once."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f'CREATE SCHEMA "{name}"'.encode())
+        return f"{self.url}&options={quote(f'-csearch_path={name}')}"
+
+
+def binaries() -> Path | None:
+    """The folder with initdb and postgres, or None where PostgreSQL is not installed."""
+    folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
+    if pg_config := shutil.which("pg_config"):
+        found = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
+        folders.insert(0, Path(found.stdout.strip()))
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((f for f in folders if (f / "initdb").exists() and (f / "postgres").exists()), None)
+
+
+@contextmanager
+def running(*, durable: bool = False) -> Iterator[Server]:
+    """A fresh server; `durable` makes it sync its commits, as benchmarks need and tests do not."""
+    found = binaries()
+    assert found is not None, MISSING
+    folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir="/tmp"))  # a socket's path must be short
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+        data = folder / "data"
+        initdb = [found / "initdb", "-D", data, "-U", "orchestrator", "--auth=trust", "--no-sync"]
+        _run([*_as_nobody(), *map(str, initdb), "--locale=C", "--encoding=UTF8"], folder)
+        settings = [*_SETTINGS, f"unix_socket_directories={folder}", f"fsync={'on' if durable else 'off'}"]
+        options = [word for setting in settings for word in ("-c", setting)]
+        command = [*_as_nobody(), "--pdeathsig", "KILL", str(found / "postgres"), "-D", str(data), *options]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        try:
+            server = Server(folder, process.pid)
+            _wait_ready(server, process)
+            yield server
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(_START_SECONDS)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_nobody() -> list[str]:
+    if os.geteuid() != 0:
+        return ["setpriv"]
+    return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+
+
+def _wait_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        assert process.poll() is None, (server.folder / "log").read_text()
+        try:
+            psycopg.connect(server.dsn).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline, (server.folder / "log").read_text()
+            threading.Event().wait(0.02)
+        else:
+            return
