@@ -1,0 +1,78 @@
+"""What the documents say is so: generated pages are current, quoted code is the code, links lead on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lifecycle import Kind, Phase
+from scripts import generate_docs
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("name", generate_docs.pages())
+def test_a_generated_page_is_current(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == generate_docs.pages()[name], "out of date: run `make docs`"
+
+
+def test_the_lifecycle_page_shows_every_phase_and_event() -> None:
+    page = generate_docs.lifecycle_page()
+    assert [word.value for word in (*Phase, *Kind) if word.value not in page] == []
+
+
+def test_the_contract_quotes_its_example_as_it_is() -> None:
+    text = (ROOT / "docs" / "training-contract.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert quoted == [(ROOT / "docs" / "examples" / "plain_pytorch.py").read_text(encoding="utf-8")]
+
+
+def test_the_contract_names_every_variable_that_a_command_is_given() -> None:
+    text = (ROOT / "docs" / "training-contract.md").read_text(encoding="utf-8")
+    source = (ROOT / "orchestrator" / "agent" / "leader.py").read_text(encoding="utf-8")
+    given = set(re.findall(r'"(ORCHESTRATOR_[A-Z_]+)"', source))
+    assert given
+    assert [name for name in sorted(given) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_link_leads_to_a_file(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("record", DECISIONS, ids=relative)
+def test_a_decision_record_is_numbered_short_and_complete(record: Path) -> None:
+    text = record.read_text(encoding="utf-8")
+    assert text.startswith(f"# {record.name[:3]}. ")
+    headings = re.findall(r"^(?:## |\*\*)(\w+)", text, re.MULTILINE)
+    assert {"Context", "Choice", "Rejected"} <= set(headings)
+    assert text.count("\n") <= 60
+    numbers = [path.name[:3] for path in DECISIONS]
+    assert numbers == [f"{index:03}" for index in range(1, len(numbers) + 1)]
+
+
+def test_every_make_command_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for document in DOCUMENTS:
+        named = re.findall(
+            r"(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z]+)", document.read_text(encoding="utf-8"), re.M
+        )
+        assert set(named) <= targets, document
+
+
+def test_every_fragment_says_what_kind_of_change_it_is() -> None:
+    fragments = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+    valid = re.compile(r"[a-z0-9-]+\.(added|changed|fixed|removed)\.md")
+    assert [name for name in fragments if not valid.fullmatch(name)] == []
