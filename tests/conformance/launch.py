@@ -1,0 +1,47 @@
+"""Launches one order of a process platform, perhaps dying on the way: `launch.py FOLDER ORDER LINE`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from orchestrator.clock import SystemClock
+from orchestrator.core import wire
+from orchestrator.core.session import Order
+from orchestrator.platforms import process, session_folder
+from orchestrator.platforms.catalog import build
+
+PLATFORM_CODE = (process.__file__, session_folder.__file__)
+
+
+class DeathAtLine:
+    """Traces the platform's code and ends this process with SIGKILL where its n-th line would begin."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in PLATFORM_CODE:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self
+
+
+def main(folder: str, order_file: str, line: str) -> None:
+    order = wire.decode(Order, Path(order_file).read_bytes())
+    options = {"accelerator": order.accelerator}
+    platform = build(order.platform, "process", options, folder=Path(folder), clock=SystemClock())
+    if int(line):
+        sys.settrace(DeathAtLine(int(line)))
+    platform.launch(order)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,176 @@
+"""The platform suites over every platform of the catalogue."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from orchestrator.agent import archive
+from orchestrator.clock import SystemClock
+from orchestrator.core import wire
+from orchestrator.core.job import Keep, Precision
+from orchestrator.core.offer import Uplink
+from orchestrator.core.session import Order, Sighting, StopReply
+from orchestrator.platforms import catalog
+from orchestrator.platforms.platform import Materials, Platform
+from orchestrator.platforms.simulated import Scenario, SimulatedOffer, SimulatedPlatform, expected_state
+from tests.conformance import train
+from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
+from tests.simulation.clock import VirtualClock
+
+PATIENCE_SECONDS = 60.0
+LAUNCH = Path(__file__).with_name("launch.py")
+REPOSITORY = Path(__file__).parents[2]
+
+
+def any_order(session: str, total: int, generation: int, **changes: object) -> Order:
+    values: dict[str, object] = {
+        "run": "a",
+        "session": session,
+        "generation": generation,
+        "platform": "here",
+        "accelerator": "cpu",
+        "devices": 1,
+        "command": ("true",),
+        "bundle": "0" * 64,
+        "global_batch": 8,
+        "micro_batch": 8,
+        "precision": Precision.FP32,
+        "steps_total": total,
+        "seed": 7,
+        "keep": Keep(last=50),
+    }
+    return Order(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("agent") / "agent.pyz"
+    archive.build(path)
+    return path
+
+
+class ProcessRig(SurvivingRig):
+    budget_seconds = 5.0
+
+    def __init__(self, folder: Path, agent: Path) -> None:
+        self.folder = folder
+        self.agent = agent
+        self.bundle = folder / "bundle.tar.gz"
+        with tarfile.open(self.bundle, "w:gz") as file:
+            file.add(train.__file__, "train.py")
+        self.launched: list[str] = []
+        self.platform = self.another_controller()
+
+    def another_controller(self) -> Platform:
+        options = {"accelerator": "cpu", "setup_seconds": 1.0}
+        return catalog.build("here", "process", options, folder=self.folder / "sessions", clock=SystemClock())
+
+    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        self.launched.append(session)
+        given: dict[str, object] = {
+            "command": ("python", "train.py", str(total), "0.01", "3"),
+            "bundle": hashlib.sha256(self.bundle.read_bytes()).hexdigest(),
+            "env": (("TRACE", str(self.trace(session))),),
+            "threads": 1,
+        }
+        return any_order(session, total, generation, **(given | changes))
+
+    def trace(self, session: str) -> Path:
+        return self.folder / f"{session}.trace"
+
+    def materials(self, resume: Path | None = None) -> Materials:
+        return Materials(self.bundle, self.agent, resume=resume)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, "waited too long"
+            Event().wait(0.02)
+
+    def corrupt(self, session: str) -> str:
+        outbox = self.folder / "sessions" / session / "outbox"
+        newest = max(entry.name for entry in (outbox / "checkpoints").iterdir())
+        state = hashlib.sha256(train.uninterrupted(int(newest.split("-")[0]))).hexdigest()
+        (outbox / "blobs" / state).chmod(0o644)
+        (outbox / "blobs" / state).write_bytes(b"altered")
+        return newest
+
+    def trainings(self, session: str) -> int:
+        trace = self.trace(session)
+        return len(trace.read_text().splitlines()) if trace.exists() else 0
+
+    def expected(self, order: Order, step: int) -> bytes:  # noqa: ARG002
+        return train.uninterrupted(step)
+
+    def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
+        file = self.folder / f"{order.session}.order"
+        file.write_bytes(wire.encode(order))
+        code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]; import runpy; sys.argv = sys.argv[1:]; "
+        code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        place = str(self.folder / "sessions")
+        return [sys.executable, "-c", code, str(LAUNCH), place, str(file), str(die_at_line)]
+
+    def close(self) -> None:
+        """Ends what a test left running."""
+        for session in self.launched:
+            if self.see(session).sighting in (Sighting.RUNNING, Sighting.PENDING):
+                self.until(lambda session=session: self.platform.stop(session) is StopReply.ENDED)  # type: ignore[misc]
+
+
+class SimulatedRig(Rig):
+    budget_seconds = 30.0
+
+    def __init__(self, folder: Path, scenario: Scenario) -> None:
+        self.folder = folder
+        self.clock = VirtualClock()
+        self.simulated = SimulatedPlatform("here", scenario, self.clock)
+        self.platform = self.simulated
+
+    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        return any_order(session, total, generation, **({"interval_seconds": 5.0} | changes))
+
+    def materials(self, resume: Path | None = None) -> Materials:
+        return Materials(self.folder / "bundle.tar.gz", self.folder / "agent.pyz", resume=resume)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(3600):
+            if condition():
+                return
+            self.clock.advance(1.0)
+        pytest.fail("waited for an hour")
+
+    def corrupt(self, session: str) -> str:
+        return self.simulated.corrupt(session)
+
+    def until_saved(self, session: str) -> None:
+        lives = self.simulated.history.lifetimes
+        self.until(lambda: bool(self.see(session) and any(x.written for x in lives if x.session == session)))
+
+    def trainings(self, session: str) -> int:
+        return sum(life.session == session for life in self.simulated.history.lifetimes)
+
+    def expected(self, order: Order, step: int) -> bytes:
+        return expected_state(order, step)
+
+
+class TestProcess(PlatformSuite, SurvivingSuite):
+    @pytest.fixture
+    def rig(self, tmp_path: Path, agent: Path) -> Iterator[ProcessRig]:
+        rig = ProcessRig(tmp_path, agent)
+        yield rig
+        rig.close()
+
+
+class TestSimulated(PlatformSuite):
+    @pytest.fixture(params=[Uplink.SHARED, Uplink.NONE])
+    def rig(self, request: pytest.FixtureRequest, tmp_path: Path) -> SimulatedRig:
+        offers = (SimulatedOffer("cpu", slots=3),)
+        return SimulatedRig(tmp_path, Scenario(seed=5, offers=offers, uplink=request.param, save_seconds=1.0))
