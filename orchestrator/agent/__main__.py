@@ -1,0 +1,40 @@
+"""`python agent.pyz FOLDER`: lives one session. Decides only which of its two programs this start is."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = "usage: python agent.pyz FOLDER [--settings JSON]\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Exit codes: 0 a result was written, 1 it could not be, 2 wrong usage, 4 the session is another's."""
+    match arguments:
+        case ["--exec", parent, memory, *command] if command:  # imports nothing else: it starts every time
+            from orchestrator.agent import stage
+
+            return stage.run(int(parent), None if memory == "-" else int(memory), command)
+        case [folder] | [folder, "--settings", _] if not folder.startswith("-"):
+            return _live(folder, arguments[2] if len(arguments) == 3 else "{}")
+    sys.stderr.write(USAGE)
+    return 2
+
+
+def _live(folder: str, text: str) -> int:
+    from pathlib import Path
+
+    from orchestrator.agent import session
+    from orchestrator.agent.folder import Folder
+    from orchestrator.agent.settings import Settings
+    from orchestrator.core import wire
+
+    try:
+        settings = wire.decode(Settings, text.encode())
+    except ValueError as error:
+        sys.stderr.write(f"{USAGE}{error}\n")
+        return 2
+    return session.live(Folder(Path(folder).absolute()), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""How the session ended, by what to do next (DESIGN.md decision 10). Pure.
+
+Reads the exit code, what the agent had asked for, the checkpoints and the log's end; never a file.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.core.session import Outcome
+
+EXIT_SAVED = 75
+_OUT_OF_MEMORY = re.compile(
+    r"""^\s*(?:[\w.]+\.)?(?:OutOfMemoryError|MemoryError|_ArrayMemoryError)\b
+    | CUDA[ ](?:error:[ ])?out[ ]of[ ]memory
+    | CUBLAS_STATUS_ALLOC_FAILED
+    | DefaultCPUAllocator:.*(?:can't[ ]allocate|not[ ]enough)[ ]memory
+    | std::bad_alloc
+    | RESOURCE_EXHAUSTED:.*(?:memory|allocat)
+    | Cannot[ ]allocate[ ]memory
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_KILLED = re.compile(r"killed by signal: Killed|SIGKILL|^Killed$", re.MULTILINE)
+
+
+class Stop(StrEnum):
+    """Why the agent asked the command to save and leave."""
+
+    DEADLINE = "the session's deadline"
+    REQUEST = "a request to stop"
+    STALL = "a stall"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """All that is known when the command is gone. `exit_code` of a signal is negative; `killed`: by the
+    agent. `committed` is the newest checkpoint's step of this session, `reached` the last step reported;
+    `oom_kills` how many processes the kernel killed for memory meanwhile; `unpublished` why a saved
+    checkpoint could not be committed."""
+
+    exit_code: int
+    stop: Stop | None
+    killed: bool
+    committed: int | None
+    reached: int | None
+    resume_step: int | None
+    steps_total: int
+    tail: str
+    oom_kills: int = 0
+    unpublished: str = ""
+
+    @property
+    def newer(self) -> bool:
+        """Whether this session brought a newer checkpoint than it began with."""
+        return self.committed is not None and self.committed > (self.resume_step or 0)
+
+    @property
+    def newest(self) -> int | None:
+        return self.resume_step if self.committed is None else self.committed
+
+
+def classify(ending: Ending) -> tuple[Outcome, str]:
+    """The outcome and its reason in words."""
+    if ending.exit_code == 0:
+        return _exited_well(ending)
+    if ending.stop is Stop.STALL:
+        return Outcome.STALLED, f"no step for too long; {_kept(ending)}"
+    if ending.exit_code == EXIT_SAVED:
+        return _saved(ending)
+    if _out_of_memory(ending):
+        return Outcome.OUT_OF_MEMORY, f"out of memory ({_cause(ending)}); {_kept(ending)}"
+    if ending.stop is not None and (ending.killed or ending.exit_code == -signal.SIGTERM):
+        return _did_not_save(ending, ending.stop)
+    return Outcome.CRASHED, _cause(ending)
+
+
+def _exited_well(ending: Ending) -> tuple[Outcome, str]:
+    newest, reached = ending.newest, ending.reached
+    if newest is None or (ending.committed is None and newest < ending.steps_total):
+        reason = "exited 0 without a final checkpoint"
+    elif ending.stop is not None and newest < ending.steps_total and ending.newer:
+        # a script that knows SIGTERM but not 75: it was asked to leave and is not done
+        return Outcome.STOPPED, f"saved step {newest} and left for {ending.stop}, with exit code 0"
+    elif newest < ending.steps_total and reached is not None and newest < reached:
+        reason = f"exited 0 at step {reached}, but its last checkpoint is of step {newest}"
+    else:
+        return Outcome.COMPLETED, f"completed at step {newest}"
+    return Outcome.CRASHED, f"{reason}{_unpublished(ending)}"
+
+
+def _saved(ending: Ending) -> tuple[Outcome, str]:
+    if ending.newer:
+        why = f"for {ending.stop}" if ending.stop is not None else "by itself"
+        return Outcome.STOPPED, f"saved step {ending.committed} and left {why}{_unpublished(ending)}"
+    return Outcome.CRASHED, f"exited 75 (saved) without a newer checkpoint{_unpublished(ending)}"
+
+
+def _did_not_save(ending: Ending, stop: Stop) -> tuple[Outcome, str]:
+    how = "was killed after its grace" if ending.killed else "ended without saving"
+    message = f"asked to leave for {stop}, the command {how}; {_kept(ending)}{_unpublished(ending)}"
+    if ending.newer or (stop is Stop.REQUEST and not ending.killed):
+        return Outcome.STOPPED, message
+    return Outcome.CRASHED, message
+
+
+def _out_of_memory(ending: Ending) -> bool:
+    if ending.killed:
+        return False
+    if _OUT_OF_MEMORY.search(ending.tail):
+        return True
+    died = ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) or _KILLED.search(ending.tail)
+    return ending.oom_kills > 0 and bool(died)
+
+
+def _kept(ending: Ending) -> str:
+    if ending.committed is not None:
+        return f"newest checkpoint: step {ending.committed}"
+    return "no newer checkpoint" if ending.resume_step is not None else "no checkpoint"
+
+
+def _unpublished(ending: Ending) -> str:
+    return f" ({ending.unpublished})" if ending.unpublished else ""
+
+
+def _cause(ending: Ending) -> str:
+    """The exit code or signal, and the last line the command said: mostly the exception."""
+    code = ending.exit_code
+    how = f"exit code {code}"
+    if code < 0:
+        try:
+            how = f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"killed by signal {-code}"
+    last = next((line.strip() for line in reversed(ending.tail.splitlines()) if line.strip()), "")
+    return f"{how}: {last[:300]}" if last else how

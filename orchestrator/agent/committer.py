@@ -1,0 +1,109 @@
+"""Commits saved checkpoints beside the training, one after the other, in a thread of its own.
+
+Decides what becomes of a save that could not be committed: it is tried again until a newer one is there,
+which supersedes it. Says what happened as news; touches no status.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.agent.outbox import Outbox, Unfit, remove, step_of
+from orchestrator.clock import Clock
+from orchestrator.core.checkpoint import Manifest
+
+
+@dataclass(frozen=True)
+class Committed:
+    manifest: Manifest
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NotCommitted:
+    """`again`: it is still there and will be tried again."""
+
+    step: int
+    reason: str
+    again: bool
+
+
+class Committer(threading.Thread):
+    """`news` is emptied by its one reader; `bug` is what ended the thread before it was told to finish."""
+
+    def __init__(self, outbox: Outbox, clock: Clock, retry_seconds: float) -> None:
+        super().__init__(name="committer", daemon=True)
+        self._outbox = outbox
+        self._clock = clock
+        self._retry_seconds = retry_seconds
+        self._offers: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._pending: dict[int, Path] = {}
+        self._last = False
+        self.news: deque[Committed | NotCommitted] = deque()
+        self.bug: Exception | None = None
+
+    def offer(self, saved: Path) -> None:
+        """Hands over a `step-<n>` folder; it is taken away once it is committed."""
+        self._offers.put(saved)
+
+    def finish(self) -> None:
+        """Nothing more will be offered: what is pending is tried once more, then the thread ends."""
+        self._offers.put(None)
+
+    def run(self) -> None:
+        try:
+            while not self._last:
+                self._gather()
+                self._commit_pending()
+        except Exception as error:  # noqa: BLE001 - the main thread reports it as the agent's own bug
+            self.bug = error
+
+    def _gather(self) -> None:
+        """Waits for an offer, or until it is time to try again; then takes all there are."""
+        try:
+            self._take(self._offers.get(timeout=self._retry_seconds if self._pending else None))
+            while True:
+                self._take(self._offers.get_nowait())
+        except queue.Empty:
+            return
+
+    def _take(self, saved: Path | None) -> None:
+        if saved is None:
+            self._last = True
+            return
+        step = step_of(saved)
+        if step is not None:
+            self._pending[step] = saved
+
+    def _commit_pending(self) -> None:
+        for step in sorted(self._pending):
+            newer = step < max(self._pending)
+            if not self._commit(step, self._pending[step], newer) and not newer:
+                return
+
+    def _commit(self, step: int, saved: Path, newer: bool) -> bool:
+        began = self._clock.monotonic()
+        try:
+            manifest = self._outbox.commit(saved)
+        except Unfit as error:
+            self._give_up(step, saved, str(error))
+            return False
+        except OSError as error:
+            if newer:
+                self._give_up(step, saved, error.strerror or str(error))
+            else:
+                self.news.append(NotCommitted(step, error.strerror or str(error), again=True))
+            return False
+        del self._pending[step]
+        if manifest is not None:
+            self.news.append(Committed(manifest, self._clock.monotonic() - began))
+        return True
+
+    def _give_up(self, step: int, saved: Path, reason: str) -> None:
+        del self._pending[step]
+        remove(saved)
+        self.news.append(NotCommitted(step, reason, again=False))

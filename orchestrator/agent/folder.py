@@ -1,0 +1,200 @@
+"""The session folder: where everything lies, who may be here, and how a file appears whole or not at all.
+
+Layout and rules: docs/session-folder.md. Decides nothing about the training.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.core.session import Order
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BALLAST_BYTES = 256 * 1024
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+class AlreadyClaimed(Exception):
+    """Another agent lives, or lived, in this folder: leave at once and touch nothing."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The paths of one session."""
+
+    root: Path
+
+    @property
+    def agent(self) -> Path:
+        return self.root / "agent.pyz"
+
+    @property
+    def bundle(self) -> Path:
+        return self.root / "bundle.tar.gz"
+
+    @property
+    def staged(self) -> Path:
+        return self.root / "staged"
+
+    @property
+    def inputs(self) -> Path:
+        return self.root / "inputs"
+
+    @property
+    def stop(self) -> Path:
+        return self.root / "stop"
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def source(self) -> Path:
+        return self.work / "source"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.work / "checkpoints"
+
+    @property
+    def save_request(self) -> Path:
+        return self.work / "save-request"
+
+    @property
+    def ballast(self) -> Path:
+        return self.work / "ballast"
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / "outbox"
+
+    @property
+    def progress(self) -> Path:
+        return self.outbox / "progress.jsonl"
+
+    def lay_out(self) -> None:
+        """Makes the agent's own folders, and sets a little room aside for the result of a full disk."""
+        for path in (self.source, self.checkpoints, self.work / "resume", self.outbox / "log",
+                     self.outbox / "blobs", self.outbox / "checkpoints"):  # fmt: skip
+            path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.save_request, b"0\n")
+        try:
+            self.ballast.write_bytes(b"\0" * _BALLAST_BYTES)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    def read_order(self) -> Order:
+        """Raises ValueError or OSError where there is none that can be understood."""
+        return wire.decode(Order, (self.root / "order.json").read_bytes())
+
+    def take_secrets(self) -> dict[str, str]:
+        """The secrets' values; their file is gone afterwards."""
+        path = self.root / "secrets.json"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        path.unlink()
+        try:
+            values = json.loads(data)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise ValueError("secrets.json is not an object of texts")  # and its content stays unsaid
+        return values
+
+
+@contextmanager
+def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
+    """Holds the folder's lock. `inherited` is the number of a descriptor on which the launcher took it.
+
+    Raises AlreadyClaimed while another agent holds it. The lock is released when the last process that
+    holds the descriptor is gone: the agent, and its guardian while that still cleans up.
+    """
+    path = folder.root / "lock"
+    descriptor = _inherited(path, inherited)
+    if descriptor is None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.set_inheritable(descriptor, False)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AlreadyClaimed("another agent holds the lock of this session") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _inherited(path: Path, number: str | None) -> int | None:
+    if number is None or not number.isdecimal():
+        return None
+    try:
+        same = os.path.samestat(os.fstat(int(number)), path.stat())
+    except OSError:
+        return None
+    return int(number) if same else None
+
+
+def claim(folder: Folder, incarnation: str) -> None:
+    """Makes this incarnation the session's one and only. Raises AlreadyClaimed if there was one before."""
+    folder.outbox.mkdir(parents=True, exist_ok=True)
+    path = folder.outbox / "incarnation"
+    temporary = folder.outbox / f".tmp-incarnation-{incarnation}"
+    _write(temporary, incarnation.encode() + b"\n")
+    try:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with path.open("xb") as file:  # a file system without hard links
+                file.write(temporary.read_bytes())
+    except FileExistsError:
+        raise AlreadyClaimed(f"this session was {path.read_text().strip()}'s already") from None
+    finally:
+        temporary.unlink()
+    sync_folder(folder.outbox)
+
+
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replaces the file atomically: temporary name, fsync, rename, fsync of the folder.
+
+    Not `durable` is for what the next second replaces anyway: without the fsyncs, which a disk that is
+    busy with a checkpoint answers late.
+    """
+    temporary = path.parent / f".tmp-{path.name}"
+    try:
+        _write(temporary, data, durable)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def _write(path: Path, data: bytes, durable: bool = True) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

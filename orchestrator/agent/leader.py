@@ -1,0 +1,102 @@
+"""The training command as a process: what it is given, how it is started, signalled and reaped.
+
+The leader alone is signalled; a signal to the group would kill data-loader workers (DESIGN.md, "The
+contract with a training script"). Decides neither when to stop it nor what its end means.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from orchestrator.agent.folder import Folder
+from orchestrator.agent.guardian import MARK, Guardian
+from orchestrator.core.session import Order
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def environment(
+    folder: Folder,
+    order: Order,
+    *,
+    inherited: Mapping[str, str],
+    secrets: Mapping[str, str],
+    incarnation: str,
+    resume: Path | None,
+    deadline: float | None,
+) -> dict[str, str]:
+    """The command's variables. The contract's own and the pinned threads win over the job's, those over
+    what the agent was started with. `deadline` in unix seconds."""
+    variables = {name: value for name, value in inherited.items() if not name.startswith("ORCHESTRATOR_")}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{inherited.get('PATH', os.defpath)}"
+    variables |= dict(order.env) | {name: secrets[name] for name in order.secrets}
+    paths = [str(folder.source), str(folder.agent), variables.get("PYTHONPATH", "")]
+    variables |= {
+        "PYTHONPATH": ":".join(path for path in paths if path),
+        "PYTHONUNBUFFERED": "1",
+        "ORCHESTRATOR_CHECKPOINT_DIR": str(folder.checkpoints),
+        "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
+        "ORCHESTRATOR_PROGRESS": str(folder.progress),
+        MARK: incarnation,
+    }
+    if resume is not None:
+        variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
+    if deadline is not None:
+        variables["ORCHESTRATOR_DEADLINE"] = f"{deadline:.3f}"
+    if folder.inputs.is_dir():
+        variables["ORCHESTRATOR_INPUTS"] = str(folder.inputs)
+    if order.threads is not None:
+        variables |= dict.fromkeys(_THREADS, str(order.threads))
+    return variables
+
+
+class Leader:
+    """The first process of the training, and the group it leads."""
+
+    def __init__(self, process: subprocess.Popen[bytes], guardian: Guardian) -> None:
+        self._process = process
+        self._guardian = guardian
+
+    @classmethod
+    def start(cls, folder: Folder, order: Order, variables: Mapping[str, str], guardian: Guardian) -> Leader:
+        """Call it in the main thread: the kernel ties the leader's life to the thread that starts it."""
+        memory = "-" if order.memory_bytes is None else str(order.memory_bytes)
+        stage = [sys.executable, "-I", "-S", str(folder.agent), "--exec", str(os.getpid()), memory]
+        process = subprocess.Popen(
+            [*stage, *order.command],
+            cwd=folder.source,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        guardian.watch(process.pid)
+        return cls(process, guardian)
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def terminate(self) -> None:
+        """SIGTERM to the leader alone: save and exit 75."""
+        os.kill(self._process.pid, signal.SIGTERM)  # not reaped yet, so the number is still its own
+
+    def kill(self) -> None:
+        self._guardian.kill()
+
+    def poll(self) -> int | None:
+        """The exit code (a signal's number, negative) once it has ended; by then its group is gone too."""
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                return None
+            self._guardian.kill()  # before reaping: the group's number stays taken until then
+            self._guardian.watch(None)
+        return self._process.wait()

@@ -1,0 +1,117 @@
+"""The session's log: what the command and the agent say, in segments, bounded, without the secrets.
+
+Of a log beyond its bound the first segments stay (how it began) and the newest; the middle goes. Decides
+nothing; a disk that is full costs lines, never the training.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from orchestrator.clock import Clock, utc_text
+
+TAIL_LINES = 50
+TAIL_BYTES = 8 * 1024
+_SECRET_BYTES_MIN = 4  # shorter ones would blot out ordinary words
+
+
+class Log:
+    """Thread-safe. `written` counts the bytes the command has said, `lost` those that found no room."""
+
+    def __init__(self, folder: Path, clock: Clock, segment_bytes: int, total_bytes: int) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._segments_max = max(2, total_bytes // segment_bytes)
+        self._lock = threading.Lock()
+        self._secrets: list[bytes] = []
+        self._held = b""
+        self._tail = b""
+        self._size = 0
+        self._fresh = True
+        self._number = 1
+        self._kept = [1]
+        self.written = 0
+        self.lost = 0
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these texts appear as `***`."""
+        values = {secret.encode() for secret in secrets}
+        self._secrets = sorted((v for v in values if len(v) >= _SECRET_BYTES_MIN), key=len, reverse=True)
+
+    def say(self, text: str) -> None:
+        """One line of the agent's own."""
+        with self._lock:
+            line = f"[agent {utc_text(self._clock.now())}] {text}\n".encode(errors="replace")
+            self._append(line if self._fresh else b"\n" + line)
+
+    def pump(self, output: IO[bytes]) -> None:
+        """Copies the command's output until its end; always goes on reading, or the command would block."""
+        while data := output.read1(1 << 16):  # type: ignore[attr-defined]
+            self.write(data)
+        self.write(b"", last=True)
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        with self._lock:
+            self.written += len(data)
+            shown = self._without_secrets(self._held + data, last)
+            self._tail = (self._tail + shown)[-2 * TAIL_BYTES :]
+            self._append(shown)
+
+    def tail(self) -> str:
+        """The end of what the command said: whole lines, within TAIL_LINES and TAIL_BYTES."""
+        with self._lock:
+            data = self._tail
+        if len(data) > TAIL_BYTES:
+            data = data[-TAIL_BYTES:]
+            data = data[data.find(b"\n") + 1 :]
+        lines = data.decode(errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def _without_secrets(self, data: bytes, last: bool) -> bytes:
+        for secret in self._secrets:
+            data = data.replace(secret, b"***")
+        held = 0 if last else max((_overlap(data, secret) for secret in self._secrets), default=0)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def _append(self, data: bytes) -> None:
+        while data:
+            room = self._segment_bytes - self._size
+            piece = data if len(data) <= room else data[: self._cut(data, room)]
+            data = data[len(piece) :]
+            if piece:
+                self._put(piece)
+            if data or self._size >= self._segment_bytes:
+                self._rotate()
+
+    def _put(self, piece: bytes) -> None:
+        try:
+            with (self._folder / f"{self._number:06d}.log").open("ab") as file:
+                file.write(piece)
+        except OSError:
+            self.lost += len(piece)
+        self._size += len(piece)
+        self._fresh = piece.endswith(b"\n")
+
+    def _cut(self, data: bytes, room: int) -> int:
+        """Where to end a segment: after the last line that fits; a line longer than a segment is torn."""
+        newline = data.rfind(b"\n", 0, room)
+        return newline + 1 if newline >= 0 or self._size else room
+
+    def _rotate(self) -> None:
+        self._number += 1
+        self._size = 0
+        self._kept.append(self._number)
+        if len(self._kept) > self._segments_max:
+            dropped = self._kept.pop(max(1, self._segments_max // 8))
+            (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)
+
+
+def _overlap(data: bytes, secret: bytes) -> int:
+    """Length of the longest end of the data that may be the beginning of the secret."""
+    longest = min(len(secret) - 1, len(data))
+    return next((n for n in range(longest, 0, -1) if data.endswith(secret[:n])), 0)

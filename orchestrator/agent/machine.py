@@ -1,0 +1,68 @@
+"""What the agent reads of the machine: what bitwise resume depends on, and kills for want of memory.
+
+Everything here may be missing on some machine; missing is empty, never an error.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+from orchestrator.core.session import Order
+
+_VECTOR = re.compile(r"sse\w*|ssse3|avx\w*|fma\w*|f16c|amx\w*|bmi\d|asimd\w*|sve\w*|neon")
+
+
+def fingerprint(order: Order) -> dict[str, str]:
+    """The manifest's environment (DESIGN.md decision 6); torch by its metadata, without importing it."""
+    return {
+        "accelerator": order.accelerator,
+        "devices": str(order.devices),
+        "micro_batch": str(order.micro_batch),
+        "precision": order.precision.value,
+        "threads": "" if order.threads is None else str(order.threads),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "instruction_set": instruction_set(_read(Path("/proc/cpuinfo"))),
+    }
+
+
+def instruction_set(cpuinfo: str) -> str:
+    """The machine's architecture and those flags of /proc/cpuinfo that choose arithmetic kernels, sorted."""
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    flags = sorted(flag for flag in set(match[1].split()) if _VECTOR.fullmatch(flag)) if match else []
+    return " ".join([platform.machine(), *flags])
+
+
+def oom_kills() -> int:
+    """How many processes of this control group the kernel has killed for want of memory, ever."""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            counted = ("/sys/fs/cgroup", "memory.events")
+        elif controllers == "memory":
+            counted = ("/sys/fs/cgroup/memory", "memory.oom_control")
+        else:
+            continue
+        mount, name = counted
+        for folder in (Path(mount, path.lstrip("/")), Path(mount)):
+            match = re.search(r"^oom_kill (\d+)$", _read(folder / name), re.MULTILINE)
+            if match:
+                return int(match[1])
+    return 0
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

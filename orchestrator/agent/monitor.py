@@ -1,0 +1,229 @@
+"""The agent's eye on the running command: each tick it looks, then acts as `plan` says.
+
+Looks at progress, saves and the committer's news; asks for saves, asks the command to leave, loses patience.
+Decides no times of its own and no outcome: those are `plan` and `classify`.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from orchestrator.agent import machine, plan
+from orchestrator.agent.classify import Ending, Stop, classify
+from orchestrator.agent.committer import Committed, Committer, NotCommitted
+from orchestrator.agent.folder import Folder, write_whole
+from orchestrator.agent.leader import Leader
+from orchestrator.agent.log import Log
+from orchestrator.agent.outbox import Outbox, step_of
+from orchestrator.agent.plan import Costs
+from orchestrator.agent.progress import Progress
+from orchestrator.agent.report import Clocks, Report
+from orchestrator.agent.settings import Settings
+from orchestrator.core.session import Order, Result
+
+_PUMP_SECONDS = 5.0
+
+
+class Monitor:
+    """`committed` is the step of the newest committed checkpoint, None before the first."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        order: Order,
+        incarnation: str,
+        clocks: Clocks,
+        leader: Leader,
+        log: Log,
+        report: Report,
+        settings: Settings,
+    ) -> None:
+        self.folder, self.order, self.incarnation = folder, order, incarnation
+        self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
+        self.settings, self.clock = settings, clocks.clock
+        self.progress = Progress(folder.progress, settings.rate_window)
+        self.costs = Costs()
+        self.committed: int | None = None
+        self.unpublished = ""
+        outbox = Outbox(
+            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes
+        )
+        self.committer = Committer(outbox, self.clock, settings.commit_retry)
+        self.committer.start()
+        self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
+        self.pump.start()
+        now = self.clock.monotonic()
+        self._offered: set[tuple[int, int]] = set()  # step, inode: a step may be saved again
+        self._alive_at = now
+        self._heard = 0
+        self._requests = 0
+        self._requested_at: float | None = None
+        self._saved_at = now  # or asked to; the interval counts from here
+        self._stop: Stop | None = None
+        self._grace_ends = float("inf")
+        self._killed = False
+
+    def tick(self) -> None:
+        """One look and what follows from it."""
+        self._look()
+        if self._stop is None:
+            self._consider_stop()
+        if self._stop is None:
+            self._consider_save()
+        elif not self._killed and self._out_of_grace():
+            self._killed = True
+            self.log.say("the grace is over: killing the training")
+            self.leader.kill()
+        self.report.beat(self._state())
+
+    def ask_to_leave(self, why: Stop) -> None:
+        """SIGTERM to the leader, once; it then has until the grace or the budget is over."""
+        if self._stop is not None:
+            return
+        self._stop = why
+        now = self.clock.monotonic()
+        self._requested_at = self._requested_at or now
+        self._grace_ends = now + (self.settings.stall_grace if why is Stop.STALL else self.settings.grace)
+        if why is Stop.DEADLINE:
+            self._grace_ends = float("inf")
+        self.log.say(f"asking the training to save and leave: {why}")
+        self.leader.terminate()
+
+    def conclude(self, exit_code: int, oom_kills: int) -> Result:
+        """Commits what was saved, and says how the session ended. The command and its group are gone."""
+        self.pump.join(_PUMP_SECONDS)
+        self._look()
+        self.committer.finish()
+        while self.committer.is_alive() and not self._out_of_budget():
+            self._look()
+            self.report.beat("committing")
+            self.committer.join(self.settings.tick)
+        self._look()
+        if self.committer.is_alive():
+            self.unpublished = "the last checkpoint could not be committed in time"
+        ending = Ending(
+            exit_code=exit_code,
+            stop=self._stop,
+            killed=self._killed,
+            committed=self.committed,
+            reached=self.progress.step,
+            resume_step=self.order.resume_step if self.order.resume else None,
+            steps_total=self.order.steps_total,
+            tail=self.log.tail(),
+            oom_kills=oom_kills,
+            unpublished=self.unpublished,
+        )
+        outcome, message = classify(ending)
+        step = ending.newest if exit_code == 0 else ending.committed
+        return Result(self.incarnation, outcome, exit_code, step, message, ending.tail)
+
+    def _look(self) -> None:
+        now = self.clock.monotonic()
+        if self.progress.read(now):
+            self._alive_at = now
+        elif self.progress.step is None and self.log.written > self._heard:
+            self._alive_at = now  # what never reports a step at least speaks
+        self._heard = self.log.written
+        self._find_saves(now)
+        while self.committer.news:
+            self._hear(self.committer.news.popleft())
+        if self.committer.bug is not None:
+            raise self.committer.bug
+        self.report.step, self.report.loss = self.progress.step, self.progress.loss
+        self.report.rate = self.progress.rate()
+        self._warn_of_progress()
+
+    def _find_saves(self, now: float) -> None:
+        found = {
+            (step, path.stat().st_ino): path
+            for path in self.folder.checkpoints.iterdir()
+            if (step := step_of(path)) is not None
+        }
+        for key in sorted(found.keys() - self._offered):
+            self._alive_at = self._saved_at = now
+            if self._requested_at is not None:
+                seconds, self._requested_at = now - self._requested_at, None
+                self.costs = self.costs.saved(seconds)
+                self.report.save_seconds = seconds
+            self.committer.offer(found[key])
+        self._offered = set(found)
+
+    def _hear(self, news: Committed | NotCommitted) -> None:
+        if isinstance(news, NotCommitted):
+            after = "will be tried again" if news.again else "given up"
+            self.unpublished = f"the checkpoint of step {news.step} was not committed: {news.reason}"
+            self._warn(f"{self.unpublished}; {after}")
+            return
+        manifest = news.manifest
+        self.unpublished = ""
+        self.costs = self.costs.published(news.seconds)
+        if self.committed is None or manifest.ref.step > self.committed:
+            self.committed = manifest.ref.step
+            self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
+        self.log.say(f"committed {manifest.name}, {manifest.size / 1e6:.1f} MB in {news.seconds:.2f} s")
+
+    def _warn_of_progress(self) -> None:
+        if self.progress.not_finite is not None:
+            loss, step = self.progress.not_finite
+            self._warn(f"loss is {loss} at step {step}")
+        if self.progress.unreadable:
+            self._warn("progress.jsonl holds lines that are no reports; they are skipped")
+        if self.log.lost:
+            self._warn("some of the log found no room on the disk")
+
+    def _warn(self, text: str) -> None:
+        if self.report.warn(text):
+            self.log.say(f"warning: {text}")
+
+    def _consider_stop(self) -> None:
+        at = plan.stop_at(self.clocks.budget, self.costs, self._step_seconds(), self.settings)
+        if at is not None and self.clocks.elapsed() >= at:
+            self.ask_to_leave(Stop.DEADLINE)
+            return
+        allowed = plan.patience(self._stepped(), self._step_seconds(), self.settings)
+        if self.clock.monotonic() - self._alive_at > allowed:
+            self.ask_to_leave(Stop.STALL)
+
+    def _consider_save(self) -> None:
+        """Asks again after an interval without an answer: a command may start to listen late."""
+        every = plan.interval(self.order.interval_seconds, self.clocks.budget, self.costs, self.settings)
+        now = self.clock.monotonic()
+        if now - self._saved_at < every or (self.progress.step or 0) <= self._newest_step():
+            return
+        self._saved_at = now
+        self._requests += 1
+        try:
+            write_whole(self.folder.save_request, b"%d\n" % self._requests, durable=False)
+        except OSError as error:
+            self._warn(f"a save could not be asked for: {error.strerror}")
+            return
+        self._requested_at = now
+
+    def _newest_step(self) -> int:
+        """Nothing to save before a step beyond it; a command that reports no steps is always asked."""
+        if self.progress.step is None:
+            return -1
+        return max(self.committed or 0, self.order.resume_step)
+
+    def _stepped(self) -> bool:
+        return self.progress.step is not None
+
+    def _step_seconds(self) -> float:
+        """As measured, else as expected; 0 where neither is known."""
+        rate = self.progress.rate() or self.order.expected_steps_per_second
+        return 1.0 / rate if rate else 0.0
+
+    def _out_of_grace(self) -> bool:
+        at = plan.kill_at(self.clocks.budget, self.costs, self.settings)
+        late = at is not None and self.clocks.elapsed() >= at
+        return late or self.clock.monotonic() >= self._grace_ends
+
+    def _out_of_budget(self) -> bool:
+        return self.clocks.budget is not None and self.clocks.elapsed() >= self.clocks.budget
+
+    def _state(self) -> str:
+        if self._stop is not None:
+            return "stopping"
+        if self._requested_at is not None:
+            return "saving"
+        return "training" if self._stepped() else "starting"

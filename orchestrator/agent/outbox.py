@@ -1,0 +1,215 @@
+"""The outbox: checkpoints committed with their manifest last, and what retention takes away again.
+
+A commit can fail at any point (the disk is full) and be tried again; until its manifest is there it does
+not exist, and what was committed before stays. Knows nothing of the training's process.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from orchestrator.agent.folder import Folder, sync_folder, write_whole
+from orchestrator.clock import Clock
+from orchestrator.core.checkpoint import (
+    Accepted,
+    CheckpointRef,
+    FileEntry,
+    Manifest,
+    Part,
+    safe_path,
+    superseded,
+)
+from orchestrator.core.session import Order
+
+KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
+_SAVED = re.compile(r"step-(\d{1,19})")
+_CHUNK = 1024 * 1024
+
+
+class Unfit(Exception):
+    """What the command saved can never be a checkpoint; trying again is no use."""
+
+
+class Outbox:
+    """The checkpoints of one incarnation, oldest first in `manifests`."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        order: Order,
+        incarnation: str,
+        environment: Mapping[str, str],
+        clock: Clock,
+        part_bytes: int,
+    ) -> None:
+        self._folder = folder
+        self._order = order
+        self._incarnation = incarnation
+        self._environment = environment
+        self._clock = clock
+        self._part_bytes = part_bytes
+        self._blobs = folder.outbox / "blobs"
+        self.manifests: tuple[Manifest, ...] = ()
+
+    def commit(self, saved: Path) -> Manifest | None:
+        """Moves a saved `step-<n>` folder into the outbox and applies retention.
+
+        None where a checkpoint of this step was committed before: it is immutable, the copy is dropped.
+        Raises Unfit, or OSError after which the same call may succeed later.
+        """
+        step = step_of(saved)
+        if step is None:
+            raise Unfit(f"{saved.name} was taken away before it was committed")
+        ref = CheckpointRef(step, self._order.generation, self._incarnation)
+        if any(manifest.ref == ref for manifest in self.manifests):
+            remove(saved)
+            return None
+        try:
+            manifest = self._manifest(ref, saved)
+            target = self._folder.outbox / "checkpoints" / ref.name
+            target.mkdir(exist_ok=True)
+            sync_folder(self._blobs)
+            write_whole(target / "manifest.json", manifest.encode())
+            sync_folder(target.parent)
+        except BaseException:
+            self._drop_unreferenced()  # links into `saved` would hold its room when it is given up
+            raise
+        self.manifests = tuple(sorted((*self.manifests, manifest), key=lambda m: m.ref.step))
+        remove(saved)
+        self._retain()
+        return manifest
+
+    def _manifest(self, ref: CheckpointRef, saved: Path) -> Manifest:
+        files = tuple(self._store(path, name) for path, name in _contents(saved))
+        if not files:
+            raise Unfit(f"{saved.name} is empty")
+        return Manifest(
+            run=self._order.run,
+            ref=ref,
+            global_batch=self._order.global_batch,
+            files=files,
+            parent=self._order.resume,
+            code=self._order.bundle,
+            environment=self._environment,
+            metrics=_metrics(saved),
+            created_at=self._clock.now(),
+        )
+
+    def _store(self, path: Path, name: str) -> FileEntry:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size <= self._part_bytes:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                self._link(path, file, digest)
+                return FileEntry(name, size, (Part(digest, size),) if size else ())
+            sizes = [min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes)]
+            return FileEntry(name, size, tuple(self._slice(file, part) for part in sizes))
+
+    def _link(self, path: Path, file: IO[bytes], digest: str) -> None:
+        """The blob as a hard link: no second copy is written, and a failed commit leaves the save whole."""
+        if os.fstat(file.fileno()).st_size == 0 or (self._blobs / digest).exists():
+            return
+        os.fsync(file.fileno())
+        try:
+            os.link(path, self._blobs / digest)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            file.seek(0)
+            self._slice(file, path.stat().st_size)
+
+    def _slice(self, file: IO[bytes], size: int) -> Part:
+        """Copies the next `size` bytes into a blob."""
+        temporary = self._blobs / ".tmp-part"
+        digest, left = hashlib.sha256(), size
+        try:
+            with temporary.open("wb") as blob:
+                while left and (chunk := file.read(min(_CHUNK, left))):
+                    digest.update(chunk)
+                    blob.write(chunk)
+                    left -= len(chunk)
+                blob.flush()
+                os.fsync(blob.fileno())
+            if left:
+                raise Unfit("a file of the checkpoint shrank while it was committed")
+            temporary.replace(self._blobs / digest.hexdigest())
+        finally:
+            temporary.unlink(missing_ok=True)
+        return Part(digest.hexdigest(), size)
+
+    def _retain(self) -> None:
+        """Takes superseded checkpoints away, manifests first, then the blobs that no manifest names."""
+        keep = self._order.keep
+        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
+        known = [Accepted(m.ref, m.size, m.metrics) for m in self.manifests]
+        gone = {
+            c.name for c in superseded(known, last=max(KEEP_MIN, keep.last), best=best, pinned=frozenset())
+        }
+        if not gone:
+            return
+        self.manifests = tuple(m for m in self.manifests if m.name not in gone)
+        for name in gone:
+            folder = self._folder.outbox / "checkpoints" / name
+            with suppress(OSError):
+                (folder / "manifest.json").unlink()
+                folder.rmdir()
+        self._drop_unreferenced()
+
+    def _drop_unreferenced(self) -> None:
+        named = {sha256 for manifest in self.manifests for sha256 in manifest.blobs()}
+        for blob in self._blobs.iterdir():
+            if blob.name not in named:
+                with suppress(OSError):
+                    blob.unlink()
+
+
+def step_of(saved: Path) -> int | None:
+    """The step of a folder that the command has renamed into place; None for any other."""
+    match = _SAVED.fullmatch(saved.name)
+    return int(match[1]) if match and saved.is_dir() and not saved.is_symlink() else None
+
+
+def remove(saved: Path) -> None:
+    """Takes a saved folder away in one stroke, so that the command may save this step again meanwhile."""
+    aside = saved.with_name(f".tmp-gone-{saved.name}")
+    with suppress(OSError):
+        saved.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _contents(saved: Path) -> Iterator[tuple[Path, str]]:
+    """Every file below, with its relative path, in order of path."""
+    for path in sorted(saved.rglob("*")):
+        name = path.relative_to(saved).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Unfit(f"{saved.name} holds {name!r}, which is neither file nor folder")
+        if path.is_file():
+            if not safe_path(name) or not name.isprintable():
+                raise Unfit(f"{saved.name} holds a file named {name!r}")
+            yield path, name
+
+
+def _metrics(saved: Path) -> dict[str, float]:
+    """The finite numbers of metrics.json; anything else in it is left out."""
+    try:
+        document = json.loads((saved / "metrics.json").read_bytes())
+        pairs = document.items()
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+    return {
+        name: float(value)
+        for name, value in pairs
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    }  # fmt: skip

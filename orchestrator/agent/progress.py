@@ -1,0 +1,96 @@
+"""What the command reports of itself: the step, the loss, and from these the rate.
+
+Reads progress.jsonl as it grows. Torn and foreign lines are counted and skipped: a training is never ended
+for what it writes there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from pathlib import Path
+
+_LINE_BYTES_MAX = 1 << 20
+_READ_BYTES = 1 << 20
+
+
+class Progress:
+    """`step` and `loss` are the newest reported; `not_finite` is the first loss that was no number, with its
+    step; `unreadable` counts lines that were none of ours."""
+
+    def __init__(self, path: Path, window_seconds: float) -> None:
+        self._path = path
+        self._window = window_seconds
+        self._offset = 0
+        self._partial = b""
+        self._seen: deque[tuple[float, int]] = deque()
+        self.step: int | None = None
+        self.loss: float | None = None
+        self.not_finite: tuple[float, int] | None = None
+        self.unreadable = 0
+
+    def read(self, now: float) -> bool:
+        """Takes in what was appended since; returns whether there was a report. `now` is monotonic."""
+        reported = False
+        for line in self._lines():
+            report = _report(line)
+            if report is None:
+                self.unreadable += 1
+                continue
+            reported = True
+            self._take(*report, now)
+        return reported
+
+    def rate(self) -> float | None:
+        """Steps per second over the last window, None until two different steps were seen."""
+        if len(self._seen) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at and last > first else None
+
+    def _take(self, step: int, loss: float | None, now: float) -> None:
+        if self.step is not None and step < self.step:
+            self._seen.clear()
+        self.step = step
+        if self._seen and self._seen[-1][0] == now:
+            self._seen.pop()
+        self._seen.append((now, step))
+        while len(self._seen) > 2 and self._seen[0][0] < now - self._window:
+            self._seen.popleft()
+        if loss is None:
+            return
+        if math.isfinite(loss):
+            self.loss = loss
+        else:
+            self.loss = None
+            self.not_finite = self.not_finite or (loss, step)
+
+    def _lines(self) -> list[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, 2) < self._offset:  # the command began the file anew
+                    self._offset, self._partial = 0, b""
+                file.seek(self._offset)
+                data = file.read(_READ_BYTES)
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > _LINE_BYTES_MAX:
+            self._partial = b""
+        return [line for line in lines if line.strip()]
+
+
+def _report(line: bytes) -> tuple[int, float | None] | None:
+    try:
+        document = json.loads(line)
+        step = document["step"]
+        loss = (document.get("metrics") or {}).get("loss")
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            return None
+        if isinstance(loss, bool) or not isinstance(loss, int | float):
+            return step, None
+        return step, float(loss)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None

@@ -1,0 +1,104 @@
+"""The agent's word to the outside: the heartbeat in status.json, and at the very end result.json.
+
+Gathers what the others found out; decides nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+
+from orchestrator.agent.folder import Folder, write_whole
+from orchestrator.clock import Clock
+from orchestrator.core import wire
+from orchestrator.core.session import AgentStatus, Result
+
+_WARNINGS_MAX = 20
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The session's budget on the machine's clocks; `started` is on `clock.elapsed`."""
+
+    clock: Clock
+    started: float
+    budget: float | None
+
+    def elapsed(self) -> float:
+        """Seconds since the session began, those the machine slept included."""
+        return self.clock.elapsed() - self.started
+
+    def deadline(self) -> float | None:
+        """The end of the budget in unix seconds, by the wall clock as it is now."""
+        return None if self.budget is None else self.clock.now() + self.budget - self.elapsed()
+
+
+class Report:
+    """Set the attributes as they become known; `beat` writes them when it is time or something changed."""
+
+    def __init__(self, folder: Folder, incarnation: str, clock: Clock, period: float) -> None:
+        self._folder = folder
+        self._incarnation = incarnation
+        self._clock = clock
+        self._period = period
+        self._beats = 0
+        self._next = 0.0
+        self._last: object = None
+        self._warnings: tuple[str, ...] = ()
+        self.clocks: Clocks | None = None
+        self.resume_step: int | None = None
+        self.step: int | None = None
+        self.rate: float | None = None
+        self.loss: float | None = None
+        self.checkpoint: str | None = None
+        self.checkpoint_step: int | None = None
+        self.save_seconds: float | None = None
+
+    def warn(self, text: str) -> bool:
+        """Adds a warning once; returns whether it is new."""
+        if text in self._warnings:
+            return False
+        self._warnings = (*self._warnings, text)[-_WARNINGS_MAX:]
+        return True
+
+    def beat(self, state: str) -> None:
+        """Writes the status when the period is over, or at once for another state, checkpoint or warning."""
+        now, noticed = self._clock.monotonic(), (state, self.checkpoint, self._warnings)
+        if now < self._next and noticed == self._last:
+            return
+        self._beats += 1
+        self._next, self._last = now + self._period, noticed
+        with suppress(OSError):  # a full disk costs a heartbeat, not the training
+            data = wire.encode(self._status(state))
+            write_whole(self._folder.outbox / "status.json", data, durable=False)
+
+    def end(self, result: Result) -> bool:
+        """Writes the last status and then the result, if need be in the room that was kept free for it."""
+        self._last = None
+        with suppress(OSError):
+            self._folder.ballast.unlink()
+        self.beat("ended")
+        for make_room in (None, self._folder.work / "resume", self._folder.checkpoints):
+            if make_room is not None:
+                shutil.rmtree(make_room, ignore_errors=True)
+            with suppress(OSError):
+                write_whole(self._folder.outbox / "result.json", wire.encode(result))
+                return True
+        return False
+
+    def _status(self, state: str) -> AgentStatus:
+        return AgentStatus(
+            incarnation=self._incarnation,
+            heartbeat=self._beats,
+            written_at=self._clock.now(),
+            state=state,
+            step=self.resume_step if self.step is None else self.step,
+            steps_per_second=self.rate,
+            loss=self.loss,
+            checkpoint=self.checkpoint,
+            checkpoint_step=self.checkpoint_step,
+            save_seconds=self.save_seconds,
+            deadline=None if self.clocks is None else self.clocks.deadline(),
+            warnings=self._warnings,
+        )

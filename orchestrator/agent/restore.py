@@ -1,0 +1,120 @@
+"""What is there before the command starts: its source unpacked, the checkpoint to resume from laid out.
+
+Trusts nothing that was carried here: every byte is checked against the order and the manifest. Decides
+nothing about how the command runs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+
+from orchestrator.agent.folder import Folder
+from orchestrator.core import checkpoint
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
+from orchestrator.core.session import Order
+from orchestrator.errors import CorruptCheckpoint
+
+_CHUNK = 1024 * 1024
+
+
+class CorruptBundle(Exception):
+    """The source that was staged is not the one the order names, or would write outside its folder."""
+
+
+def unpack(folder: Folder, order: Order) -> None:
+    """Unpacks the bundle into work/source. Raises CorruptBundle."""
+    try:
+        with folder.bundle.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != order.bundle:
+            raise CorruptBundle(f"the staged bundle is {found[:12]}…, the order names {order.bundle[:12]}…")
+        with tarfile.open(folder.bundle, "r:gz") as archive:
+            _unpack(archive, folder.source)
+    except (FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
+        raise CorruptBundle(f"the staged bundle cannot be unpacked: {error}") from error
+
+
+def _unpack(archive: tarfile.TarFile, target: Path) -> None:
+    """By hand, because `filter="data"` came with Python 3.11.4 and Debian 12 has 3.11.2. Links come last:
+    nothing is ever written through one."""
+    links = []
+    for member in archive:
+        name = member.name.removeprefix("./").rstrip("/")
+        if member.isdir() and name in ("", "."):
+            continue
+        if not checkpoint.safe_path(name):
+            raise CorruptBundle(f"the bundle holds {member.name!r}, which leaves its folder")
+        path = target / name
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+        elif member.isreg():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = archive.extractfile(member)
+            assert content is not None
+            with content, path.open("wb") as file:
+                shutil.copyfileobj(content, file, _CHUNK)
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+        elif member.issym():
+            links.append((path, member.linkname))
+        else:
+            raise CorruptBundle(
+                f"the bundle holds {member.name!r}, which is no file, folder or symbolic link"
+            )
+    for path, link in links:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(link)
+    root = target.resolve()
+    for path, link in links:
+        if not path.resolve().is_relative_to(root):
+            raise CorruptBundle(f"the bundle's link {path.name!r} points outside, to {link!r}")
+
+
+def lay_out_resume(folder: Folder, order: Order) -> Path | None:
+    """Lays the staged checkpoint out as work/resume/step-<n>, copied and verified in one pass.
+
+    Returns the folder, or None where the order resumes nothing. Raises CorruptCheckpoint.
+    """
+    if order.resume is None:
+        return None
+    manifest = _staged_manifest(folder, order.resume, order.run)
+    target = folder.work / "resume" / f"step-{manifest.ref.step}"
+    for entry in manifest.files:
+        _assemble(folder.staged / "blobs", manifest, entry, target / entry.path)
+    return target
+
+
+def _staged_manifest(folder: Folder, name: str, run: str) -> Manifest:
+    if CheckpointRef.parse(name) is None:
+        raise CorruptCheckpoint(name, "that is no checkpoint's name")
+    try:
+        data = (folder.staged / "checkpoints" / name / "manifest.json").read_bytes()
+    except OSError as error:
+        raise CorruptCheckpoint(name, f"its manifest was not staged ({error.strerror})") from error
+    manifest = checkpoint.decode(name, data)
+    if manifest.run != run:
+        raise CorruptCheckpoint(name, f"it is of run {manifest.run}")
+    return manifest
+
+
+def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -> None:
+    """A copy, never a link: the staged blob may share its bytes with a store."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        for part in entry.parts:
+            digest, size = hashlib.sha256(), 0
+            try:
+                blob = (blobs / part.sha256).open("rb")
+            except OSError as error:
+                raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was not staged") from error
+            with blob:
+                while chunk := blob.read(_CHUNK):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    file.write(chunk)
+            if size != part.size or digest.hexdigest() != part.sha256:
+                raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was altered on the way")

@@ -1,0 +1,218 @@
+"""One session, as a list of steps: claim, restore, train until the end or the wall, commit, say how it went.
+
+Decides by `plan` when to save and to stop and by `classify` what the end means. Must never know a platform
+or a store.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.agent import machine, plan, restore
+from orchestrator.agent.classify import Stop
+from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
+from orchestrator.agent.guardian import Guardian
+from orchestrator.agent.leader import Leader, environment
+from orchestrator.agent.log import Log
+from orchestrator.agent.monitor import Monitor
+from orchestrator.agent.report import Clocks, Report
+from orchestrator.agent.settings import Settings
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.core.session import Order, Outcome, Result
+from orchestrator.errors import CorruptCheckpoint
+
+ALREADY_CLAIMED = 4
+_STARTED = "ORCHESTRATOR_STARTED_ELAPSED"
+_LOCK = "ORCHESTRATOR_LOCK_FD"
+_NEVER = threading.Event()
+T = TypeVar("T")
+
+
+class Over(Exception):
+    """The session ends before, or without, the command; carries how."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def live(folder: Folder, settings: Settings) -> int:
+    """Lives the session of this folder, to its result. Returns the agent's exit code."""
+    incarnation = secrets.token_hex(8)
+    session = Session(folder, incarnation, SystemClock(), settings)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, session.ask_to_stop)
+    try:
+        with alone(folder, os.environ.get(_LOCK)):
+            claim(folder, incarnation)
+            return session.live()
+    except AlreadyClaimed as error:
+        sys.stderr.write(f"{error}\n")
+        return ALREADY_CLAIMED
+
+
+class Session:
+    """One incarnation's life, in the main thread; the log's pump and the committer run beside it."""
+
+    def __init__(self, folder: Folder, incarnation: str, clock: Clock, settings: Settings) -> None:
+        self.folder = folder
+        self.incarnation = incarnation
+        self.clock = clock
+        self.settings = settings
+        self.started = _started(clock)
+        self.stop_signal = False
+        self.monitor: Monitor | None = None
+        self.log = Log(folder.outbox / "log", clock, settings.log_segment_bytes, settings.log_total_bytes)
+        self.report = Report(folder, incarnation, clock, settings.heartbeat)
+
+    def ask_to_stop(self, *_: object) -> None:
+        """The signal handler: only notes it, for the next tick."""
+        self.stop_signal = True
+
+    def live(self) -> int:
+        guardian: Guardian | None = None
+        try:
+            self.folder.lay_out()
+            guardian = Guardian.start(self.incarnation)  # a fork, so before any thread
+            result = self._steps(guardian)
+        except Over as over:
+            result = self._result(over.outcome, str(over))
+        except Exception:  # noqa: BLE001 - whatever it is, the engine must hear of it
+            tail = traceback.format_exc()[-8192:]
+            result = replace(
+                self._result(Outcome.CRASHED, "the agent failed; this is its own bug"), tail=tail
+            )
+        if guardian is not None:
+            guardian.kill()
+            guardian.dismiss()
+        self.log.say(f"{result.outcome}: {result.message}")
+        return 0 if self.report.end(result) else 1
+
+    def _steps(self, guardian: Guardian) -> Result:
+        self.report.beat("starting")
+        order = self._read_order()
+        values = self._take_secrets(order)
+        clocks = Clocks(self.clock, self.started, order.budget_seconds)
+        self.report.clocks = clocks
+        self.report.resume_step = order.resume_step if order.resume else None
+        self.log.say(
+            f"session {order.session} on {order.platform} ({order.accelerator} × {order.devices}), "
+            f"incarnation {self.incarnation}"
+        )
+        resume = self._beside("restoring", clocks, lambda: self._restore(order))
+        oom_kills = machine.oom_kills()
+        leader = self._start(order, values, clocks, resume, guardian)
+        self.monitor = Monitor(
+            self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings
+        )
+        exit_code = self._train(self.monitor)
+        return self.monitor.conclude(exit_code, machine.oom_kills() - oom_kills)
+
+    def _read_order(self) -> Order:
+        try:
+            return self.folder.read_order()
+        except (OSError, ValueError) as error:
+            raise Over(Outcome.CRASHED, f"order.json cannot be read: {error}") from error
+
+    def _take_secrets(self, order: Order) -> dict[str, str]:
+        try:
+            values = self.folder.take_secrets()
+        except (OSError, ValueError) as error:
+            raise Over(Outcome.CRASHED, f"secrets.json cannot be read: {error}") from error
+        self.log.hide(values.values())
+        missing = [name for name in order.secrets if name not in values]
+        if missing:
+            raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
+        return values
+
+    def _restore(self, order: Order) -> Path | None:
+        """A bundle or checkpoint that was damaged on the way here is this place's loss, not the run's:
+        LOST sends the run on, from the checkpoint it would have resumed here."""
+        try:
+            restore.unpack(self.folder, order)
+            return restore.lay_out_resume(self.folder, order)
+        except restore.CorruptBundle as error:
+            raise Over(Outcome.LOST, str(error)) from error
+        except CorruptCheckpoint as error:
+            raise Over(Outcome.LOST, f"staged checkpoint corrupt: {error}") from error
+        except OSError as error:
+            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}") from error
+
+    def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:
+        """Does the work in a thread while the heartbeat goes on; a stop or the budget's end breaks it off."""
+        outcome: list[T] = []
+        failure: list[BaseException] = []
+
+        def do() -> None:
+            try:
+                outcome.append(work())
+            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+                failure.append(error)
+
+        thread = threading.Thread(target=do, name=state, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self._leave_early(clocks)
+            self.report.beat(state)
+            thread.join(self.settings.tick)
+        if failure:
+            raise failure[0]
+        self._leave_early(clocks)
+        return outcome[0]
+
+    def _leave_early(self, clocks: Clocks) -> None:
+        if self.stop_signal or self.folder.stop.exists():
+            raise Over(Outcome.STOPPED, "asked to stop before the training began")
+        if clocks.budget is not None and clocks.elapsed() >= clocks.budget:
+            raise Over(Outcome.STOPPED, "the session's time was over before the training began")
+
+    def _start(
+        self, order: Order, values: dict[str, str], clocks: Clocks, resume: Path | None, guardian: Guardian
+    ) -> Leader:
+        budget, left = clocks.budget, clocks.deadline()
+        exit_by = plan.kill_at(budget, plan.Costs(), self.settings)
+        if budget is not None and left is not None and exit_by is not None:
+            left -= budget - exit_by
+        variables = environment(
+            self.folder,
+            order,
+            inherited=os.environ,
+            secrets=values,
+            incarnation=self.incarnation,
+            resume=resume,
+            deadline=left,
+        )
+        begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
+        self.log.say(f"training starts, {begun}")
+        return Leader.start(self.folder, order, variables, guardian)
+
+    def _train(self, monitor: Monitor) -> int:
+        while (exit_code := monitor.leader.poll()) is None:
+            if self.stop_signal or self.folder.stop.exists():
+                monitor.ask_to_leave(Stop.REQUEST)
+            monitor.tick()
+            self.clock.wait(_NEVER, self.settings.tick)
+        return exit_code
+
+    def _result(self, outcome: Outcome, message: str) -> Result:
+        step = None if self.monitor is None else self.monitor.committed
+        return Result(self.incarnation, outcome, None, step, message, self.log.tail())
+
+
+def _started(clock: Clock) -> float:
+    """When the session began, on `clock.elapsed`: earlier than now where the launcher knows."""
+    try:
+        given = float(os.environ.get(_STARTED, "nan"))
+    except ValueError:
+        given = float("nan")
+    now = clock.elapsed()
+    return given if 0.0 <= given <= now else now
