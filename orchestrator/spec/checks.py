@@ -172,9 +172,15 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
             yield Problem(path, "names with ORCHESTRATOR_ are set by the agent; choose another")
         elif name in names:
             yield Problem(path, "also listed under `secrets`; keep it there only")
-        elif _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
+        elif is_secret(name, value):
             yield Problem(path, "looks like a secret; list its name under `secrets` and set the value in the "
                                 "environment of `submit` (the value is not shown)")  # fmt: skip
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a variable or option looks like a credential, by its name or by its value."""
+    known = isinstance(value, str) and _SECRET_VALUE.match(value) is not None
+    return known or _SECRET_NAME.search(name) is not None
 
 
 def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:

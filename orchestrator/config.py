@@ -1,0 +1,319 @@
+"""The user's platforms, stores and rules: `config.yaml` in the orchestrator's home, or what holds without it.
+
+Decides what the file may say and where secrets are looked up; it holds none itself. Must never know what
+options a platform or store takes: their catalogues say, and `Config.fault` gives such a fault its line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.core.job import Rule
+from orchestrator.errors import Fault, InputError
+from orchestrator.spec.checks import is_secret, zone_problem
+from orchestrator.spec.document import Document, Problem, read
+from orchestrator.spec.faults import unknown, validate
+from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
+from orchestrator.spec.job import read_bytes
+from orchestrator.spec.rules import Rules, build_rules, rule_problems
+
+FILE = "config.yaml"
+LEDGER = "ledger.sqlite"
+_DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
+_REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
+_URL = re.compile(r"([A-Za-z0-9_+.-]+)://(.*)", re.DOTALL)
+_PASSWORD = re.compile(r"://[^@]*:[^@]*@|[?&](password|sslpassword)=", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PlatformConfig:
+    """One platform of the user's. `options` are as written; the catalogue of platforms checks them."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """One store of the user's. `options` are as written; the catalogue of stores checks them."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_PLATFORMS = (PlatformConfig("process", "process", {"accelerator": "cpu"}),)
+DEFAULT_STORES = (StoreConfig("home", "folder", {"path": "store"}),)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of a user's configuration. `database` is an SQLAlchemy URL with its secrets filled in, hence never
+    shown; `home_store` names one of `stores`; `timezone` is what the hours of rules are read in."""
+
+    home: Path
+    database: str = field(repr=False)
+    platforms: tuple[PlatformConfig, ...]
+    stores: tuple[StoreConfig, ...]
+    home_store: str
+    rules: tuple[Rule, ...] = ()
+    timezone: str = "UTC"
+    document: Document = field(default_factory=lambda: Document(FILE), repr=False, compare=False)
+
+    def fault(self, *path: str | int, message: str) -> Fault:
+        """A fault at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
+        return self.document.fault(path, message)
+
+
+_OptionsName = Annotated[
+    str, Field(pattern=NAME, max_length=NAME_LENGTH_MAX, description=f"a name: {NAME_WORDS}")
+]
+
+
+class _Instance(BaseModel):
+    """A platform or store: its type, and options that only its type knows."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    type: Name = Field(description="the name of a type, as process or folder")
+
+
+class _ConfigSection(Section):
+    platforms: dict[_OptionsName, _Instance] | None = Field(
+        default=None, min_length=1, description="a mapping of names to {type: …, options…}"
+    )
+    stores: dict[_OptionsName, _Instance] | None = Field(
+        default=None, min_length=1, description="a mapping of names to {type: …, options…}"
+    )
+    home_store: Name | None = Field(default=None, description="the name of one of the stores")
+    database: Text | None = Field(
+        default=None,
+        description="sqlite:///PATH, postgresql://HOST/NAME without a password, env:NAME or file:PATH",
+        json_schema_extra={"writeOnly": True},
+    )
+    rules: Rules = Field(default=[], description="a list of rules")
+    timezone: Text | None = Field(default=None, description="a time zone as Europe/Berlin")
+
+
+def load(home: Path) -> Config:
+    """The configuration in `home`, or the defaults where it has no config.yaml.
+
+    Raises SpecError with every fault, InputError where the file cannot be read.
+    """
+    path = home / FILE
+    if not path.exists():
+        return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
+    document = read(read_bytes(path), str(path))
+    if document.tree is None and not document.problems:  # all of it commented out
+        document = Document(str(path), {}, document.lines)
+    found = _Database(home, _given(document.tree, "database"))
+    section = validate(_ConfigSection, document, _problems(document.tree, found))
+    return _config(home, section, document, found.url or f"sqlite:///{home / LEDGER}")
+
+
+def _config(home: Path, section: _ConfigSection, document: Document, database: str) -> Config:
+    platforms, stores = section.platforms, section.stores
+    return Config(
+        home=home,
+        database=database,
+        platforms=DEFAULT_PLATFORMS if platforms is None else tuple(
+            PlatformConfig(name, given.type, dict(given.model_extra or {}))
+            for name, given in platforms.items()
+        ),
+        stores=DEFAULT_STORES if stores is None else tuple(
+            StoreConfig(name, given.type, dict(given.model_extra or {})) for name, given in stores.items()
+        ),
+        home_store=section.home_store or next(iter(stores or ("home",))),
+        rules=build_rules(section.rules, "config"),
+        timezone=section.timezone or machine_timezone(),
+        document=document,
+    )  # fmt: skip
+
+
+def _given(tree: object, key: str) -> object:
+    return tree.get(key) if isinstance(tree, dict) else None
+
+
+def _problems(tree: object, database: _Database) -> Iterator[Problem]:
+    yield from rule_problems(_given(tree, "rules"), ("rules",))
+    zone = _given(tree, "timezone")
+    told = zone_problem(zone) if isinstance(zone, str) and zone else None
+    if told is not None:
+        yield Problem(("timezone",), told)
+    if database.problem is not None:
+        yield Problem(("database",), database.problem)
+    for key in ("platforms", "stores"):
+        yield from _literal_secrets(_given(tree, key), (key,))
+    stores, home_store = _given(tree, "stores"), _given(tree, "home_store")
+    names = list(stores) if isinstance(stores, dict) else [store.name for store in DEFAULT_STORES]
+    if isinstance(home_store, str) and home_store not in names:
+        yield Problem(("home_store",), unknown("store", home_store, names))
+    elif home_store is None and len(names) > 1:
+        yield Problem(("home_store",), f"missing; valid: one of {', '.join(names)}, as there are several")
+
+
+def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem]:
+    for name, value in options.items() if isinstance(options, dict) else ():
+        if isinstance(value, dict):
+            yield from _literal_secrets(value, (*path, name))
+        elif isinstance(value, str) and is_secret(name, value) and not _REFERENCE.fullmatch(value):
+            yield Problem((*path, name), "looks like a secret; refer to it: env:NAME or file:PATH")
+
+
+class _Database:
+    """What `database:` leads to: a URL, or why there is none. No message repeats any of it."""
+
+    def __init__(self, home: Path, given: object) -> None:
+        self.url: str | None = None
+        self.problem: str | None = None
+        if not isinstance(given, str) or not given:
+            return
+        reference = _REFERENCE.fullmatch(given)
+        try:
+            url = given if reference is None else _looked_up(reference, home)
+            self.url = _checked(url, home, literal=reference is None)
+        except InputError as error:
+            self.problem = str(error)
+
+
+def resolve(reference: str, home: Path) -> str:
+    """The secret that `env:NAME` or `file:PATH` (relative to `home`) refers to, without the line's end.
+
+    Raises InputError where it is no reference, or leads nowhere; never repeats what it may have found.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise InputError("no reference to a secret; valid: env:NAME or file:PATH")
+    return _looked_up(match, home)
+
+
+def _looked_up(reference: re.Match[str], home: Path) -> str:
+    name, path = reference.groups()
+    if name is not None:
+        value = os.environ.get(name, "")
+        if not value:
+            raise InputError(f"the environment variable {name} is not set; set it, or use file:PATH")
+        return value
+    place = home / Path(path).expanduser()
+    try:
+        value = place.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{place} cannot be read ({getattr(error, 'strerror', None) or 'no text'})"
+        ) from None
+    if not value:
+        raise InputError(f"{place} is empty; write the value into it")
+    return value
+
+
+def _checked(url: str, home: Path, *, literal: bool) -> str:
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise InputError("no URL; valid: sqlite:///PATH, postgresql://HOST/NAME, env:NAME or file:PATH")
+    dialect, rest = match.groups()
+    if literal and dialect != "sqlite" and _PASSWORD.search(url):
+        raise InputError(
+            "a password in the config; write the whole URL into an environment variable or a file that only "
+            "you can read, and refer to it: env:NAME or file:PATH"
+        )
+    if dialect not in _DIALECTS:
+        raise InputError(unknown("database", dialect, _DIALECTS))
+    if dialect != "sqlite":
+        return f"postgresql+psycopg://{rest}"
+    path = rest.removeprefix("/")
+    if not rest.startswith("/") or path.split("?")[0] in ("", ":memory:"):
+        raise InputError("no file; valid: sqlite:///PATH, as the ledger outlives the process")
+    return f"sqlite:///{home / path}"
+
+
+def machine_timezone() -> str:
+    """This machine's time zone by name: `$TZ`, else what /etc/localtime points at, else UTC."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    linked = str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
+    return next((zone for zone in (named, linked) if zone and zone_problem(zone) is None), "UTC")
+
+
+# --- Written by `init` ----------------------------------------------------------------------------------
+
+_HEAD = """\
+# The orchestrator's configuration. Secrets never stand here, only references: env:NAME or file:PATH.
+# `orchestrator doctor` says what works and what is missing.
+
+# Where sessions may run: a name of your choice, its type, and the options of that type.
+"""
+_TAIL = """
+# The store where every run's checkpoints live.
+home_store: {home_store}
+
+# Where runs are recorded. PostgreSQL, shared by several machines: database: env:ORCHESTRATOR_DATABASE
+# database: sqlite:///{ledger}
+
+# The time zone of `hours_of_day` in rules.
+timezone: {timezone}
+
+# Where jobs should and should not go, before anything is estimated. A job's own rules come first.
+# rules:
+#   - name: nights only on my own machines
+#     when: {{hours_of_day: [22, 6], expected_hours: {{at_most: 8}}}}
+#     prefer: {{owned: true}}
+#   - name: no quota for experiments
+#     when: {{tags: [experiment]}}
+#     avoid: {{metered: true}}
+"""
+
+
+def write_default(
+    home: Path,
+    platforms: Sequence[PlatformConfig] = DEFAULT_PLATFORMS,
+    stores: Sequence[StoreConfig] = DEFAULT_STORES,
+) -> Path:
+    """Writes a commented config.yaml that `load` reads back; the first of `stores` is the home store.
+
+    Raises InputError where there is one already, or the home cannot be written.
+    """
+    path = home / FILE
+    text = _HEAD + _instances("platforms", platforms)
+    text += "\n# Where checkpoints are kept; relative paths are below this file's folder.\n"
+    text += _instances("stores", stores)
+    text += _TAIL.format(home_store=stores[0].name, ledger=LEDGER, timezone=machine_timezone())
+    if path.exists():
+        raise InputError(f"{path} is there already; edit it, or move it away first")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        _write(path, text)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror})") from error
+    return path
+
+
+def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> str:
+    table = {given.name: {"type": given.type, **given.options} for given in instances}
+    return yaml.safe_dump({key: table}, sort_keys=False, allow_unicode=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    handle, draft = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(draft).replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        Path(draft).unlink(missing_ok=True)
