@@ -64,23 +64,20 @@ def step_of(folder: Path) -> int:
     return int(_document(folder)["step"])
 
 
-def restore(folder: Path, state: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Loads each given component, then the random generators; returns the saved values not asked for.
+def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
+    """Loads each stateful component, in the order given, then the random generators; returns all other saved values.
 
     Raises ValueError for a folder this module did not write, or a component that it does not hold.
     """
     document = _document(folder)
     saved: dict[str, object] = document["state"]
-    missing = sorted(state.keys() - saved.keys())
+    components = {name: part for name, part in state.items() if isinstance(part, Stateful)}
+    missing = sorted(components.keys() - saved.keys())
     if missing:
         raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {', '.join(missing)}")
-    rest = {}
-    for name, value in saved.items():
-        thawed = _thaw(value, _read_tensors(folder / f"{name}.safetensors"))
-        if name in state:
-            state[name].load_state_dict(thawed)
-        else:
-            rest[name] = thawed
+    for name, part in components.items():
+        part.load_state_dict(_component(folder, name, saved[name]))
+    rest = {n: _component(folder, n, value) for n, value in saved.items() if n not in components}
     _set_random_state(_thaw(document["random"], {}))
     return rest
 
@@ -166,12 +163,13 @@ def _write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         os.fsync(file.fileno())
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def _component(folder: Path, name: str, value: object) -> Any:
+    path = folder / f"{name}.safetensors"
     if not path.exists():
-        return {}
+        return _thaw(value, {})
     from safetensors.torch import load_file
 
-    return load_file(path)
+    return _thaw(value, load_file(path))
 
 
 def _random_state() -> dict[str, object]:

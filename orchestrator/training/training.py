@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from orchestrator.training import state as files
-from orchestrator.training.state import Stateful
 
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
@@ -47,7 +46,7 @@ class Training:
         self.start = 0 if resume_from is None else files.step_of(resume_from)
         self._save_request = save_request
         self._answered = "0"  # so that a request made before we were here is answered too
-        self._progress = None if progress is None else progress.open("ab", buffering=0)
+        self._progress = progress
         self._stop = False
         self._saved: tuple[int, Path] | None = None
         checkpoints.mkdir(parents=True, exist_ok=True)
@@ -70,11 +69,11 @@ class Training:
             signal.signal(signal.SIGTERM, training._on_signal)
         return training
 
-    def restore(self, state: Mapping[str, Stateful]) -> dict[str, Any]:
-        """Loads the components and the random generators; does nothing at the first session.
+    def restore(self, state: Mapping[str, object]) -> dict[str, Any]:
+        """Loads what has a `load_state_dict`, then the random generators; at the first session, nothing.
 
         Call it after the data iterator is built, which draws random numbers (facts/training.md §3). Returns
-        the saved plain values that are no component of `state`.
+        the saved values of everything else. Raises ValueError where the checkpoint lacks a component.
         """
         return {} if self.resume_from is None else files.restore(self.resume_from, state)
 
@@ -100,7 +99,8 @@ class Training:
         if self._progress is None:
             return
         try:
-            self._progress.write(json.dumps({"step": step, "metrics": metrics}).encode() + b"\n")
+            with self._progress.open("ab", buffering=0) as file:  # a line goes out whole, in one write
+                file.write(json.dumps({"step": step, "metrics": metrics}).encode() + b"\n")
         except OSError as error:
             _warn(f"progress of step {step} was not written: {error}")
 

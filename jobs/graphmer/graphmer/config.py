@@ -32,6 +32,7 @@ class Config:
     weight_decay: float
     source: str | None = None
     workers: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

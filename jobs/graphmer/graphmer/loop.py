@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,10 @@ from torch.utils.data import DataLoader
 from graphmer import chains, data, graph
 from graphmer.config import Config
 from graphmer.model import Encoder
-from orchestrator.training import Stateful, Training
+from orchestrator.training import Training
 
 REPORT_SECONDS = 1.0
+Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,24 @@ class Schedule:
         return self.micro_batch * self.accumulate
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint must share with the training that goes on from it; restored first of all."""
+
+    corpus: str
+    seed: int
+    global_batch: int
+
+    def state_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def load_state_dict(self, saved: dict[str, object]) -> None:
+        """Raises ValueError that names what differs."""
+        differs = [f"{k} {saved.get(k)} (here {v})" for k, v in asdict(self).items() if saved.get(k) != v]
+        if differs:
+            raise ValueError(f"the checkpoint is of another training: {', '.join(differs)}")
+
+
 def train(config: Config, schedule: Schedule, training: Training) -> None:
     """Trains from wherever `training` stands to the last step, evaluates and saves.
 
@@ -49,42 +69,21 @@ def train(config: Config, schedule: Schedule, training: Training) -> None:
     """
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(schedule.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     corpus = _corpus(config)
-    masks = data.Masks(config.mask_words, config.mask_nodes)
-    table = data.Table(corpus.train, config.roots, config.leaves)
-    model = Encoder(len(corpus.vocabulary), config.roots, config.width, config.layers, config.heads).to(
-        device
-    )
-    optimizer = torch.optim.AdamW(
-        model.parameters(), config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
-    )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda done: _learning_rate(done + 1, config.warmup, schedule.steps)
-    )
-    batches = iter(
-        DataLoader(
-            data.Plan(table, schedule.seed, schedule.global_batch, masks),  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=range(training.start + 1, schedule.steps + 1),
-            num_workers=config.workers,
-            generator=torch.Generator(),  # its own, so that building it draws nothing from the training's
-        )
-    )
-    parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    identity = {"corpus": corpus.fingerprint(), "seed": schedule.seed, "global_batch": schedule.global_batch}
-    saved = training.restore(parts)
-    if saved and saved["identity"] != identity:
-        raise ValueError(f"the checkpoint is of {saved['identity']}, this training of {identity}")
-    state = {**parts, "identity": identity}
+    model = Encoder(len(corpus.vocabulary), config.roots, config.width, config.layers, config.heads)
+    model.to(config.device)
+    optimizer, scheduler = _optimizer(model, config, schedule.steps)
+    batches = _batches(corpus, config, schedule, training.start)
+    identity = Identity(corpus.fingerprint(), schedule.seed, schedule.global_batch)
+    state = {"identity": identity, "model": model, "optimizer": optimizer, "scheduler": scheduler}
+    training.restore(state)
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{parameters:,d} parameters; from step {training.start}", flush=True)
 
-    print(
-        f"{sum(p.numel() for p in model.parameters()):,d} parameters; from step {training.start}", flush=True
-    )
     metrics: dict[str, float] = {}
     shown = began = time.monotonic()
     for step in range(training.start + 1, schedule.steps + 1):
-        metrics = _step(model, optimizer, next(batches), schedule, device)
+        metrics = _step(model, optimizer, next(batches), schedule)
         scheduler.step()
         now = time.monotonic()
         training.report(step, **metrics, samples_per_second=schedule.global_batch / (now - began))
@@ -98,10 +97,37 @@ def train(config: Config, schedule: Schedule, training: Training) -> None:
             training.save(step, state, metrics)
         if training.should_stop():
             training.leave(step, state, metrics)
-    metrics |= evaluate(model, corpus, config, masks, device)
+    metrics |= evaluate(model, corpus, config)
     print("held out:  " + _words(metrics), flush=True)
     training.report(schedule.steps, **metrics)
     training.save(schedule.steps, state, metrics, required=True)
+
+
+def _optimizer(
+    model: Encoder, config: Config, steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    optimizer = torch.optim.AdamW(
+        model.parameters(), config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
+    )
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: _rate(done + 1, config.warmup, steps))
+    return optimizer, rates
+
+
+def _batches(corpus: chains.Corpus, config: Config, schedule: Schedule, start: int) -> Iterator[Batch]:
+    table = data.Table(corpus.train, config.roots, config.leaves)
+    plan = data.Plan(table, schedule.seed, schedule.global_batch, _masks(config))
+    loader: DataLoader[Batch] = DataLoader(
+        plan,  # type: ignore[arg-type]  # a map from steps, of no length
+        batch_size=None,
+        sampler=range(start + 1, schedule.steps + 1),
+        num_workers=config.workers,
+        generator=torch.Generator(),  # its own, so that building it draws nothing from the training's
+    )
+    return iter(loader)
+
+
+def _masks(config: Config) -> data.Masks:
+    return data.Masks(config.mask_words, config.mask_nodes)
 
 
 def _corpus(config: Config) -> chains.Corpus:
@@ -125,7 +151,7 @@ def _corpus(config: Config) -> chains.Corpus:
     return corpus
 
 
-def _learning_rate(step: int, warmup: int, steps: int) -> float:
+def _rate(step: int, warmup: int, steps: int) -> float:
     if step <= warmup:
         return step / warmup
     return 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
@@ -134,15 +160,16 @@ def _learning_rate(step: int, warmup: int, steps: int) -> float:
 def _step(
     model: Encoder,
     optimizer: torch.optim.Optimizer,
-    batch: dict[str, Tensor],
+    batch: Batch,
     schedule: Schedule,
-    device: torch.device,
 ) -> dict[str, float]:
     words, nodes = (max(1, int((batch[k] != data.IGNORED).sum())) for k in ("word_targets", "node_targets"))
     loss, hits = 0.0, 0
     for i in range(0, schedule.global_batch, schedule.micro_batch):
-        micro = {name: rows[i : i + schedule.micro_batch].to(device) for name, rows in batch.items()}
-        with torch.autocast(device.type, torch.bfloat16, enabled=schedule.precision == "bf16"):
+        micro = {
+            name: rows[i : i + schedule.micro_batch].to(model.bias.device) for name, rows in batch.items()
+        }
+        with torch.autocast(model.bias.device.type, torch.bfloat16, enabled=schedule.precision == "bf16"):
             word_loss, _, node_loss, node_hits = _losses(model, micro)
         part = word_loss / words + node_loss / nodes
         part.backward()  # type: ignore[no-untyped-call]
@@ -154,7 +181,7 @@ def _step(
     return {"loss": loss, "node_accuracy": hits / nodes}
 
 
-def _losses(model: Encoder, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _losses(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums over the masked words and the masked nodes: cross entropy and right guesses, of each."""
     hidden = model(batch["words"], batch["places"], batch["relations"])
     sums: list[Tensor] = []
@@ -168,9 +195,7 @@ def _losses(model: Encoder, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, T
 
 
 @torch.no_grad()
-def evaluate(
-    model: Encoder, corpus: chains.Corpus, config: Config, masks: data.Masks, device: torch.device
-) -> dict[str, float]:
+def evaluate(model: Encoder, corpus: chains.Corpus, config: Config) -> dict[str, float]:
     """Held-out accuracy on masked nodes and words, and that of guessing by frequency.
 
     The baseline names the relation's most frequent tail in training. Tails outside the vocabulary are
@@ -179,8 +204,8 @@ def evaluate(
     table = data.Table(corpus.held_out, config.roots, config.leaves)
     frequent = _frequent(corpus)
     word_hits = node_hits = words = nodes = guessed = 0
-    for arrays in data.held_out(table, 64, masks):
-        batch = {name: torch.from_numpy(rows).to(device) for name, rows in arrays.items()}
+    for arrays in data.held_out(table, 64, _masks(config)):
+        batch = {name: torch.from_numpy(rows).to(model.bias.device) for name, rows in arrays.items()}
         _, right_words, _, right_nodes = _losses(model, batch)
         word_hits += int(right_words)
         node_hits += int(right_nodes)

@@ -1,0 +1,79 @@
+"""Starts real training scripts for tests, waits for what they do, and weighs what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 120.0
+
+
+@contextmanager
+def started(
+    command: Sequence[str], cwd: Path, given: Mapping[str, object] | None = None, *paths: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """A running Python script with only the given ORCHESTRATOR_* variables; killed if a test leaves early."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+    environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
+    environ |= {f"ORCHESTRATOR_{name}": str(value) for name, value in (given or {}).items()}
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=cwd, env=environ, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Lets it run to its end; what it printed. Its exit code is then in `returncode`."""
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    return output
+
+
+def until_printed(process: subprocess.Popen[str], line: str) -> None:
+    """Blocks until the script prints this line; fails with all it printed if it ends before."""
+    assert process.stdout is not None
+    seen = []
+    for printed in process.stdout:
+        seen.append(printed)
+        if printed.strip() == line:
+            return
+    raise AssertionError(f"ended without {line!r}:\n{''.join(seen)}")
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    """Releases a script that waits on its standard input."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Blocks until the condition holds; fails when the script has ended or patience has."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode}:\n{finish(process)}"
+        assert time.monotonic() < deadline, "it took too long"
+        pause.wait(0.005)
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """File name → sha256 of a checkpoint's files."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def steps(checkpoints: Path) -> list[int]:
+    """The steps of the committed checkpoints, ascending."""
+    return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-*"))

@@ -1,0 +1,201 @@
+"""The training helper and the plain example, as real processes that are stopped, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.training import EXIT_SAVED, Training, state
+from tests.training.scripts import (
+    ROOT,
+    fingerprints,
+    finish,
+    go_on,
+    started,
+    steps,
+    until,
+    until_printed,
+)
+
+TOY = str(Path(__file__).with_name("toy.py"))
+TOTAL = 12
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The final checkpoint of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    with started([TOY, str(TOTAL)], folder, {"CHECKPOINT_DIR": folder / "c"}) as process:
+        output = finish(process)
+    assert process.returncode == 0, output
+    return fingerprints(folder / "c" / f"step-{TOTAL}")
+
+
+def resumed(folder: Path, step: int) -> dict[str, str]:
+    """The final checkpoint of a new session that goes on from the step."""
+    given = {"CHECKPOINT_DIR": folder / "again", "RESUME_FROM": folder / "c" / f"step-{step}"}
+    with started([TOY, str(TOTAL)], folder, given) as process:
+        output = finish(process)
+    assert process.returncode == 0, output
+    assert f"step {step}\n" not in output
+    assert f"step {step + 1}\n" in output
+    return fingerprints(folder / "again" / f"step-{TOTAL}")
+
+
+def test_a_save_is_made_when_asked_and_sigterm_saves_and_exits_75(
+    tmp_path: Path, uninterrupted: dict[str, str]
+) -> None:
+    checkpoints, request, progress = tmp_path / "c", tmp_path / "request", tmp_path / "progress.jsonl"
+    request.write_text("0")
+    given = {"CHECKPOINT_DIR": checkpoints, "SAVE_REQUEST": request, "PROGRESS": progress}
+    with started([TOY, str(TOTAL), "step:3", "step:7", "every:2"], tmp_path, given) as process:
+        until_printed(process, "step 3")
+        assert steps(checkpoints) == []
+        request.write_text("1")
+        go_on(process)
+        until_printed(process, "step 7")
+        assert steps(checkpoints) == [3]
+        process.send_signal(signal.SIGTERM)
+        go_on(process)
+        finish(process)
+    assert process.returncode == EXIT_SAVED
+    assert steps(checkpoints) == [3, 7]
+    lines = [json.loads(line) for line in progress.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(line["metrics"]["loss"] > 0 for line in lines)
+    assert json.loads((checkpoints / "step-7/metrics.json").read_text()) == lines[-1]["metrics"]
+    assert resumed(tmp_path, 7) == uninterrupted
+
+
+def test_killed_in_the_middle_of_a_save_the_one_before_stands(
+    tmp_path: Path, uninterrupted: dict[str, str]
+) -> None:
+    given = {"CHECKPOINT_DIR": tmp_path / "c"}
+    with started([TOY, str(TOTAL), "every:4", "save:8"], tmp_path, given) as process:
+        until_printed(process, "saving 8")
+        assert (tmp_path / "c/.tmp-step-8/model.safetensors").exists()
+        process.kill()
+        finish(process)
+    assert steps(tmp_path / "c") == [4]
+    assert resumed(tmp_path, 4) == uninterrupted
+
+
+def test_a_full_disk_costs_no_earlier_checkpoint(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+    given = {"CHECKPOINT_DIR": tmp_path / "c"}
+    with started([TOY, str(TOTAL), "every:3", "full:5"], tmp_path, given) as process:
+        output = finish(process)
+    assert "warning: the checkpoint of step 6 could not be saved, training goes on" in output
+    assert f"step {TOTAL}\n" in output
+    assert process.returncode not in (0, EXIT_SAVED)
+    assert f"the checkpoint of step {TOTAL} could not be saved" in output.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-3"]
+    assert resumed(tmp_path, 3) == uninterrupted
+
+
+def test_without_the_orchestrator_it_resumes_from_its_own_folder(
+    tmp_path: Path, uninterrupted: dict[str, str]
+) -> None:
+    with started([TOY, str(TOTAL), "every:5", "step:7"], tmp_path) as process:
+        until_printed(process, "step 7")
+        process.send_signal(signal.SIGTERM)
+        go_on(process)
+        finish(process)
+    assert process.returncode == EXIT_SAVED
+    assert steps(tmp_path / "checkpoints") == [5, 7]
+    (tmp_path / "checkpoints/.tmp-step-9").mkdir()
+    with started([TOY, str(TOTAL)], tmp_path) as process:
+        assert "step 7\n" not in finish(process)
+    assert process.returncode == 0
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-5", "step-7", "step-12"}
+    assert fingerprints(tmp_path / f"checkpoints/step-{TOTAL}") == uninterrupted
+
+
+def test_the_plain_example_keeps_the_contract(tmp_path: Path) -> None:
+    example, forever = str(ROOT / "docs/examples/plain_pytorch.py"), str(10**9)
+    first, second = tmp_path / "first", tmp_path / "second"
+    given: dict[str, object] = {"CHECKPOINT_DIR": first, "SAVE_REQUEST": tmp_path / "request"}
+    (tmp_path / "request").write_text("1")
+    with started([example, forever], tmp_path, given) as process:
+        until(lambda: steps(first) == [1], process)
+        process.send_signal(signal.SIGTERM)
+        output = finish(process)
+    assert process.returncode == EXIT_SAVED, output
+    stopped = steps(first)[-1]
+    given |= {"CHECKPOINT_DIR": second, "RESUME_FROM": first / f"step-{stopped}"}
+    with started([example, forever], tmp_path, given) as process:
+        until(lambda: bool(steps(second)), process)
+        process.kill()
+        finish(process)
+    assert steps(second) == [stopped + 1]
+    last = f"step-{stopped + 20}"
+    given |= {"RESUME_FROM": second / f"step-{stopped + 1}"}
+    for folder, extra in ((tmp_path / "resumed", given), (tmp_path / "whole", {})):
+        with started([example, str(stopped + 20)], tmp_path, {**extra, "CHECKPOINT_DIR": folder}) as process:
+            output = finish(process)
+        assert process.returncode == 0, output
+    weights = [torch.load(tmp_path / f / last / "state.pt")[1]["model"] for f in ("resumed", "whole")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_same_state_is_the_same_bytes_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    tied = torch.nn.Linear(16, 16, bias=False)
+    model = torch.nn.ModuleDict({"a": tied, "b": tied, "c": torch.nn.Linear(16, 16)})
+    plain = {"rate": 0.1, 3: (1, None, "x"), "$tuple": [float("inf")]}
+    view = torch.arange(6).view(2, 3).T
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        state.write(tmp_path / name, 5, {"model": model, "plain": plain, "view": view})
+    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
+    assert (tmp_path / "one/model.safetensors").stat().st_size < 3 * 16 * 16 * 4
+    expected, drawn = {k: v.clone() for k, v in model.state_dict().items()}, (random.random(), torch.rand(3))
+    with torch.no_grad():
+        tied.weight.zero_()
+    rest = state.restore(tmp_path / "one", {"model": model})
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert torch.equal(rest.pop("view"), view)
+    assert rest == {"plain": plain}
+    assert random.random() == drawn[0]
+    assert torch.equal(torch.rand(3), drawn[1])
+
+
+def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"extra\.deep\.1: cannot save a set"):
+        state.write(tmp_path, 1, {"extra": {"deep": [1, {2}]}})
+    with pytest.raises(ValueError, match="component name 'a/b'"):
+        state.write(tmp_path, 1, {"a/b": 1})
+    with pytest.raises(ValueError, match=r"is no checkpoint of orchestrator\.training"):
+        Training(tmp_path / "c", resume_from=tmp_path / "nothing")
+    state.write(tmp_path, 1, {"model": torch.nn.Linear(1, 1)})
+    with pytest.raises(ValueError, match="holds model; it has no optimizer"):
+        state.restore(tmp_path, {"optimizer": torch.nn.Linear(1, 1)})
+
+
+def test_metrics_that_are_not_finite_stay_out_of_the_checkpoint(tmp_path: Path) -> None:
+    training = Training(tmp_path / "c", progress=tmp_path / "progress")
+    training.report(1, loss=float("nan"))
+    saved = training.save(1, {"x": 1}, {"loss": float("nan"), "mrr": 0.5})
+    assert saved is not None
+    assert json.loads((saved / "metrics.json").read_text()) == {"mrr": 0.5}
+    assert "NaN" in (tmp_path / "progress").read_text()
+
+
+def test_it_needs_nothing_of_ours_and_no_torch_to_start() -> None:
+    code = (
+        "import sys; import orchestrator.training;"
+        "print(*sorted(m for m in sys.modules if m.startswith(('orchestrator', 'torch', 'numpy', 'safe'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    own = [
+        "orchestrator",
+        "orchestrator.training",
+        "orchestrator.training.state",
+        "orchestrator.training.training",
+    ]
+    assert done.stdout.split() == own
