@@ -30,18 +30,16 @@ class _StoreModule(Protocol):
 
 
 def build(name: str, type_: str, options: Mapping[str, object], home: Path) -> Store:
-    """The store a user configured as `name`, with transient failures retried.
+    """The store a user configured as `name`, bare: wrappers are the caller's.
 
     `home` is the orchestrator's own folder, which relative paths refer to. Touches nothing outside. Raises
     InputError naming every option at fault, what was given, and what is valid.
     """
-    from orchestrator.stores.retrying import RetryingStore
-
     if type_ not in TYPES:
         raise InputError(f"store {name!r}: there is no type {type_!r}; {_choices(type_, TYPES)}")
     module = cast(_StoreModule, import_module(TYPES[type_]))
     validated = _validated(f"store {name!r} (type {type_})", module.Options, options)
-    return RetryingStore(module.configured(name, validated, home))
+    return module.configured(name, validated, home)
 
 
 def _validated(owner: str, model: type[Any], options: Mapping[str, object]) -> Any:

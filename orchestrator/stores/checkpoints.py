@@ -6,7 +6,7 @@ choose a checkpoint. Below `runs/<run>/`:
     checkpoints/<name>/manifest.json
     blobs/<lineage>/<sha256>             lineage: g<generation>-<incarnation>, the one agent that wrote them
 
-Why a lineage (docs/decisions/006-blobs-by-lineage.md): sharing blobs over a whole run cannot be swept safely
+Why a lineage (docs/decisions/006): sharing blobs over a whole run cannot be swept safely
 without a lock, since a new session repeats the steps of a lost one bit for bit and would rely on a blob
 that a sweep of the old one is about to delete. A lineage has one writer: who publishes its checkpoints is
 the only one to retire them, one call at a time. Once its generation is closed nothing is added to it, what

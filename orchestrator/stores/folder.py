@@ -61,9 +61,9 @@ class FolderStore:
         with source.open("rb", buffering=0) as stream, self._reporting("put", key):
             if target.is_file():
                 self._check_source(key, copy(stream.readinto, None), sha256)
-                self._check_taken(key, digest_file(target), sha256)
-                self._sync(target.parent)
-                return
+                if self._is_taken(key, target, sha256):
+                    return
+                stream.seek(0)
             self._open()
             with draft_file(self._root) as draft:
                 self._check_source(key, copy(stream.readinto, draft.fd), sha256)
@@ -124,21 +124,24 @@ class FolderStore:
 
     def _land(self, draft: Draft, target: Path, key: str, sha256: str) -> None:
         for _ in range(_LANDINGS_MAX):
-            # A delete beside us may take away the folder, or the object we found to be there already.
-            with suppress(FileNotFoundError):
+            try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    _link(draft.path, target)
-                except FileExistsError:
-                    self._check_taken(key, digest_file(target), sha256)
-                self._sync(target.parent)
-                return
+                _link(draft.path, target)
+            except FileNotFoundError:  # a delete beside us took the folder away
+                continue
+            except FileExistsError:
+                if self._is_taken(key, target, sha256):
+                    return
+                continue
+            self._sync(target.parent)
+            return
         raise Transient(f"{target.parent} disappears as often as it is made", backend=self._name)
 
     def _sync(self, folder: Path) -> None:
         """Makes every folder down from the root durable: another writer may have made one a moment ago."""
         while True:
-            sync_folder(folder)
+            with suppress(FileNotFoundError):  # deleted again beside us, with all that was in it
+                sync_folder(folder)
             if folder == self._root:
                 return
             folder = folder.parent
@@ -148,10 +151,17 @@ class FolderStore:
             message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
             raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
 
-    def _check_taken(self, key: str, found: str, sha256: str) -> None:
+    def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
+        """Whether these very bytes are there, durably; False: they were, a delete beside us was quicker."""
+        try:
+            found = digest_file(target)
+        except FileNotFoundError:
+            return False
         if found != sha256:
             message = f"the key holds other bytes (sha256 {found[:12]}…), and objects never change"
             raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+        self._sync(target.parent)
+        return True
 
     @contextmanager
     def _source(self, key: str) -> Iterator[FileIO]:
