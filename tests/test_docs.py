@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import spec
 from orchestrator.core.lifecycle import Kind, Phase
 from scripts import generate_docs
 
@@ -76,3 +77,11 @@ def test_every_fragment_says_what_kind_of_change_it_is() -> None:
     fragments = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
     valid = re.compile(r"[a-z0-9-]+\.(added|changed|fixed|removed)\.md")
     assert [name for name in fragments if not valid.fullmatch(name)] == []
+
+
+def test_the_job_in_the_readme_is_valid() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (quoted,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    job = spec.parse(quoted.encode(), "README.md", ROOT).job
+    assert job.name == "my-first-job"
+    assert job.work.total == 20000

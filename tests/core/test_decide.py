@@ -1,3 +1,5 @@
+"""Decide as a table: a record and what was seen go in, events and actions come out."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""The lifecycle's table, the fold of events over it, and the diagram drawn from it."""
+
 from __future__ import annotations
 
 import pytest
