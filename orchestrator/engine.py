@@ -200,7 +200,8 @@ class Engine:
             else:
                 self._journalled(record, inputs, decision)
         unchanged = [(r, i, d) for r, i, d in decisions if not d.events]
-        self._ledger.schedule([(r.run, d.due_at) for r, _, d in unchanged if r.run in self._due])
+        overdue = [(r, d.due_at) for r, _, d in unchanged if r.run in self._due or d.due_at is not None]
+        self._ledger.schedule(overdue, fence=self._fence)
         for record, inputs, decision in unchanged:
             self._settle(record, inputs, decision)
 
@@ -222,17 +223,20 @@ class Engine:
             tracked.want(decision.actions)
             for action in tracked.startable(inputs.monotonic):
                 self._start(record.run, action)
+        else:
+            assert not decision.actions, "whoever wants something done has something on a platform"
 
     def _keep(self, record: RunRecord) -> Tracked | None:
-        """Remembers a record where it belongs: tracked while it has anything on a platform."""
-        if record.session is None and not record.strays:
+        """Remembers a record where it belongs: tracked while it has anything on a platform, or under way."""
+        tracked = self._tracked.get(record.run)
+        busy = tracked is not None and tracked.busy
+        if record.session is None and not record.strays and not busy:
             self._tracked.pop(record.run, None)
             self._waiting.pop(record.run, None)
             if record.phase is Phase.QUEUED:
                 self._waiting[record.run] = record
             return None
         self._waiting.pop(record.run, None)
-        tracked = self._tracked.get(record.run)
         if tracked is None:
             tracked = self._tracked[record.run] = Tracked(record, self._clock.monotonic())
         else:
@@ -253,6 +257,7 @@ class Engine:
             samples_per_second=status.steps_per_second * order.global_batch,
             seconds=max(1.0, now - session.started_at),
             at=now,
+            step=order.resume_step,
         )
         self._ledger.add_measurement(record.job.name, measurement)
 

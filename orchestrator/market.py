@@ -171,6 +171,7 @@ class Market:
             micro_batch_caps=dict(record.micro_batch_caps),
             done_steps=accepted,
             utc_offset_seconds=self._utc_offset,
+            allow_over_horizon=accepted > 0,
         )
         if found.chosen is None and not self.complete:
             return None

@@ -141,14 +141,19 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     collected = backends.platforms[action.platform].collect(action.session, into)
-    accepted = []
+    accepted, corrupt = [], list(collected.corrupt)
     for ref in _brought(into):
-        if _wanted(action, ref):
+        if not _wanted(action, ref):
+            continue
+        try:
             manifest = _publish(backends.store, action.run, ref, into)
-            if manifest is not None:
-                accepted.append(_accepted(manifest, action.metric))
+        except CorruptCheckpoint as error:
+            corrupt.append((ref.name, error.reason))
+            shutil.rmtree(into / "checkpoints" / ref.name)  # so that it is brought again
+        else:
+            accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
     _drop_blobs(into)
-    return Done(action, checkpoints=tuple(accepted), corrupt=collected.corrupt)
+    return Done(action, checkpoints=tuple(accepted), corrupt=tuple(corrupt))
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
@@ -206,5 +211,5 @@ def _retire(action: Retire, backends: Backends) -> Report:
         if ref.name not in action.keep and not (ref.generation == action.live and ref.step > newest_kept)
     ]
     if gone:
-        stored.retire(backends.store, action.run, gone)
+        stored.retire(backends.store, action.run, gone, keep=[r.name for r in refs if r.name not in gone])
     return Done(action)

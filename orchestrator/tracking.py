@@ -96,6 +96,11 @@ class Tracked:
 
     # --- Actions ----------------------------------------------------------------------------------------
 
+    @property
+    def busy(self) -> bool:
+        """Whether actions are under way, or wait for one that is."""
+        return bool(self._under_way or self._waiting)
+
     def want(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if action not in self._waiting and action not in self._under_way:

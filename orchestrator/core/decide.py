@@ -108,6 +108,7 @@ class _Draft:
         self.inputs = inputs
         self.events: list[Event] = []
         self.actions: list[Action] = []
+        self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
 
     def emit(self, event: Event) -> None:
         self.record = apply(self.record, event)
@@ -147,9 +148,7 @@ def _take_report(draft: _Draft, report: Report) -> None:
             draft.emit(Confirmed(draft.now, name))
         return
     if isinstance(report, Done) and report.reply is StopReply.ENDED:
-        draft.actions += [
-            Discard(name, stray.platform) for stray in draft.record.strays if stray.session == name
-        ]
+        draft.gone.add(name)
     if session is None or session.name != name:
         return  # a late answer about a session that is closed: it changes nothing
     match report.action:
@@ -437,7 +436,7 @@ def _want(draft: _Draft) -> None:
 def _want_of_stray(draft: _Draft, stray: Stray) -> None:
     watch = draft.inputs.strays.get(stray.session)
     observation = watch.observation if watch else None
-    over = stray.ended or (stray.until is not None and draft.now > stray.until)
+    over = stray.ended or stray.session in draft.gone or (stray.until is not None and draft.now > stray.until)
     if over or (observation is not None and observation.sighting is Sighting.ENDED):
         draft.actions.append(Discard(stray.session, stray.platform))
     elif (

@@ -22,6 +22,7 @@ from orchestrator.core.run import (
 )
 from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import NOT_COUNTED
+from orchestrator.errors import OrchestratorError
 from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored
 from tests.simulation.world import World
@@ -49,8 +50,10 @@ def accepted_checkpoints_are_kept(world: World) -> list[str]:
         for accepted in world.record(run).accepted:
             try:
                 manifest = stored.read(world.memory, run, accepted.name)
-                blobs = {s.key.rsplit("/", 1)[1]: s.size for s in world.memory.list(f"runs/{run}/blobs/")}
-            except Exception as error:  # whatever it is, the checkpoint is not there
+                lineage = f"g{accepted.ref.generation:02d}-{accepted.ref.incarnation}"
+                prefix = f"runs/{run}/blobs/{lineage}/"
+                blobs = {stat.key.rsplit("/", 1)[1]: stat.size for stat in world.memory.list(prefix)}
+            except OrchestratorError as error:
                 found.append(f"{accepted.name}: {error}")
                 continue
             missing = [b for b, size in manifest.blobs().items() if blobs.get(b) != size]
@@ -163,8 +166,7 @@ def the_result_is_exact(world: World) -> list[str]:
             found.append(f"{run} is done at {last}")
             continue
         manifest = stored.read(world.memory, run, last.name)
-        entry = next(e for e in manifest.files if e.path == "state.json")
-        state = b"".join(world.memory.read(f"runs/{run}/blobs/{p.sha256}") for p in entry.parts)
+        state = world.restored(run, manifest, "state.json")
         if state != expected_state(order, last.ref.step):
             found.append(f"{run}: {state!r}")
     return found

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
+from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import CheckpointPolicy, Claim, Job, Keep, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
@@ -22,7 +24,8 @@ from orchestrator.ledger import Ledger, Proposal, Takeover
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer, SimulatedPlatform
-from orchestrator.stores.faulty import FaultRates, FaultyStore
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.faulty import NO_FAULTS, FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.workers import SimulatedWorkers
@@ -73,8 +76,10 @@ class World:
             for number, scenario in enumerate(self.scenarios)
         }
         self.memory = MemoryStore()
-        rates = FaultRates(lost_request=0.03, lost_reply=0.03, corrupt_read=0.01)
-        self.store = FaultyStore(self.memory, Random(random.random()), rates)
+        rates = FaultRates(fails=0.03, loses_reply=0.03, tears=0.01)
+        self.store = FaultyStore(
+            self.memory, rates, Random(random.random()), now=self.clock.elapsed, wait=lambda _seconds: None
+        )
         self.killer = Killer(Random(random.random()), random.choice((0.0, 0.01, 0.05)))
         ledger = MortalLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
         assert isinstance(ledger, MortalLedger)
@@ -106,7 +111,7 @@ class World:
         """Faults stop; held runs are released, as a user would."""
         self._calm = True
         self.killer.rate = 0.0
-        self.store.calm()
+        self.store.rates = NO_FAULTS
         for platform in self.platforms.values():
             platform.calm()
 
@@ -135,7 +140,7 @@ class World:
             self.clock.advance(self.random.choice((1.0, 60.0, 1200.0)))
 
     def _up(self) -> None:
-        self._takeover = self.ledger.take_over("simulation")
+        self._takeover = self.ledger.take_over("simulation", now=self.clock.now())
         backends = Backends(self.platforms, self.store, self.folders, secret=lambda name: name)
         self._engine = Engine(
             self.ledger,
@@ -183,6 +188,13 @@ class World:
 
     def record(self, run: str) -> RunRecord:
         return self.ledger.record(run)
+
+    def restored(self, run: str, manifest: Manifest, path: str) -> bytes:
+        """One file of a checkpoint, as `pull` would lay it out."""
+        with TemporaryDirectory() as folder:
+            stored.fetch(self.memory, run, manifest.name, Path(folder) / "fetched")
+            stored.restore(Path(folder) / "fetched", manifest, Path(folder) / "restored")
+            return (Path(folder) / "restored" / path).read_bytes()
 
     def finished(self) -> bool:
         records = [self.record(run) for run in self.runs]

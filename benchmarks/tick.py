@@ -1,0 +1,150 @@
+"""One tick of the controller with 9,900 queued and 100 running runs: all of them due, and 1 % of them due.
+
+    python benchmarks/tick.py [--json] [--database URL]
+
+The engine, ledger and decide are the real ones; the platform only answers that its sessions are running.
+Prints the median seconds of several ticks of each kind, and the process's peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.assign import assign
+from orchestrator.core.job import Claim, Job, Precision, Profile, Work
+from orchestrator.core.offer import Choice, Estimate, Offer, Traits
+from orchestrator.core.run import Assigned, Launched, Prepared, Started, Submitted
+from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
+from orchestrator.engine import Brought, Engine
+from orchestrator.ledger import Ledger
+from orchestrator.market import Market
+from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.stores.memory import MemoryStore
+
+QUEUED, RUNNING = 9_900, 100
+TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0)
+
+
+class Busy:
+    """A platform whose every slot is taken by sessions that run on."""
+
+    name = "busy"
+
+    def __init__(self) -> None:
+        self.heartbeat = 0
+
+    def survey(self) -> tuple[Offer, ...]:
+        return (Offer("busy", "T4", TRAITS, slots=RUNNING, memory_gb=16.0, disk_gb=100.0),)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        self.heartbeat += 1
+        status = AgentStatus("aaaa", self.heartbeat, 0.0, "running", step=10, steps_per_second=1.0)
+        return {name: Observation(Sighting.RUNNING, ("aaaa",), status) for name in names}
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        raise NotImplementedError
+
+    def launch(self, order: Order) -> None:
+        raise NotImplementedError
+
+    def collect(self, name: str, into: Path) -> Collected:
+        return Collected(())
+
+    def stop(self, name: str) -> StopReply:
+        return StopReply.REQUESTED
+
+    def discard(self, name: str) -> None:
+        raise NotImplementedError
+
+
+class InlineWorkers:
+    """Runs each task at once, so that a tick's own cost is not blurred by threads."""
+
+    def __init__(self) -> None:
+        self._done: list[Brought] = []
+
+    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+        self._done.append(task())
+
+    def finished(self) -> list[Brought]:
+        done, self._done = self._done, []
+        return done
+
+
+def job(number: int) -> Job:
+    """Jobs differ, as users' do: no cache may live off their sameness."""
+    profile = Profile(16, Precision.FP16, 12.0, Claim((10.0, 25.0), 64, "T4", "a note", "2025-10-21"))
+    work = Work(total=50_000 + number, global_batch=64, group=8, parameters=80.3e6, flops_per_step=25.7e12)
+    return Job(f"job-{number}", ("train",), work, (("T4", profile),), bundle="0" * 64, seed=number)
+
+
+def fill(ledger: Ledger) -> None:
+    for number in range(QUEUED + RUNNING):
+        run = f"job-{number}-{number:08d}"
+        record = ledger.submit(Submitted(run, job(number), float(number)), due_at=None)
+        if number < RUNNING:
+            estimate = Estimate(0, 1, 1, 1, 1, 0.0, 0.0, 64.0, "claim")
+            offer = Busy().survey()[0]
+            order = assign(record, Choice(offer, 16, 4, 1, estimate))
+            now = time.time()
+            events = (Assigned(now, order, TRAITS, ""), Prepared(now), Launched(now), Started(now, "aaaa"))
+            ledger.append(record, events, due_at=None)
+
+
+def measure(url: str, folder: Path) -> dict[str, float]:
+    ledger = Ledger.open(url)
+    fill(ledger)
+    takeover = ledger.take_over("benchmark")
+    backends = Backends({"busy": Busy()}, MemoryStore(), Folders(folder), secret=str)
+    market = Market(("busy",))
+    engine = Engine(ledger, takeover.fence, backends, market, InlineWorkers(), SystemClock())
+    for _ in range(4):
+        engine.tick()
+    queued = [summary.run for summary in ledger.summaries(limit=None) if summary.phase == "queued"]
+
+    def ticks(due: int, rounds: int = 7) -> list[float]:
+        taken = []
+        for _ in range(rounds):
+            ledger.schedule([(run, 0.0) for run in queued[:due]])
+            start = time.perf_counter()
+            engine.tick()
+            taken.append(time.perf_counter() - start)
+        return taken
+
+    return {
+        "all_due_seconds": statistics.median(ticks(QUEUED)),
+        "one_percent_due_seconds": statistics.median(ticks(QUEUED // 100)),
+        "none_due_seconds": statistics.median(ticks(0)),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--database", help="SQLAlchemy URL of an empty database (default: a temporary SQLite)"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = options.database or f"sqlite:///{folder}/ledger.sqlite"
+        figures = measure(url, Path(folder))
+    if options.json:
+        print(json.dumps(figures))
+        return
+    print(f"{QUEUED} queued, {RUNNING} running, all with a reading to decide on:")
+    for name, value in figures.items():
+        print(f"  {name:26} {value:10.4f}")
+
+
+if __name__ == "__main__":
+    main()

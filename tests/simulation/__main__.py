@@ -1,0 +1,31 @@
+"""Simulated schedules for as long as asked: `python -m tests.simulation --minutes 20 [--seed N]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.play import play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed; the others follow it")
+    parser.add_argument("--count", type=int, help="so many schedules instead of minutes")
+    options = parser.parse_args()
+    end = time.monotonic() + 60.0 * options.minutes
+    seed, failed = options.seed, []
+    while (seed - options.seed < options.count) if options.count else (time.monotonic() < end):
+        violations = play(seed)
+        if violations:
+            failed.append(seed)
+            print(f"seed {seed}:", *violations, sep="\n  ", flush=True)
+        seed += 1
+    print(f"{seed - options.seed} schedules from seed {options.seed}, {len(failed)} failed: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
