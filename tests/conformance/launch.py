@@ -19,17 +19,19 @@ PLATFORM_CODE = (process.__file__, session_folder.__file__)
 
 
 class DeathAtLine:
-    """Traces the platform's code and ends this process with SIGKILL where its n-th line would begin."""
+    """Traces the platform's code and ends this process with SIGKILL where the n-th line that is new to it
+    would begin."""
 
     def __init__(self, line: int) -> None:
-        self.left = line
+        self.line = line
+        self.seen: set[tuple[str, int]] = set()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code.co_filename not in PLATFORM_CODE:
             return None
         if event == "line":
-            self.left -= 1
-            if self.left == 0:
+            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.seen) == self.line:
                 os.kill(os.getpid(), signal.SIGKILL)
         return self
 

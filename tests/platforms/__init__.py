@@ -1,0 +1,1 @@
+"""What single platforms, and what they share, do beyond the conformance suite."""

@@ -1,0 +1,61 @@
+"""The catalogue: options checked, all faults at once, each with what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.errors import InputError
+from orchestrator.platforms.catalog import TYPES, build
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_every_type_is_built_without_options(kind: str, tmp_path: Path) -> None:
+    platform = build("mine", kind, {}, folder=tmp_path, clock=SystemClock())
+    assert platform.name == "mine"
+    assert platform.survey()[0].platform == "mine"
+
+
+def test_options_reach_the_offer(tmp_path: Path) -> None:
+    options = {"accelerator": "RTX3050", "memory_gb": 4, "session_seconds": 60, "slots": 2}
+    [offer] = build("box", "process", options, folder=tmp_path, clock=SystemClock()).survey()
+    assert (offer.accelerator, offer.memory_gb, offer.slots) == ("RTX3050", 4.0, 2)
+    assert offer.traits.session_seconds == 60.0
+    assert offer.disk_gb is not None
+    assert offer.disk_gb > 0
+
+
+def test_the_host_says_how_much_memory_it_has(tmp_path: Path) -> None:
+    [offer] = build("box", "process", {}, folder=tmp_path, clock=SystemClock()).survey()
+    assert offer.memory_gb is not None
+    assert offer.memory_gb > 0.1
+
+
+def test_nested_options_of_a_simulated_platform(tmp_path: Path) -> None:
+    options = {
+        "offers": [{"accelerator": "T4", "slots": 3}],
+        "quota": {"allowed_seconds": 9, "window_seconds": 90},
+    }
+    [offer] = build("sim", "simulated", options, folder=tmp_path, clock=SystemClock()).survey()
+    assert (offer.accelerator, offer.slots) == ("T4", 3)
+    assert offer.quota is not None
+    assert offer.quota.left_seconds == 9
+
+
+def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
+    options = {"acelerator": "cpu", "slots": 0, "session_seconds": "soon"}
+    with pytest.raises(InputError) as caught:
+        build("mine", "process", options, folder=tmp_path, clock=SystemClock())
+    first, *others = str(caught.value).splitlines()
+    assert "'acelerator'; did you mean 'accelerator'?" in first
+    assert "session_seconds" in first
+    assert "'mine'" in first
+    assert [line for line in others if "slots" in line and "0" in line]
+    assert [line for line in others if "session_seconds" in line and "'soon'" in line]
+
+
+def test_an_unknown_type_gets_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown type 'proces'; did you mean 'process'"):
+        build("mine", "proces", {}, folder=tmp_path, clock=SystemClock())

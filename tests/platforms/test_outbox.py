@@ -1,0 +1,145 @@
+"""Bringing an outbox while its agent goes on: superseded checkpoints, growing logs, damage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, link_or_copy
+
+
+def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
+    """What an agent does: blobs, then the manifest."""
+    (outbox / "blobs").mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, data in enumerate(contents):
+        sha256 = hashlib.sha256(data).hexdigest()
+        (outbox / "blobs" / sha256).write_bytes(data)
+        files.append(FileEntry(f"file-{number}", len(data), (Part(sha256, len(data)),)))
+    manifest = Manifest("a", CheckpointRef(step, 1, "abc"), 8, tuple(files))
+    folder = outbox / "checkpoints" / manifest.name
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_bytes(manifest.encode())
+    return manifest
+
+
+def supersede(outbox: Path, manifest: Manifest, kept: frozenset[str] = frozenset()) -> None:
+    (outbox / "checkpoints" / manifest.name / "manifest.json").unlink()
+    for sha256 in manifest.blobs().keys() - kept:
+        (outbox / "blobs" / sha256).unlink()
+
+
+class Meddled(FolderOutbox):
+    """An outbox in which something happens right before a blob is read."""
+
+    def __init__(self, folder: Path, meddle: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self._meddle: Callable[[], None] | None = meddle
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        if self._meddle is not None:
+            meddle, self._meddle = self._meddle, None
+            meddle()
+        return super().blob(sha256, target)
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    return tmp_path / "outbox"
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    return tmp_path / "into"
+
+
+def test_an_empty_outbox_brings_nothing(outbox: Path, into: Path) -> None:
+    assert bring(FolderOutbox(outbox), into).manifests == ()
+
+
+def test_a_checkpoint_superseded_while_it_is_read_is_left_out(outbox: Path, into: Path) -> None:
+    old = commit(outbox, 1, b"one", b"frozen")
+    new = commit(outbox, 2, b"two", b"frozen")
+    kept = frozenset(new.blobs())
+    collected = bring(Meddled(outbox, lambda: supersede(outbox, old, kept)), into)
+    assert [manifest.name for manifest in collected.manifests] == [new.name]
+    assert collected.corrupt == ()
+
+
+def test_a_missing_blob_is_corruption(outbox: Path, into: Path) -> None:
+    good, bad = commit(outbox, 1, b"one"), commit(outbox, 2, b"two")
+    for sha256 in bad.blobs():
+        (outbox / "blobs" / sha256).unlink()
+    collected = bring(FolderOutbox(outbox), into)
+    assert [manifest.name for manifest in collected.manifests] == [good.name]
+    [(name, reason)] = collected.corrupt
+    assert name == bad.name
+    assert "missing" in reason
+
+
+def test_a_torn_blob_never_arrives(outbox: Path, into: Path) -> None:
+    bad = commit(outbox, 1, b"a long content")
+    for sha256 in bad.blobs():
+        (outbox / "blobs" / sha256).write_bytes(b"a long con")
+    assert [name for name, _ in bring(FolderOutbox(outbox), into).corrupt] == [bad.name]
+    assert list((into / "blobs").iterdir()) == []
+
+
+def test_an_unreadable_manifest_is_named(outbox: Path, into: Path) -> None:
+    manifest = commit(outbox, 1, b"one")
+    (outbox / "checkpoints" / manifest.name / "manifest.json").write_bytes(b"{}")
+    assert [name for name, _ in bring(FolderOutbox(outbox), into).corrupt] == [manifest.name]
+
+
+def test_what_is_not_a_checkpoint_is_ignored(outbox: Path, into: Path) -> None:
+    (outbox / "checkpoints" / "notes").mkdir(parents=True)
+    (outbox / "checkpoints" / ".tmp-0000000001-g01-abc").mkdir()
+    collected = bring(FolderOutbox(outbox), into)
+    assert (collected.manifests, collected.corrupt) == ((), ())
+
+
+def test_a_checkpoint_stays_returned_until_its_blobs_are_taken_away(outbox: Path, into: Path) -> None:
+    manifest = commit(outbox, 1, b"one")
+    assert bring(FolderOutbox(outbox), into).manifests == (manifest,)
+    supersede(outbox, manifest)  # the agent's retention; the engine has not published it yet
+    assert bring(FolderOutbox(outbox), into).manifests == (manifest,)
+    for blob in (into / "blobs").iterdir():
+        blob.unlink()
+    assert bring(FolderOutbox(outbox), into).manifests == ()
+
+
+def test_a_blob_that_two_checkpoints_share_is_brought_again_for_the_second(outbox: Path, into: Path) -> None:
+    commit(outbox, 1, b"one", b"frozen")
+    bring(FolderOutbox(outbox), into)
+    for blob in (into / "blobs").iterdir():
+        blob.unlink()
+    second = commit(outbox, 2, b"two", b"frozen")
+    assert bring(FolderOutbox(outbox), into).manifests == (second,)
+    assert {blob.name for blob in (into / "blobs").iterdir()} == set(second.blobs())
+
+
+def test_growing_files_are_continued_and_whole_ones_replaced(outbox: Path, into: Path) -> None:
+    (outbox / "log").mkdir(parents=True)
+    (outbox / "log" / "000001.log").write_bytes(b"first\n")
+    (outbox / "status.json").write_bytes(b"1")
+    bring_files(outbox, into)
+    (into / "log" / "000001.log").write_bytes(b"FIRST\n")  # proves that what is there is not brought again
+    with (outbox / "log" / "000001.log").open("ab") as log:
+        log.write(b"second\n")
+    (outbox / "log" / "000002.log").write_bytes(b"third\n")
+    (outbox / "status.json").write_bytes(b"2")
+    bring_files(outbox, into)
+    assert (into / "log" / "000001.log").read_bytes() == b"FIRST\nsecond\n"
+    assert (into / "log" / "000002.log").read_bytes() == b"third\n"
+    assert (into / "status.json").read_bytes() == b"2"
+    assert not (into / "result.json").exists()
+
+
+def test_an_outbox_on_another_disk_is_copied(tmp_path: Path) -> None:
+    source = Path("/proc/self/cmdline")  # a file system that never gives hard links
+    link_or_copy(source, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
