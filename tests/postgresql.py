@@ -1,6 +1,7 @@
 """A private PostgreSQL server for tests and benchmarks: a unix socket in a folder of its own, no TCP.
 
-initdb refuses root, so root starts it as nobody (facts/engines.md §4). It dies with whoever started it.
+initdb refuses root, so root starts it as nobody (facts/engines.md §4). It dies with whoever started it. A
+pytest plugin too: the fixtures `postgresql` (one server a test session) and `ledger_url` (both databases).
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import subprocess
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import psycopg
+import pytest
 
 INSTALL = "apt-get install -y --no-install-recommends postgresql"
 MISSING = f"PostgreSQL is not installed: {INSTALL}"
@@ -41,6 +43,8 @@ class Server:
 
     def new_schema(self, name: str) -> str:
         """The URL of an empty schema: as good as a database of its own, and made at once."""
+        import psycopg
+
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f'CREATE SCHEMA "{name}"'.encode())
         return f"{self.url}&options={quote(f'-csearch_path={name}')}"
@@ -96,6 +100,8 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _wait_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
+    import psycopg
+
     deadline = time.monotonic() + _START_SECONDS
     while True:
         assert process.poll() is None, (server.folder / "log").read_text()
@@ -106,3 +112,21 @@ def _wait_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
             threading.Event().wait(0.02)
         else:
             return
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """One server for all tests of this process; skipped, with the way to get it, where there is none."""
+    if binaries() is None:
+        pytest.skip(MISSING)
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    server: Server = request.getfixturevalue("postgresql")
+    return server.new_schema(f"test_{uuid.uuid4().hex[:12]}")

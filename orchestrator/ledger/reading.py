@@ -34,8 +34,8 @@ _RUN = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True)
 class Stored:
-    """One event of a run's history. `inputs`: what it was decided from, as JSON values (`wire.decode` makes
-    them `orchestrator.core.decide.Inputs` again); on the first event of a decision, None on the others."""
+    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`);
+    on the first event of a decision, None on the others."""
 
     seq: int
     event: Event

@@ -1,0 +1,112 @@
+"""Runs that wander through the lifecycle: any event the table allows next, from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from orchestrator.core.lifecycle import TABLE, Kind
+from orchestrator.core.run import (
+    ActionFailed,
+    Assigned,
+    Cancelled,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Completed,
+    Confirmed,
+    Cooldown,
+    Deferred,
+    Ended,
+    Event,
+    GaveUp,
+    Held,
+    Launched,
+    Noted,
+    Prepared,
+    Released,
+    Requeued,
+    Retired,
+    RunRecord,
+    Started,
+    StopRequested,
+    Submitted,
+    Wish,
+    Wished,
+    Withdrawn,
+)
+from orchestrator.core.session import Order, Outcome
+from tests.core import runs
+
+NOW = runs.NOW
+NASTY = "träge\0 \udc80 'quoted\" \n\t{}%s"  # what logs and platforms say, and databases do not like
+
+
+def submission(run: str, *, name: str = "tiny", at: float = NOW) -> Submitted:
+    return Submitted(run, runs.job(name=name), at)
+
+
+def order(record: RunRecord) -> Order:
+    """The run's current order, or its next."""
+    if record.session is not None:
+        return record.session.order
+    generation = record.generation + 1
+    session = f"{record.run}-s{generation:02d}"
+    return replace(runs.assigned().order, run=record.run, session=session, generation=generation)
+
+
+def assigned(record: RunRecord, at: float = NOW) -> Assigned:
+    return Assigned(at, order(record), runs.TRAITS, "because")
+
+
+def next_event(record: RunRecord, random: Random, at: float = NOW) -> Event:
+    """One that the lifecycle allows the run now."""
+    kinds = [kind for kind in TABLE[record.phase] if kind is not Kind.SUBMITTED]
+    return _MAKE[random.choice(kinds)](record, random, at)
+
+
+def _cooldown(random: Random, at: float) -> Cooldown:
+    return Cooldown("here", random.choice(["cpu", "T4"]), at + 60.0, NASTY, random.randint(1, 4))
+
+
+def _accepted(record: RunRecord, random: Random, at: float) -> CheckpointAccepted:
+    incarnation = record.session.incarnation if record.session else None
+    step = random.randint(1, 1000)
+    return CheckpointAccepted(at, runs.accepted(step, record.generation, incarnation or "aaaa", loss=0.5))
+
+
+def _some_checkpoint(record: RunRecord, random: Random) -> str:
+    return random.choice([c.name for c in record.accepted] or ["none"])
+
+
+def _some_stray(record: RunRecord, random: Random) -> str:
+    return random.choice([stray.session for stray in record.strays] or ["none"])
+
+
+_MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
+    Kind.DEFERRED: lambda _, r, at: Deferred(at, r.choice([None, at + 3600.0]), NASTY),
+    Kind.ASSIGNED: lambda record, _, at: assigned(record, at),
+    Kind.PREPARED: lambda _record, _, at: Prepared(at),
+    Kind.LAUNCHED: lambda _record, _, at: Launched(at),
+    Kind.STARTED: lambda _record, r, at: Started(at, f"{r.getrandbits(32):08x}"),
+    Kind.ACTION_FAILED: lambda _record, _, at: ActionFailed(at, "launch", NASTY, at + 2.0),
+    Kind.WITHDRAWN: lambda _record, r, at: Withdrawn(at, NASTY, _cooldown(r, at)),
+    Kind.STOP_REQUESTED: lambda _record, r, at: StopRequested(at, r.choice([Wish.CANCEL, Wish.HOLD])),
+    Kind.ENDED: lambda _record, r, at: Ended(
+        at, r.choice(list(Outcome)), NASTY, r.random() < 0.5, tail=NASTY
+    ),
+    Kind.ACCEPTED: _accepted,
+    Kind.CORRUPT: lambda record, r, at: CheckpointCorrupt(
+        at, _some_checkpoint(record, r), "no", order(record)
+    ),
+    Kind.RETIRED: lambda record, r, at: Retired(at, (_some_checkpoint(record, r),)),
+    Kind.NOTED: lambda _record, _, at: Noted(at, NASTY),
+    Kind.CONFIRMED: lambda record, r, at: Confirmed(at, _some_stray(record, r)),
+    Kind.WISHED: lambda _record, r, at: Wished(at, r.choice(list(Wish)), r.random() < 0.5),
+    Kind.REQUEUED: lambda _record, r, at: Requeued(at, NASTY, r.randint(0, 3), _cooldown(r, at), ("cpu", 4)),
+    Kind.COMPLETED: lambda _record, _, at: Completed(at, NASTY),
+    Kind.GAVE_UP: lambda _record, _, at: GaveUp(at, NASTY),
+    Kind.CANCELLED: lambda _record, _, at: Cancelled(at, NASTY),
+    Kind.HELD: lambda _record, _, at: Held(at, NASTY),
+    Kind.RELEASED: lambda _record, _, at: Released(at),
+}
