@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +44,11 @@ def has_postgresql() -> bool:
 PARTS = (Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),)
 
 
-def main() -> int:
-    missing = [part for part in PARTS if not part.present()]
+def main(parts: tuple[Part, ...] = PARTS, environ: Mapping[str, str] = os.environ) -> int:
+    missing = [part for part in parts if not part.present()]
     if not missing:
         return 0
-    if os.environ.get("CI") == "true" or os.environ.get("SYSTEM_DEPS") == "1":
+    if environ.get("CI") == "true" or environ.get("SYSTEM_DEPS") == "1":
         return install(missing)
     for part in missing:
         print(f"{part.name} is missing; skipping {part.used_for}")

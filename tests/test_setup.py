@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import setup
+from scripts import setup, system_parts
 
 ROOT = Path(setup.__file__).parent.parent
 TORCH = "torch==2.13.0"
@@ -120,3 +120,21 @@ def test_an_interrupted_or_moved_environment_is_not_taken_for_a_whole_one(checko
 def test_a_python_that_is_too_old_can_read_the_script_and_say_so() -> None:
     source = Path(setup.__file__).read_text(encoding="utf-8")
     assert ast.parse(source, feature_version=(3, 7)).body
+
+
+MISSING = system_parts.Part("a server", ("server-package",), "the tests of a server", lambda: False)
+
+
+def test_a_missing_system_part_is_named_with_the_command_to_get_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert system_parts.main((MISSING,), environ={}) == 0
+    text = capsys.readouterr().out
+    assert "a server is missing; skipping the tests of a server" in text
+    assert "apt-get install -y --no-install-recommends server-package" in text
+
+
+def test_a_system_part_that_is_there_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    present = system_parts.Part("a shell", ("dash",), "everything", lambda: shutil.which("sh") is not None)
+    assert system_parts.main((present,), environ={"CI": "true"}) == 0
+    assert capsys.readouterr().out == ""
