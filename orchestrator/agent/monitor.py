@@ -14,7 +14,7 @@ from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
-from orchestrator.agent.outbox import Outbox, step_of
+from orchestrator.agent.outbox import Outbox, saved_in
 from orchestrator.agent.plan import Costs
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.report import Clocks, Report
@@ -134,11 +134,7 @@ class Monitor:
         self._warn_of_progress()
 
     def _find_saves(self, now: float) -> None:
-        found = {
-            (step, path.stat().st_ino): path
-            for path in self.folder.checkpoints.iterdir()
-            if (step := step_of(path)) is not None
-        }
+        found = saved_in(self.folder.checkpoints)
         for key in sorted(found.keys() - self._offered):
             self._alive_at = self._saved_at = now
             if self._requested_at is not None:

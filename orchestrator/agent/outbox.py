@@ -181,6 +181,18 @@ def step_of(saved: Path) -> int | None:
     return int(match[1]) if match and saved.is_dir() and not saved.is_symlink() else None
 
 
+def saved_in(checkpoints: Path) -> dict[tuple[int, int], Path]:
+    """The saved folders by step and inode: one of the same step and another inode is another save."""
+    found = {}
+    with suppress(FileNotFoundError):  # the command may remove what it saved, even this folder
+        for path in checkpoints.iterdir():
+            step = step_of(path)
+            if step is not None:
+                with suppress(FileNotFoundError):
+                    found[step, path.stat().st_ino] = path
+    return found
+
+
 def remove(saved: Path) -> None:
     """Takes a saved folder away in one stroke, so that the command may save this step again meanwhile."""
     aside = saved.with_name(f".tmp-gone-{saved.name}")
