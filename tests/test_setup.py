@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import config
+from orchestrator.clock import SystemClock
+from orchestrator.platforms import catalog
 from scripts import setup, system_parts
 
 ROOT = Path(setup.__file__).parent.parent
@@ -120,6 +123,18 @@ def test_an_interrupted_or_moved_environment_is_not_taken_for_a_whole_one(checko
 def test_a_python_that_is_too_old_can_read_the_script_and_say_so() -> None:
     source = Path(setup.__file__).read_text(encoding="utf-8")
     assert ast.parse(source, feature_version=(3, 7)).body
+
+
+def test_the_demo_s_config_is_valid_and_sets_a_short_wall(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "scripts" / "demo_config.yaml", tmp_path / "config.yaml")
+    (given,) = config.load(tmp_path).platforms
+    platform = catalog.build(
+        given.name, given.type, given.options, folder=tmp_path / "p", clock=SystemClock()
+    )
+    (offer,) = platform.survey()
+    assert offer.unavailable is None
+    assert offer.traits.session_seconds is not None
+    assert offer.traits.session_seconds < 60
 
 
 MISSING = system_parts.Part("a server", ("server-package",), "the tests of a server", lambda: False)

@@ -264,7 +264,9 @@ def _asserts(function: Function, local: dict[str, Function], seen: set[str]) -> 
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func).rpartition(".")[2]
-        if called in ("raises", "warns", "fail") or called.startswith(("check", "assert", "expect")):
+        if called in ("raises", "warns", "fail") or called.startswith(
+            ("check", "assert", "expect", "run_state_machine")
+        ):
             return True
         if called in local and called not in seen and _asserts(local[called], local, seen):
             return True

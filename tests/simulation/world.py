@@ -32,7 +32,7 @@ from tests.simulation.workers import SimulatedWorkers
 
 HOUR = 3600.0
 FAULTY_SECONDS = 5 * HOUR
-CALM_SECONDS = 60 * HOUR
+CALM_HOURS = 60.0
 MICRO_BATCH = 8
 
 
@@ -99,12 +99,12 @@ class World:
 
     # --- Playing ----------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, calm_seconds: float = CALM_HOURS * HOUR) -> None:
         for number in range(self.random.randint(1, 3)):
             self._submit(number)
         self._play(FAULTY_SECONDS)
         self.calm()
-        self._play(CALM_SECONDS)
+        self._play(calm_seconds)
         self._down()
 
     def calm(self) -> None:
