@@ -6,7 +6,7 @@ import random
 import string
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.checkpoint import (
@@ -21,6 +21,10 @@ from orchestrator.core.checkpoint import (
     superseded,
 )
 from orchestrator.errors import CorruptCheckpoint
+
+patient = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is no failure
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -59,6 +63,7 @@ MANIFESTS = st.builds(
 )
 
 
+@patient
 @given(MANIFESTS)
 def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
     data = manifest.encode()
@@ -66,6 +71,7 @@ def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
     assert decode(manifest.name, data).encode() == data
 
 
+@patient
 @given(MANIFESTS, st.data())
 def test_any_damage_is_found(manifest: Manifest, data: st.DataObject) -> None:
     encoded = manifest.encode()
@@ -78,6 +84,7 @@ def test_any_damage_is_found(manifest: Manifest, data: st.DataObject) -> None:
     assert caught.value.name == manifest.name
 
 
+@patient
 @given(MANIFESTS, REFS)
 def test_a_manifest_under_another_name_is_refused(manifest: Manifest, other: CheckpointRef) -> None:
     assume(other != manifest.ref)
@@ -85,12 +92,14 @@ def test_a_manifest_under_another_name_is_refused(manifest: Manifest, other: Che
         decode(other.name, manifest.encode())
 
 
+@patient
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
 def test_no_bytes_make_decode_fail_in_any_other_way(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         decode("0000000001-g01-a", data)
 
 
+@patient
 @given(REFS)
 def test_a_name_says_which_checkpoint_it_is(ref: CheckpointRef) -> None:
     assert CheckpointRef.parse(ref.name) == ref
@@ -108,6 +117,7 @@ CANDIDATES = st.lists(
 )
 
 
+@patient
 @given(CANDIDATES, st.randoms())
 def test_the_newest_depends_on_no_order(candidates: list[Accepted], chance: random.Random) -> None:
     best = newest(candidates)
@@ -116,6 +126,7 @@ def test_the_newest_depends_on_no_order(candidates: list[Accepted], chance: rand
     assert all(best is not None and c.ref.step <= best.ref.step for c in candidates)
 
 
+@patient
 @given(
     CANDIDATES,
     st.integers(-1, 5),
