@@ -1,0 +1,128 @@
+"""One controller a database, and what is left when it is killed with -9 at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from orchestrator.core.run import fold
+from orchestrator.errors import ControllerRunning
+from orchestrator.ledger import Ledger
+from tests.ledger_writer import EVENTS, RUNS
+from tests.walks import NOW
+
+ROOT = Path(__file__).resolve().parent.parent
+KILLS = 5
+
+
+@contextmanager
+def writer(url: str) -> Iterator[subprocess.Popen[str]]:
+    """The process of tests/ledger_writer.py; gone when the block is left."""
+    command = [sys.executable, "-m", "tests.ledger_writer", url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def acknowledged(process: subprocess.Popen[str]) -> dict[str, int]:
+    """The versions it says are committed; waits for them."""
+    assert process.stdout
+    line = process.stdout.readline()
+    assert line, "the writer died by itself"
+    versions: dict[str, int] = json.loads(line)
+    return versions
+
+
+def test_a_second_controller_is_told_who_runs(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger, Ledger.open(ledger_url) as other:
+        assert other.owner() is None
+        takeover = ledger.take_over("orchestrator up", now=NOW)
+        owner = other.owner()
+        assert owner is not None
+        assert (owner.name, owner.pid, owner.since) == ("orchestrator up", os.getpid(), NOW)
+        who = rf"orchestrator up \(process {os.getpid()} on {socket.gethostname()}\)"
+        with pytest.raises(ControllerRunning, match=who):
+            other.take_over("another", now=NOW)
+        takeover.release()
+        takeover.release()
+        assert other.owner() is None
+        assert other.take_over("another", now=NOW).fence == takeover.fence + 1
+
+
+def test_closing_the_ledger_lets_go(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as other:
+        with Ledger.open(ledger_url) as ledger:
+            ledger.take_over("first", now=NOW)
+        other.take_over("second", now=NOW)
+        assert other.owner() is not None
+
+
+def test_asking_for_the_owner_hinders_nobody(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger, Ledger.open(ledger_url) as other:
+        for number in range(20):
+            takeover = ledger.take_over(f"number {number}", now=NOW)
+            owner = other.owner()
+            assert owner is not None
+            assert owner.name == f"number {number}"
+            takeover.release()
+        assert takeover.fence == 20
+
+
+def test_ledgers_of_one_server_have_a_controller_each(ledger_url: str, tmp_path: Path) -> None:
+    with Ledger.open(ledger_url) as ledger, Ledger.open(f"sqlite:///{tmp_path / 'other.sqlite'}") as other:
+        assert ledger.take_over("one", now=NOW).fence == other.take_over("two", now=NOW).fence == 1
+
+
+def test_a_link_to_a_database_is_that_database(tmp_path: Path) -> None:
+    (tmp_path / "link.sqlite").symlink_to(tmp_path / "ledger.sqlite")
+    with (
+        Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger,
+        Ledger.open(f"sqlite:///{tmp_path / 'link.sqlite'}") as link,
+        ledger.take_over("one", now=NOW),
+        pytest.raises(ControllerRunning),
+    ):
+        link.take_over("two", now=NOW)
+
+
+def test_a_killed_controller_leaves_whole_decisions_and_its_place(ledger_url: str) -> None:
+    """kill -9 between and within commits: all events of a decision or none, and the fold of them is kept."""
+    seed = Random().randrange(1 << 32)
+    random = Random(seed)
+    for kill in range(1, KILLS + 1):
+        with writer(ledger_url) as process:
+            for _ in range(random.randint(1, 40)):
+                seen = acknowledged(process)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        with Ledger.open(ledger_url) as ledger:
+            check_whole(ledger, seen, f"seed {seed}, kill {kill}")
+            with ledger.take_over("next", now=NOW) as takeover:
+                assert takeover.fence == 2 * kill
+
+
+def check_whole(ledger: Ledger, acknowledged: dict[str, int], which: str) -> None:
+    versions = set()
+    for run in RUNS:
+        history = ledger.history(run)
+        record = ledger.record(run)
+        assert [stored.seq for stored in history] == list(range(1, record.version + 1)), which
+        assert fold(stored.event for stored in history) == record, which
+        assert record.version % EVENTS == 1, f"{which}: half a decision"
+        assert record.version >= acknowledged[run], f"{which}: a committed event is gone"
+        versions.add(record.version)
+    assert len(versions) == 1, f"{which}: half a tick"

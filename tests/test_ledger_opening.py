@@ -1,0 +1,265 @@
+"""Opening a ledger: made and upgraded once, and clear words where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from orchestrator.core.run import Noted, fold
+from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError, Transient
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.migration import SCRIPTS
+from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
+from tests.postgresql import Server
+from tests.walks import NOW, submission
+
+ROOT = Path(__file__).resolve().parent.parent
+NOBODY = 65534
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def refusal(url: str) -> OrchestratorError:
+    with pytest.raises(OrchestratorError) as caught:
+        Ledger.open(url)
+    return caught.value
+
+
+# --- Tables ----------------------------------------------------------------------------------------------
+
+
+def test_the_migrations_lead_to_the_tables_the_code_knows(ledger_url: str) -> None:
+    Ledger.open(ledger_url).close()
+    database = Database(ledger_url)
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+    database.close()
+    assert ScriptDirectory(str(SCRIPTS)).get_current_head() == REVISION
+
+
+def test_opening_again_changes_nothing(ledger_url: str) -> None:
+    with Ledger.open(ledger_url) as ledger:
+        record = ledger.submit(submission("tiny-1"))
+    with Ledger.open(ledger_url) as ledger:
+        assert ledger.record("tiny-1") == record
+
+
+def test_many_may_open_a_new_one_at_once(ledger_url: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ledgers = list(pool.map(Ledger.open, [ledger_url] * 8))
+    for number, ledger in enumerate(ledgers):
+        ledger.submit(submission(f"tiny-{number}"))
+    assert len(ledgers[0].summaries()) == 8
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_many_processes_may_open_a_new_one_at_once(ledger_url: str) -> None:
+    program = "import sys; from orchestrator.ledger import Ledger; Ledger.open(sys.argv[1]).close()"
+    command = [sys.executable, "-c", program, ledger_url]
+    processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 4
+
+
+def test_one_of_a_newer_version_is_left_alone(ledger_url: str) -> None:
+    Ledger.open(ledger_url).close()
+    database = Database(ledger_url)
+    with database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    database.close()
+    error = refusal(ledger_url)
+    assert isinstance(error, InputError)
+    assert "newer version" in str(error)
+    assert "pip install -U" in str(error)
+
+
+def test_a_database_of_something_else_is_left_alone(ledger_url: str) -> None:
+    database = Database(ledger_url)
+    with database.write() as connection:
+        connection.execute(sa.text("CREATE TABLE runs (distance integer)"))
+    error = refusal(ledger_url)
+    assert isinstance(error, InputError)
+    assert "belongs to something else: it has tables called runs" in str(error)
+    with database.read() as connection:
+        assert sa.inspect(connection).get_table_names() == ["runs"]
+    database.close()
+
+
+def test_a_listing_needs_neither_alembic_nor_the_driver_of_another_database(tmp_path: Path) -> None:
+    """`ps` must start fast."""
+    url = sqlite_url(tmp_path / "ledger.sqlite")
+    Ledger.open(url).close()
+    program = (
+        "import sys; from orchestrator.ledger import Ledger; Ledger.open(sys.argv[1]).summaries();"
+        "print(*{m.split('.')[0] for m in sys.modules} & {'alembic', 'pydantic', 'psycopg', 'mako'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, url], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+# --- SQLite: what a user runs into -----------------------------------------------------------------------
+
+
+def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "new home" / "100%" / "ledger.sqlite"
+    with Ledger.open(sqlite_url(path)) as ledger:
+        assert ledger.summaries() == ()
+    assert path.is_file()
+
+
+def test_commits_survive_the_power_and_readers_do_not_wait(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(sqlite_url(path)) as ledger:
+        ledger.submit(submission("tiny-1"))
+        database = Database(sqlite_url(path))
+        with database.read() as connection:
+            assert connection.execute(sa.text("PRAGMA journal_mode")).scalar() == "wal"
+            assert connection.execute(sa.text("PRAGMA synchronous")).scalar() == 2  # FULL
+            connection.execute(sa.text("SELECT * FROM runs")).all()
+            ledger.submit(submission("tiny-2"))
+        database.close()
+
+
+def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("my notes, and quite a lot of them\n" * 200)
+    error = refusal(sqlite_url(path))
+    assert isinstance(error, InputError)
+    assert f"{path} is no SQLite database" in str(error)
+    assert path.read_text().startswith("my notes")
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    error = refusal(sqlite_url(tmp_path))
+    assert isinstance(error, AccessDenied)
+    assert str(tmp_path) in str(error)
+
+
+def test_a_file_where_its_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    error = refusal(sqlite_url(tmp_path / "home" / "ledger.sqlite"))
+    assert isinstance(error, AccessDenied)
+    assert "set ORCHESTRATOR_HOME" in str(error)
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A folder of another user's choosing, and this process without root's right to ignore modes."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    root = os.geteuid() == 0
+    if root:
+        shutil.chown(folder, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_home_that_cannot_be_written(unprivileged: Path) -> None:
+    unprivileged.chmod(0o555)
+    for path in (unprivileged / "ledger.sqlite", unprivileged / "home" / "ledger.sqlite"):
+        error = refusal(sqlite_url(path))
+        assert isinstance(error, AccessDenied)
+        assert str(unprivileged) in str(error)
+        assert "set ORCHESTRATOR_HOME" in str(error)
+
+
+def test_a_ledger_that_became_read_only(unprivileged: Path) -> None:
+    path = unprivileged / "ledger.sqlite"
+    with Ledger.open(sqlite_url(path)) as ledger:
+        ledger.submit(submission("tiny-1"))
+    path.chmod(stat.S_IRUSR)
+    unprivileged.chmod(0o555)
+    with (
+        pytest.raises(AccessDenied, match="make its folder writable"),
+        Ledger.open(sqlite_url(path)) as ledger,
+    ):
+        ledger.submit(submission("tiny-2"))
+
+
+def test_another_who_holds_it_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.ledger.database.BUSY_SECONDS", 0)
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(sqlite_url(path)) as ledger:
+        other = sqlite3.connect(path)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Transient, match=f"`fuser {path}`"):
+            ledger.submit(submission("tiny-1"))
+        other.close()
+        ledger.submit(submission("tiny-1"))
+        assert len(ledger.summaries()) == 1
+
+
+def test_a_full_disk_loses_nothing_that_was_there(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk's end: writes fail half-way alike."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(sqlite_url(path)) as ledger:
+        record = ledger.submit(submission("tiny-1"))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size + 20_000, before[1])
+        )
+        try:
+            with pytest.raises(BackendError, match="disk"):
+                ledger.append(record, [Noted(NOW, "x" * 10_000)] * 20, due_at=None)
+            assert ledger.record("tiny-1") == record
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        record = ledger.append(record, [Noted(NOW, "space again")], due_at=None)
+    with Ledger.open(sqlite_url(path)) as ledger:
+        assert fold(stored.event for stored in ledger.history("tiny-1")) == record
+
+
+# --- URLs and PostgreSQL ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ledger.sqlite", "sqlite://", "sqlite:///:memory:", "mysql://root@db/x", "postgresql://h:port/x"],
+)
+def test_a_url_of_another_kind(url: str) -> None:
+    error = refusal(url)
+    assert isinstance(error, InputError)
+    assert "sqlite:///PATH or postgresql://USER@HOST/DATABASE" in str(error)
+
+
+def test_no_server_and_no_password_in_the_words(tmp_path: Path) -> None:
+    error = refusal(f"postgresql://me:sesame@/ledger?host={tmp_path}&password=sesame2")
+    assert isinstance(error, Transient)
+    assert "does the server run?" in str(error)
+    assert "sesame" not in str(error)
+
+
+def test_a_database_or_user_that_the_server_does_not_know(postgresql: Server) -> None:
+    unknown = refusal(postgresql.url.replace("/postgres?", "/nothing?"))
+    assert isinstance(unknown, InputError)
+    assert "`createdb` makes it" in str(unknown)
+    stranger = refusal(postgresql.url.replace("orchestrator@", "stranger@"))
+    assert isinstance(stranger, AccessDenied)
+    assert "check user and password" in str(stranger)
