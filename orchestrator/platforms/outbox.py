@@ -65,6 +65,8 @@ def _brought(into: Path, name: str) -> bool:
 
 def _local(into: Path, name: str) -> Manifest | None:
     """A checkpoint brought earlier, if its blobs have not been taken away since."""
+    if not any((into / "blobs").iterdir()):
+        return None  # the usual case: spares reading every manifest there ever was
     manifest = decode(name, (into / "checkpoints" / name / "manifest.json").read_bytes())
     there = all(_size(into / "blobs" / sha256) == size for sha256, size in manifest.blobs().items())
     return manifest if there else None

@@ -55,6 +55,7 @@ class _Session:
     stop_ignored: bool = False
     outbox_lost: bool = False
     discarded: bool = False
+    brought: tuple[Path, int, Result | None] | None = None
 
     @property
     def begun(self) -> list[SimulatedAgent]:
@@ -341,19 +342,19 @@ class SimulatedPlatform:
             return collected
 
     def _bring_files(self, session: _Session, into: Path) -> None:
-        first = session.begun[0]
-        result = _result(session)
-        files = {
-            "incarnation": first.incarnation.encode(),
-            "status.json": wire.encode(first.status(self._at)),
-        }
-        if result is not None:
-            files["result.json"] = wire.encode(result)
-        (into / "log").mkdir(exist_ok=True)
+        """The other files, when there is news in them: rewriting them at every look is what costs most."""
+        first, result = session.begun[0], _result(session)
         lines = [f"{w.at:.0f} checkpoint {w.name}\n" for agent in session.begun for w in agent.life.written]
-        files["log/000001.log"] = "".join(lines).encode()
-        for path, data in files.items():
-            (into / path).write_bytes(data)
+        news = (into, len(lines), result)
+        if session.brought == news and (into / "status.json").exists():
+            return
+        session.brought = news
+        (into / "log").mkdir(exist_ok=True)
+        (into / "log" / "000001.log").write_text("".join(lines))
+        (into / "incarnation").write_text(first.incarnation)
+        (into / "status.json").write_bytes(wire.encode(first.status(self._at)))
+        if result is not None:
+            (into / "result.json").write_bytes(wire.encode(result))
 
     def stop(self, name: str) -> StopReply:
         with self._verb("stop"):
