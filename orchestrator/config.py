@@ -166,8 +166,13 @@ def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem
     for name, value in options.items() if isinstance(options, dict) else ():
         if isinstance(value, dict):
             yield from _literal_secrets(value, (*path, name))
-        elif isinstance(value, str) and is_secret(name, value) and not _REFERENCE.fullmatch(value):
+        elif _is_text(value) and is_secret(name, value) and not _REFERENCE.fullmatch(str(value)):
             yield Problem((*path, name), "looks like a secret; refer to it: env:NAME or file:PATH")
+
+
+def _is_text(value: object) -> bool:
+    """Or what YAML takes for a number: a key of digits is a key."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 class _Database:

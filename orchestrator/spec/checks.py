@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Work
-from orchestrator.spec.document import Path, Problem
+from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.faults import unknown
 from orchestrator.spec.fields import COUNT_MAX
 from orchestrator.spec.rules import rule_problems
@@ -56,7 +56,7 @@ def zone_problem(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        return f"given {name[:60]!r}; valid: a time zone of this machine's database, as Europe/Berlin or UTC"
+        return f"given {shown(name)}; valid: a time zone of this machine's database, as Europe/Berlin or UTC"
     return None
 
 
@@ -189,7 +189,7 @@ def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Proble
     for number, entry in enumerate(inputs if isinstance(inputs, list) else ()):
         name, origin = _at(entry, "name"), _at(entry, "from")
         if isinstance(name, str) and name in seen:
-            yield Problem(("inputs", number, "name"), f"given {name[:60]!r} twice; valid: a name of its own")
+            yield Problem(("inputs", number, "name"), f"given {shown(name)} twice; valid: a name of its own")
         seen |= {name} if isinstance(name, str) else set()
         if isinstance(origin, str) and origin:
             yield from _origin(origin, ("inputs", number, "from"), folder)
@@ -204,18 +204,18 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
     scheme, _, rest = origin.partition(":")
     if is_path(origin):
         if folder is not None and not _exists(folder / origin):
-            yield Problem(path, f"no such file or folder: {folder / origin}")
+            yield Problem(path, f"given {shown(origin)}, which does not exist in {folder}")
     elif scheme == "kaggle":
         if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
             yield Problem(
-                path, f"given {origin[:60]!r}; valid: kaggle:owner/dataset or kaggle:owner/dataset/version"
+                path, f"given {shown(origin)}; valid: kaggle:owner/dataset or kaggle:owner/dataset/version"
             )
     elif scheme == "https":
         if not re.fullmatch(r"//[^/\s@]+(/\S*)?", rest):
             yield Problem(path, "no address; valid: https://host/path, without a user or password")
     elif scheme != "drive" or not rest:
         yield Problem(
-            path, f"given {scheme[:20]}:…; valid: a path, https://…, kaggle:owner/dataset or drive:…"
+            path, f"given {shown(origin)}; valid: a path, https://…, kaggle:owner/dataset or drive:…"
         )
 
 
@@ -229,13 +229,18 @@ def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem
     if folder is None:
         return
     if isinstance(source, str) and source and not _is_folder(folder / source):
-        found = "is not a folder" if _exists(folder / source) else "does not exist"
-        yield Problem(("source",), f"{folder / source} {found}; valid: a folder, relative to this file")
-    if isinstance(requirements, str) and requirements and not _is_file(folder / requirements):
-        found = "is not a file" if _exists(folder / requirements) else "does not exist"
         yield Problem(
-            ("requirements",), f"{folder / requirements} {found}; valid: a file, relative to this file"
+            ("source",), f"{_lack(source, folder, 'folder')}; valid: a folder, relative to this file"
         )
+    if isinstance(requirements, str) and requirements and not _is_file(folder / requirements):
+        yield Problem(
+            ("requirements",), f"{_lack(requirements, folder, 'file')}; valid: a file, relative to this file"
+        )
+
+
+def _lack(name: str, folder: FilePath, wanted: str) -> str:
+    found = f"is no {wanted}" if _exists(folder / name) else "does not exist"
+    return f"given {shown(name)}, which {found} in {folder}"
 
 
 def image_folder(image: str, folder: FilePath | None) -> FilePath | None:
@@ -250,11 +255,12 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
     local = image_folder(image, folder)
     if local is None:
         if not _REFERENCE.fullmatch(image):
-            yield Problem(("image",), f"given {image[:60]!r}; valid: a folder with a Dockerfile, relative to "
+            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to "
                                       "this file, or an image's name as ghcr.io/owner/image:tag")  # fmt: skip
     elif folder is not None and not _is_file(local / "Dockerfile"):
-        found = "has no Dockerfile" if _is_folder(local) else "does not exist"
-        yield Problem(("image",), f"{local} {found}; valid: a folder with a Dockerfile, or an image's name")
+        lack = f"given {shown(image)}, which has no Dockerfile"
+        lack = lack if _is_folder(local) else _lack(image, folder, "folder")
+        yield Problem(("image",), f"{lack}; valid: a folder with a Dockerfile, or an image's name")
 
 
 def _exists(path: FilePath) -> bool:

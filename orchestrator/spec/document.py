@@ -16,7 +16,7 @@ from orchestrator.errors import Fault, SpecError
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 24
-VALUES_MAX = 10_000
+VALUES_MAX = 5_000
 FAULTS_MAX = 100
 
 Path = tuple[str | int, ...]
@@ -145,15 +145,17 @@ def read(data: bytes, file: str) -> Document:
 def _syntax_fault(error: yaml.YAMLError, text: str, file: str) -> Fault:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        return Fault(
-            file, line, "", f"the character U+{ord(str(error.character)):04X} is not allowed in YAML"
-        )
+        return Fault(file, line, "", f"the character U+{_code(error.character):04X} is not allowed in YAML")
     if not isinstance(error, yaml.error.MarkedYAMLError):
         return Fault(file, 0, "", f"not valid YAML: {error}")
     mark = error.problem_mark or error.context_mark
     message = ": ".join(filter(None, (error.context, error.problem)))
     hint = "; indent with spaces, not tabs" if "\\t" in message else ""
     return Fault(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}{hint}")
+
+
+def _code(character: object) -> int:
+    return character if isinstance(character, int) else ord(str(character)[:1])
 
 
 class _Reader:
@@ -222,14 +224,14 @@ class _Reader:
         for event in _until(events, yaml.MappingEndEvent):
             line = _line(event)
             key = self.key(event, events, path)
-            repeated = key is not None and key in table
             inner = (*path, "?" if key is None else key)
-            first = self.lines.get(inner, 0)
+            if key in table:
+                again = f"given twice, first on line {self.lines[inner]}; keep one"
+                self.problems.append(Problem(inner, again, line))
+                key, inner = None, (*path, "?")
             self.lines[inner] = line
-            if repeated:
-                self.say(inner, f"given twice, first on line {first}; keep one")
             value = self.value(next(events), events, inner)
-            if key is not None and not repeated:
+            if key is not None:
                 table[key] = value
         return table
 

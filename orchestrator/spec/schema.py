@@ -39,6 +39,7 @@ SEED_MAX = 2**32 - 1  # numpy's; torch takes more
 _PRECISIONS = ", ".join(Precision)
 _VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no digit first"
 _SHELL_WORDS = frozenset({"&&", "||", "|", ">", ">>", "<", ";", "&", "2>", "2>&1"})
+_TOLD_MAX = 8
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _CRON_PIECE = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?")
@@ -61,7 +62,9 @@ def _split(value: Any) -> tuple[str, ...]:
     if shell:
         faults.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
     if faults:
-        raise ValueError("; ".join(dict.fromkeys(faults)))
+        told = list(dict.fromkeys(faults))
+        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
+        raise ValueError("; ".join(told[:_TOLD_MAX] + more))
     return words
 
 
@@ -112,7 +115,7 @@ def _rising(value: list[float]) -> list[float]:
 def _distinct(value: list[str]) -> list[str]:
     twice = sorted({item for item in value if value.count(item) > 1}) if len(value) <= 1000 else []
     if twice:
-        raise ValueError(f"given twice: {', '.join(twice)}; keep one")
+        raise ValueError(f"given twice: {', '.join(twice[:_TOLD_MAX])}; keep one")
     return value
 
 

@@ -1,0 +1,296 @@
+"""What of a source folder goes along, what does not, and that the archive is named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator import bundle
+from orchestrator.bundle import freeze
+from orchestrator.errors import InputError
+
+
+def put(root: Path, name: str, content: str | bytes = "x") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def names(into: Path, sha256: str) -> list[str]:
+    with tarfile.open(into / f"{sha256}.tar.gz") as archive:
+        return archive.getnames()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    return tmp_path / "bundles"
+
+
+# --- Content-addressed ----------------------------------------------------------------------------------
+
+
+def test_the_same_files_are_the_same_bytes_whatever_their_times_order_and_place(tmp_path: Path) -> None:
+    first, second, into = tmp_path / "one", tmp_path / "two", tmp_path / "bundles"
+    for name in ("a.py", "pkg/b.py", "pkg/deep/c.txt"):
+        put(first, name, name)
+    for name in ("pkg/deep/c.txt", "a.py", "pkg/b.py"):
+        os.utime(put(second, name, name), (1, 1))
+    (second / "pkg" / "empty").mkdir()
+    one = freeze(first, into)
+    assert one == freeze(second, into) == freeze(first, tmp_path / "elsewhere")
+    data = (into / f"{one}.tar.gz").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == one
+    assert files(into) == [f"{one}.tar.gz"]
+    assert names(into, one) == ["a.py", "pkg/b.py", "pkg/deep/c.txt"]
+    put(second, "a.py", "other")
+    assert freeze(second, into) != one
+
+
+def test_another_process_with_another_umask_and_hash_seed_makes_the_same_bytes(
+    source: Path, into: Path
+) -> None:
+    for number in range(20):
+        put(source, f"m{number}/x{number}.py", str(number))
+    here = freeze(source, into)
+    script = (
+        "import os, sys; from pathlib import Path; from orchestrator.bundle import freeze; os.umask(0o077);"
+        "sys.stdout.write(freeze(Path(sys.argv[1]), Path(sys.argv[2])))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", script, str(source), str(into)], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"},
+    ).stdout  # fmt: skip
+    assert there == here
+
+
+def test_contents_and_the_executable_bit_survive(source: Path, into: Path) -> None:
+    put(source, "run.sh", "#!/bin/sh\n").chmod(0o750)
+    put(source, "data.bin", bytes(range(256)) * 1000)
+    put(source, "ünïcode/" + "long" * 30 + "/" + "name" * 30, "deep")
+    sha256 = freeze(source, into)
+    with tarfile.open(into / f"{sha256}.tar.gz") as archive:
+        found = {member.name: member for member in archive}
+        assert {member.uid for member in archive} == {0}
+        assert {member.mtime for member in archive} == {0}
+        assert oct(found["run.sh"].mode) == "0o755"
+        assert oct(found["data.bin"].mode) == "0o644"
+        content = archive.extractfile("data.bin")
+        assert content is not None
+        assert content.read() == bytes(range(256)) * 1000
+    assert "ünïcode/" + "long" * 30 + "/" + "name" * 30 in found
+
+
+def test_without_a_source_only_the_further_files_go_along(tmp_path: Path, into: Path) -> None:
+    requirements = put(tmp_path, "requirements.txt", "numpy\n")
+    sha256 = freeze(None, into, also={".orchestrator/requirements.txt": requirements})
+    assert names(into, sha256) == [".orchestrator/requirements.txt"]
+    assert names(into, freeze(None, into)) == []
+
+
+def test_a_further_file_goes_along_although_git_ignores_it(source: Path, into: Path) -> None:
+    put(source, ".gitignore", "requirements.txt\n")
+    requirements = put(source, "requirements.txt", "numpy\n")
+    assert names(into, freeze(source, into)) == [".gitignore"]
+    sha256 = freeze(source, into, also={"requirements.txt": requirements})
+    assert names(into, sha256) == [".gitignore", "requirements.txt"]
+
+
+# --- .gitignore -----------------------------------------------------------------------------------------
+
+LAYOUT = {
+    ".gitignore": "*.log\nbuild/\n/top.txt\ndata/*\n!data/keep.csv\n**/cache\n\\#odd\ntrailing\\ \n",
+    "a.log": "", "a.py": "", "top.txt": "", "sub/top.txt": "", "build/x": "", "sub/build/x": "",
+    "sub/build.py": "",
+    "data/big.bin": "", "data/keep.csv": "", "sub/cache/x": "", "cache": "", "#odd": "", "trailing ": "",
+    "sub/.gitignore": "!b.log\n*.tmp\n/only-here\n", "sub/a.log": "", "sub/b.log": "", "b.log": "",
+    "sub/x.tmp": "",
+    "x.tmp": "", "sub/only-here": "", "sub/deep/only-here": "", "sub/deep/.gitignore": "*\n!.gitignore\n",
+    "sub/deep/y": "", "build-not/x": "",
+}  # fmt: skip
+
+
+def test_gitignore_is_honoured_at_every_level_as_git_does(source: Path, into: Path) -> None:
+    for name, content in LAYOUT.items():
+        put(source, name, content)
+    expected = {
+        ".gitignore", "a.py", "sub/top.txt", "sub/build.py", "data/keep.csv", "sub/.gitignore", "sub/b.log",
+        "x.tmp", "sub/deep/.gitignore", "build-not/x",
+    }  # fmt: skip
+    assert set(names(into, freeze(source, into))) == expected
+    if shutil.which("git"):
+        run = ["git", "-C", str(source), "-c", "core.excludesFile=/dev/null"]
+        subprocess.run(["git", "init", "-q", str(source)], check=True)
+        listed = subprocess.run(
+            [*run, "ls-files", "--others", "--exclude-standard", "-z"], capture_output=True, check=True
+        )
+        assert set(listed.stdout.decode().rstrip("\0").split("\0")) == expected
+
+
+def test_gitignore_files_above_count_up_to_the_repository(tmp_path: Path, into: Path) -> None:
+    put(tmp_path, ".gitignore", "*.py\n")  # above the repository: no business of ours
+    put(tmp_path, "repo/.git/HEAD", "ref: x\n")
+    put(tmp_path, "repo/.gitignore", "*.log\n/jobs/mine/out/\n")
+    put(tmp_path, "repo/jobs/.gitignore", "!kept.log\n")
+    source = tmp_path / "repo" / "jobs" / "mine"
+    for name in ("a.py", "a.log", "kept.log", "out/x", "deep/out/x"):
+        put(source, name)
+    assert names(into, freeze(source, into)) == ["a.py", "deep/out/x", "kept.log"]
+
+
+def test_a_source_that_its_repository_ignores_goes_along_all_the_same(tmp_path: Path, into: Path) -> None:
+    put(tmp_path, "repo/.git/HEAD")
+    put(tmp_path, "repo/.gitignore", "scratch/\n*.log\n")
+    put(tmp_path, "repo/scratch/job/a.py")
+    assert names(into, freeze(tmp_path / "repo" / "scratch" / "job", into)) == ["a.py"]
+
+
+def test_git_and_bytecode_never_go_along(source: Path, into: Path) -> None:
+    for name in (".git/config", "sub/.git", "pkg/__pycache__/a.pyc", "pkg/a.py", ".github/ci.yml"):
+        put(source, name)
+    assert names(into, freeze(source, into)) == [".github/ci.yml", "pkg/a.py"]
+
+
+def test_the_folder_of_bundles_does_not_swallow_itself(source: Path) -> None:
+    put(source, "a.py")
+    into = source / "home" / "bundles"
+    first = freeze(source, into)
+    assert freeze(source, into) == first
+    assert names(into, first) == ["a.py"]
+
+
+# --- Refused --------------------------------------------------------------------------------------------
+
+
+def test_too_large_a_source_names_the_largest(source: Path, into: Path) -> None:
+    for name, size in {"data/a.bin": 70, "data/b.bin": 40, "weights.pt": 5}.items():
+        with put(source, name).open("wb") as stream:
+            stream.truncate(size * 1_000_000)
+    with pytest.raises(InputError) as caught:
+        freeze(source, into)
+    told = str(caught.value)
+    assert "115.0 MB" in told
+    assert "limit is 100 MB" in told
+    assert told.index("data/ 110.0 MB") < told.index("data/a.bin 70.0 MB") < told.index("weights.pt 5.0 MB")
+    put(source, ".gitignore", "data/\n")
+    assert names(into, freeze(source, into)) == [".gitignore", "weights.pt"]
+
+
+CREDENTIALS = (
+    "kaggle.json", "certs/server.pem", "id_rsa", "keys/id_ed25519", ".env", ".env.local", "prod.env",
+    ".netrc", "credentials.json", "Token.JSON", "client_secret_123.json", "service-account-x.json",
+    ".aws/credentials", ".npmrc", ".pypirc", ".git-credentials", "a.key", "b.p12",
+)  # fmt: skip
+
+
+def test_files_that_look_like_credentials_are_refused_all_at_once(source: Path, into: Path) -> None:
+    for name in (*CREDENTIALS, ".env.example", "tokenizer.json", "environment.py", "keys.py", "id_rsa.pub"):
+        put(source, name)
+    with pytest.raises(InputError, match="source_allow") as caught:
+        freeze(source, into)
+    assert f"and {len(CREDENTIALS) - 10} more" in str(caught.value)
+    assert ".env.example" not in str(caught.value)
+    sha256 = freeze(source, into, allow=CREDENTIALS)
+    assert set(CREDENTIALS) < set(names(into, sha256))
+    assert [name for name in CREDENTIALS if not bundle.looks_like_credentials(name)] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n", "-----BEGIN PRIVATE KEY-----\n",
+     '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nabc"}'],
+)  # fmt: skip
+def test_keys_under_harmless_names_are_refused_by_their_content(
+    source: Path, into: Path, content: str
+) -> None:
+    put(source, "notes.txt", content)
+    with pytest.raises(InputError, match=r"credentials: notes\.txt") as caught:
+        freeze(source, into)
+    assert "abc" not in str(caught.value)
+    assert files(into) == []
+    freeze(source, into, allow=["notes.txt"])
+
+
+def test_links_inside_go_along_and_still_lead_there(source: Path, into: Path, tmp_path: Path) -> None:
+    put(source, "real/a.py", "print(1)")
+    (source / "real" / "near").symlink_to("a.py")
+    (source / "up").mkdir()
+    (source / "up" / "absolute").symlink_to(source / "real" / "a.py")
+    (source / "folder").symlink_to("real")
+    (source / "chain").symlink_to("folder/near")
+    sha256 = freeze(source, into)
+    with tarfile.open(into / f"{sha256}.tar.gz") as archive:
+        links = {member.name: member.linkname for member in archive if member.issym()}
+        archive.extractall(tmp_path / "out", filter="data")
+    assert links == {
+        "chain": "real/a.py", "folder": "real", "real/near": "a.py", "up/absolute": "../real/a.py",
+    }  # fmt: skip
+    assert (tmp_path / "out" / "up" / "absolute").read_text() == "print(1)"
+
+
+def test_links_that_leave_lead_nowhere_or_loop_are_refused_all_at_once(source: Path, into: Path) -> None:
+    put(source.parent, "outside.txt")
+    put(source, "ignored.txt")
+    put(source, ".gitignore", "ignored.txt\nforgiven\n")
+    (source / "leaves").symlink_to("../outside.txt")
+    (source / "absolute").symlink_to("/etc/passwd")
+    (source / "itself").symlink_to(".")
+    (source / "dangling").symlink_to("nothing")
+    (source / "loop").symlink_to("loop")
+    (source / "half").symlink_to("ignored.txt")
+    (source / "forgiven").symlink_to("/etc/passwd")
+    with pytest.raises(InputError) as caught:
+        freeze(source, into)
+    lines = str(caught.value).splitlines()
+    told = {line.removeprefix(f"{source}: ").split(":")[0] for line in lines}
+    assert told == {"leaves", "absolute", "itself", "dangling", "loop", "half"}
+
+
+def test_pipes_and_sockets_are_refused_and_not_waited_for(source: Path, into: Path) -> None:
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(source / "s"))
+        with pytest.raises(InputError) as caught:
+            freeze(source, into)
+    assert "pipe: a socket, pipe or device" in str(caught.value)
+    assert "/source: s: a socket" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [b"back\\slash", b"\xff\xfe.bin"])
+def test_names_that_do_not_travel_are_refused(source: Path, into: Path, name: bytes) -> None:
+    Path(os.fsdecode(os.fsencode(source) + b"/" + name)).write_text("x")
+    with pytest.raises(InputError, match="does not survive") as caught:
+        freeze(source, into)
+    str(caught.value).encode()
+
+
+def test_what_is_not_there_is_told(source: Path, into: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        freeze(tmp_path / "gone", into)
+    with pytest.raises(InputError, match="cannot be read"):
+        freeze(source, into, also={"requirements.txt": tmp_path / "gone.txt"})
+
+
+def test_a_file_whose_size_never_fits_its_bytes_is_refused_and_leaves_nothing(into: Path) -> None:
+    """As one that grows whenever it is read; the kernel's files say that they are empty and are not."""
+    with pytest.raises(InputError, match="changes while it is read"):
+        freeze(None, into, also={"status": Path("/proc/self/status")})
+    assert files(into) == []
