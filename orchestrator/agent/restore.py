@@ -20,6 +20,10 @@ from orchestrator.core.session import Order
 from orchestrator.errors import CorruptCheckpoint
 
 _CHUNK = 1024 * 1024
+_DAMAGED = (  # by the bundle's fault; a full disk, say, is not
+    FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, gzip.BadGzipFile, EOFError,
+    zlib.error, tarfile.TarError,
+)  # fmt: skip
 
 
 class CorruptBundle(Exception):
@@ -35,7 +39,7 @@ def unpack(folder: Folder, order: Order) -> None:
             raise CorruptBundle(f"the staged bundle is {found[:12]}…, the order names {order.bundle[:12]}…")
         with tarfile.open(folder.bundle, "r:gz") as archive:
             _unpack(archive, folder.source)
-    except (FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
+    except _DAMAGED as error:
         raise CorruptBundle(f"the staged bundle cannot be unpacked: {error}") from error
 
 

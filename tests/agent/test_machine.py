@@ -1,0 +1,33 @@
+"""What the agent reads of the machine."""
+
+from __future__ import annotations
+
+import platform
+
+from orchestrator.agent import machine
+from tests.agent.sessions import new_order
+
+
+def test_the_instruction_set_is_the_flags_that_choose_kernels() -> None:
+    machine_name = platform.machine()
+    cpuinfo = "processor: 0\nflags\t\t: fpu vme sse2 avx512f avx2 fma hypervisor bmi1\nflags\t\t: other\n"
+    assert machine.instruction_set(cpuinfo) == f"{machine_name} avx2 avx512f bmi1 fma sse2"
+    assert (
+        machine.instruction_set("Features : fp asimd asimddp crc32 sve\n")
+        == f"{machine_name} asimd asimddp sve"
+    )
+    assert machine.instruction_set("") == machine_name
+
+
+def test_the_fingerprint_names_what_bitwise_resume_depends_on() -> None:
+    found = machine.fingerprint(new_order("train.py", threads=2, accelerator="T4x2", devices=2))
+    assert found["threads"] == "2"
+    assert found["accelerator"] == "T4x2"
+    assert found["python"] == platform.python_version()
+    assert found["instruction_set"].startswith(platform.machine())
+    assert found == machine.fingerprint(new_order("train.py", threads=2, accelerator="T4x2", devices=2))
+
+
+def test_kills_for_memory_are_counted_from_some_number_upwards() -> None:
+    first = machine.oom_kills()
+    assert machine.oom_kills() >= first >= 0
