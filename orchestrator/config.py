@@ -301,9 +301,18 @@ def write_default(
     return path
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that YAML 1.2 takes for a number and PyYAML, which knows 1.1, does not."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+"), list("-+.0123456789")
+)
+
+
 def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> str:
     table = {given.name: {"type": given.type, **given.options} for given in instances}
-    return yaml.safe_dump({key: table}, sort_keys=False, allow_unicode=True)
+    return yaml.dump({key: table}, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,43 @@
+"""A good spec, what is made of it, and what is told of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.errors import Fault, SpecError
+from orchestrator.spec import parse
+
+GOOD = """\
+name: demo
+source: code
+command: python train.py --steps {steps}
+work: {total: 100, global_batch: 64, group: 8}
+profiles:
+  cpu: {micro_batch: 8, precision: fp32}
+"""
+
+
+def faults(text: str | bytes, folder: Path | None = None) -> tuple[Fault, ...]:
+    data = text.encode() if isinstance(text, str) else text
+    with pytest.raises(SpecError) as caught:
+        parse(data, "job.yaml", folder)
+    return caught.value.faults
+
+
+def fault(text: str | bytes, folder: Path | None = None) -> Fault:
+    found = faults(text, folder)
+    assert len(found) == 1, [str(each) for each in found]
+    return found[0]
+
+
+def with_(**lines: str) -> str:
+    """GOOD with top-level keys replaced or added, each on a line of its own at the end."""
+    kept = yaml.safe_load(GOOD)
+    for key in lines:
+        kept.pop(key, None)
+    return yaml.safe_dump(kept, sort_keys=False) + "".join(
+        f"{key}: {value}\n" for key, value in lines.items()
+    )

@@ -1,0 +1,250 @@
+"""What a config means, what is told of a wrong one, and that no secret is ever repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.config import PlatformConfig, StoreConfig, load, resolve, write_default
+from orchestrator.core.job import RuleEffect
+from orchestrator.errors import Fault, InputError, SpecError
+
+
+def write(home: Path, text: str) -> Path:
+    (home / "config.yaml").write_text(text)
+    return home
+
+
+def faults(home: Path, text: str) -> tuple[Fault, ...]:
+    with pytest.raises(SpecError) as caught:
+        load(write(home, text))
+    return caught.value.faults
+
+
+def test_without_a_file_jobs_run_here_as_processes(tmp_path: Path) -> None:
+    found = load(tmp_path)
+    assert found.platforms == (PlatformConfig("process", "process", {"accelerator": "cpu"}),)
+    assert found.stores == (StoreConfig("home", "folder", {"path": "store"}),)
+    assert found.home_store == "home"
+    assert found.database == f"sqlite:///{tmp_path}/ledger.sqlite"
+    assert found.rules == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}\n", "timezone: UTC\n"])
+def test_what_a_file_leaves_out_is_as_without_it(tmp_path: Path, text: str) -> None:
+    found = load(write(tmp_path, text))
+    assert (found.platforms, found.stores) == (config.DEFAULT_PLATFORMS, config.DEFAULT_STORES)
+    assert found.database == f"sqlite:///{tmp_path}/ledger.sqlite"
+
+
+def test_everything_a_config_may_say(tmp_path: Path) -> None:
+    text = """\
+platforms:
+  box: {type: docker, host: "ssh://box", gpus: [0, 1], deep: {a: {b: 1}}}
+  demo: {type: process, accelerator: cpu, session_seconds: 25}
+stores:
+  home: {type: folder, path: /data/store}
+  drive: {type: drive}
+home_store: drive
+database: sqlite:///state/ledger.sqlite
+timezone: Europe/Berlin
+rules:
+  - {name: nights, when: {hours_of_day: [22, 6]}, prefer: {owned: true}}
+  - {require: {platform: [box, demo], accelerator: cpu}}
+"""
+    found = load(write(tmp_path, text))
+    assert found.platforms == (
+        PlatformConfig("box", "docker", {"host": "ssh://box", "gpus": [0, 1], "deep": {"a": {"b": 1}}}),
+        PlatformConfig("demo", "process", {"accelerator": "cpu", "session_seconds": 25}),
+    )
+    assert found.stores == (
+        StoreConfig("home", "folder", {"path": "/data/store"}),
+        StoreConfig("drive", "drive"),
+    )
+    assert (found.home_store, found.timezone) == ("drive", "Europe/Berlin")
+    assert found.database == f"sqlite:///{tmp_path}/state/ledger.sqlite"
+    nights, second = found.rules
+    assert (nights.name, nights.effect, nights.origin) == ("nights", RuleEffect.PREFER, "config")
+    assert (nights.when.hours_of_day, nights.offers.owned) == ((22, 6), True)
+    assert (second.name, second.effect) == ("config rule 2", RuleEffect.REQUIRE)
+    assert (second.offers.platforms, second.offers.accelerators) == (("box", "demo"), ("cpu",))
+
+
+def test_all_faults_are_told_at_once_with_lines_and_paths(tmp_path: Path) -> None:
+    text = """\
+platfroms: {}
+platforms:
+  Box: {type: process}
+  p: {typ: process}
+stores: {a: {type: folder}, b: {type: folder}}
+home_store: c
+database: mysql://host/name
+timezone: Mars/Olympus
+rules: [{require: {owned: maybe}, avoid: {metered: true}}]
+stores: {}
+"""
+    found = faults(tmp_path, text)
+    assert [(fault.line, fault.path) for fault in found] == [
+        (1, "platfroms"),
+        (3, "platforms.Box"),
+        (4, "platforms.p.type"),
+        (6, "home_store"),
+        (7, "database"),
+        (8, "timezone"),
+        (9, "rules[0]"),
+        (9, "rules[0].require.owned"),
+        (10, "stores"),
+    ]
+    told = {fault.path: fault.message for fault in found}
+    assert "did you mean 'platforms'?" in told["platfroms"]
+    assert "lower-case letters" in told["platforms.Box"]
+    assert "valid: a, b" in told["home_store"]
+    assert "valid: sqlite, postgresql" in told["database"]
+    assert all(fault.file == str(tmp_path / "config.yaml") for fault in found)
+
+
+def test_several_stores_need_a_named_home_store(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "stores: {a: {type: folder}, b: {type: folder}}\n")
+    assert fault.path == "home_store"
+    assert "one of a, b" in fault.message
+    assert load(write(tmp_path, "stores: {a: {type: folder}}\n")).home_store == "a"
+
+
+def test_a_fault_of_an_option_gets_its_line(tmp_path: Path) -> None:
+    found = load(write(tmp_path, "platforms:\n  p:\n    type: process\n    slots: 0\n"))
+    fault = found.fault("platforms", "p", "slots", message="given 0")
+    assert str(fault) == f"{tmp_path}/config.yaml:4: platforms.p.slots: given 0"
+    assert found.fault("platforms", "p", "gone", message="missing").line == 2
+
+
+# --- The database and other secrets ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("sqlite:////var/lib/o/ledger.sqlite", "sqlite:////var/lib/o/ledger.sqlite"),
+        ("postgresql://db.example.org/ledger", "postgresql+psycopg://db.example.org/ledger"),
+        ("postgresql://me@db:5433/ledger?sslmode=require", "postgresql+psycopg://me@db:5433/ledger?sslmode=require"),
+        ("env:LEDGER_URL", "postgresql+psycopg://me:hunter2@db/ledger"),
+        ("file:ledger-url", "postgresql+psycopg://me:hunter2@db/ledger"),
+    ],
+)  # fmt: skip
+def test_the_database_is_a_url_or_a_reference_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, url: str
+) -> None:
+    monkeypatch.setenv("LEDGER_URL", "postgresql://me:hunter2@db/ledger")
+    (tmp_path / "ledger-url").write_text("postgresql://me:hunter2@db/ledger\n")
+    found = load(write(tmp_path, f"database: {given}\n"))
+    assert found.database == url
+    assert "hunter2" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("postgresql://me:hunter2@db/ledger", "env:NAME or file:PATH"),
+        ("postgresql://me:hun/ter2@db/ledger", "env:NAME or file:PATH"),
+        ("postgresql://db/ledger?user=me&password=hunter2", "env:NAME or file:PATH"),
+        ("env:UNSET_LEDGER_URL", "UNSET_LEDGER_URL is not set"),
+        ("env:SET_WRONG", "no URL"),
+        ("file:gone", "cannot be read"),
+        ("file:empty", "is empty"),
+        ("hunter2", "no URL"),
+        ("[hunter2]", "a list"),
+        ("sqlite://", "no file"),
+        ("'sqlite:///:memory:'", "no file"),
+        ("sqlit:///x", "did you mean 'sqlite'?"),
+    ],
+)
+def test_a_wrong_database_is_told_without_repeating_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
+) -> None:
+    monkeypatch.setenv("SET_WRONG", "hunter2 is no url")
+    (tmp_path / "empty").write_text("\n")
+    (fault,) = faults(tmp_path, f"timezone: UTC\ndatabase: {given}\n")
+    assert (fault.line, fault.path) == (2, "database")
+    assert told in fault.message
+    assert "ter2" not in str(fault)
+
+
+def test_secrets_in_options_are_refused_unless_by_reference(tmp_path: Path) -> None:
+    text = """\
+platforms:
+  k: {type: kaggle, api_key: hunter2hunter2, deep: {password: 12345678}, user: ghp_hunter2hunter2hunter2}
+stores: {home: {type: drive, client_secret: "env:DRIVE_SECRET", access_token: "file:token"}}
+"""
+    found = faults(tmp_path, text)
+    assert {fault.path for fault in found} == {
+        "platforms.k.api_key", "platforms.k.deep.password", "platforms.k.user",
+    }  # fmt: skip
+    told = "\n".join(map(str, found))
+    assert "hunter2" not in told
+    assert "12345678" not in told
+
+
+def test_references_lead_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "one")
+    (tmp_path / "secret").write_text("two\n")
+    assert resolve("env:A_SECRET", tmp_path) == "one"
+    assert resolve("file:secret", tmp_path) == "two"
+    assert resolve(f"file:{tmp_path}/secret", Path("/")) == "two"
+    with pytest.raises(InputError, match="no reference") as caught:
+        resolve("hunter2", tmp_path)
+    assert "hunter2" not in str(caught.value)
+
+
+# --- init -----------------------------------------------------------------------------------------------
+
+
+def test_what_init_writes_reads_back_and_explains_itself(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    platforms = (
+        PlatformConfig("process", "process", {"accelerator": "cpu", "memory_gb": 1.5}),
+        PlatformConfig(
+            "docker", "docker", {"note": "yes", "gpus": ["0"], "odd": "1e3: #", "tag": "1e3", "rate": 1e20}
+        ),
+    )
+    stores = (
+        StoreConfig("home", "folder", {"path": "store"}),
+        StoreConfig("disk", "folder", {"path": "/mnt"}),
+    )
+    path = write_default(home, platforms, stores)
+    found = load(home)
+    assert (found.platforms, found.stores, found.home_store) == (platforms, stores, "home")
+    assert found.rules == ()
+    comments = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any("env:NAME" in line for line in comments)
+    assert [entry.name for entry in home.iterdir()] == ["config.yaml"]
+
+
+def test_the_rules_that_init_shows_are_valid_when_uncommented(tmp_path: Path) -> None:
+    path = write_default(tmp_path)
+    head, rules = path.read_text().split("# rules:\n")
+    uncommented = "".join(f"{line.removeprefix('# ')}\n" for line in rules.splitlines())
+    path.write_text(f"{head}rules:\n{uncommented}")
+    assert [rule.effect.value for rule in load(tmp_path).rules] == ["prefer", "avoid"]
+
+
+def test_init_never_writes_over_a_config(tmp_path: Path) -> None:
+    write(tmp_path, "timezone: UTC\n")
+    with pytest.raises(InputError, match="is there already"):
+        write_default(tmp_path)
+    assert (tmp_path / "config.yaml").read_text() == "timezone: UTC\n"
+
+
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_default(tmp_path / "file" / "home")
+
+
+def test_the_time_zone_is_the_machine_s_unless_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert load(tmp_path).timezone == "Asia/Tokyo"
+    assert load(write(tmp_path, "timezone: Europe/Berlin\n")).timezone == "Europe/Berlin"
+    monkeypatch.setenv("TZ", "nowhere")
+    assert load(write(tmp_path, "")).timezone != "nowhere"
