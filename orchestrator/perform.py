@@ -211,5 +211,6 @@ def _retire(action: Retire, backends: Backends) -> Report:
         if ref.name not in action.keep and not (ref.generation == action.live and ref.step > newest_kept)
     ]
     if gone:
-        stored.retire(backends.store, action.run, gone, keep=[r.name for r in refs if r.name not in gone])
+        listed = {ref.name for ref in refs}
+        stored.retire(backends.store, action.run, gone, keep=(listed | action.keep) - set(gone))
     return Done(action)

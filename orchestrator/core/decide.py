@@ -183,6 +183,11 @@ def _prepared(draft: _Draft, report: Report) -> None:
     ):
         _failed(draft, report)
         return
+    if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
+        reason = f"the home store lacks {order.resume}: is its disk there? ({report.message})"
+        draft.emit(Withdrawn(draft.now, reason))
+        draft.emit(Held(draft.now, reason))
+        return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
     until = None if report.trouble is Trouble.REJECTED else report.until or draft.now + RETRY_SECONDS_MAX
     cooldown = Cooldown(order.platform, order.accelerator, until, report.message)
