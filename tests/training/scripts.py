@@ -59,7 +59,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
     """Blocks until the condition holds; fails when the script has ended or patience has."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()

@@ -7,6 +7,7 @@ changes the mathematics. Must never know sessions or platforms.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -68,7 +69,8 @@ def train(config: Config, schedule: Schedule, training: Training) -> None:
     Raises SystemExit(75) when asked to leave, ValueError where the checkpoint is of another corpus.
     """
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(schedule.seed)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(schedule.seed)
     corpus = _corpus(config)
     model = Encoder(len(corpus.vocabulary), config.roots, config.width, config.layers, config.heads)
     model.to(config.device)
