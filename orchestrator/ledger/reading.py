@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
 
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import FINAL, Phase
@@ -123,7 +123,7 @@ class LedgerReader:
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
-        return tuple(RunSummary(**{**row._mapping, "phase": Phase(row.phase)}) for row in self._all(query))
+        return tuple(RunSummary(*row[:2], Phase(row[2]), *row[3:]) for row in self._all(query))
 
     def live(self) -> tuple[RunRecord, ...]:
         """The runs that have a session, or strays."""
@@ -157,7 +157,7 @@ class LedgerReader:
             .limit(limit)
         )
         versions = known or {}
-        rows = [(row.run, versions.get(row.run) == row.version) for row in self._all(query)]
+        rows = [(row[0], versions.get(row[0]) == row[1]) for row in self._all(query)]
         fresh = {record.run: record for record in self._records([run for run, same in rows if not same])}
         return tuple(run if same else fresh[run] for run, same in rows)
 
@@ -173,8 +173,10 @@ class LedgerReader:
         whoever submitted in between saw it alive and started none.
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
-        left: list[ColumnElement[bool]] = [runs.c.due_at.is_not(None), runs.c.live, runs.c.phase.in_(active)]
+        left: tuple[ColumnElement[bool], ...] = (runs.c.live, runs.c.phase.in_(active))
         with self._database.read() as connection:
+            if connection.execute(select(func.min(runs.c.due_at))).scalar() is not None:
+                return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
     # --- Rates and control ------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class LedgerReader:
 
     # --- Rows -------------------------------------------------------------------------------------------
 
-    def _all(self, query: Any) -> list[Row[Any]]:
+    def _all(self, query: Any) -> list[Any]:
         with self._database.read() as connection:
             return list(connection.execute(query).all())
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    text,
 )
 
 from orchestrator.core import wire
@@ -50,11 +51,11 @@ runs = Table(
     Column("ended_at", Double),
     Column("record", Text, nullable=False),
 )
-Index("runs_due", runs.c.due_at)
+Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick asks of most runs
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
 Index("runs_submitted", runs.c.submitted_at, runs.c.run)
 Index("runs_name", runs.c.name, runs.c.submitted_at)
-Index("runs_live", runs.c.run, sqlite_where=runs.c.live, postgresql_where=runs.c.live)
+Index("runs_live", runs.c.run, sqlite_where=text("live = 1"), postgresql_where=text("live"))
 
 events = Table(
     "events",

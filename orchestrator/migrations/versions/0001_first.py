@@ -60,9 +60,10 @@ def _runs() -> None:
         sa.Column("ended_at", sa.Double),
         sa.Column("record", sa.Text, nullable=False),
     )
-    op.create_index("runs_due", "runs", ["due_at"])
+    op.create_index("runs_due", "runs", ["due_at", "run", "version"])
     op.create_index("runs_phase", "runs", ["phase", "submitted_at", "run"])
     op.create_index("runs_submitted", "runs", ["submitted_at", "run"])
     op.create_index("runs_name", "runs", ["name", "submitted_at"])
-    live: sa.ColumnClause[bool] = sa.column("live", sa.Boolean)
-    op.create_index("runs_live", "runs", ["run"], sqlite_where=live, postgresql_where=live)
+    op.create_index(
+        "runs_live", "runs", ["run"], sqlite_where=sa.text("live = 1"), postgresql_where=sa.text("live")
+    )
