@@ -123,7 +123,7 @@ class LedgerReader:
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
-        return tuple(RunSummary(*row[:2], Phase(row[2]), *row[3:]) for row in self._all(query))
+        return tuple(_summary(*row) for row in self._all(query))
 
     def live(self) -> tuple[RunRecord, ...]:
         """The runs that have a session, or strays."""
@@ -217,6 +217,10 @@ def record_of(run: str, text: str) -> RunRecord:
         raise BackendError(
             f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
         ) from error
+
+
+def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
+    return RunSummary(run, name, Phase(phase), *rest)  # the columns are those of its fields, in their order
 
 
 def _event(run: str, text: str) -> Event:
