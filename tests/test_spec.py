@@ -199,6 +199,22 @@ def test_schedule_and_notify_are_validated_besides() -> None:
     assert "u:p" not in found["notify.url"]
 
 
+def test_no_message_grows_with_what_was_given() -> None:
+    long = "a" * 1_000  # longer keys are no YAML
+    claim = f"{{steps_per_second: [1, 2], batch: 1, on: x, source: y, date: {long}}}"
+    text = with_(
+        name=long, command=f"{long}=1 {{{long}}}", source=long, seed=long, tags=f"[{long}]",
+        env=f"{{{long}-: 1}}", inputs=f"[{{name: {long}, from: 'x:{long}'}}]", image=f"UPPER{long}",
+        requirements=long,
+        profiles=f"{{{long}: {{micro_batch: 8, precision: fp32, claim: {claim}}}}}",
+        route=f"{{platforms: [{long}_], rules: [{{require: {{accelerator: {long}}}}}]}}",
+        schedule=f"{{cron: '{long} {long}', timezone: {long}}}",
+    )  # fmt: skip
+    found = faults(text + f"{long}: 1\n", JOBS)
+    assert len(found) > 15
+    assert [str(each) for each in found if long[:100] in str(each)] == []
+
+
 def test_missing_keys_are_named_with_what_they_should_hold() -> None:
     found = {each.path: each.message for each in faults("seed: 1\n")}
     assert set(found) == {"name", "command", "source", "work", "profiles"}

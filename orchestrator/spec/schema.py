@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJson
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
+from orchestrator.spec.document import shown
 from orchestrator.spec.faults import unknown
 from orchestrator.spec.fields import (
     COUNT_MAX,
@@ -57,15 +58,21 @@ def _split(value: Any) -> tuple[str, ...]:
     if not words:
         faults.append("empty; valid: the program and its arguments")
     elif _ASSIGNMENT.fullmatch(words[0]):
-        faults.append(f"{words[0].split('=')[0]}=… before the program needs a shell; put it under `env`")
+        name = words[0].split("=")[0][:60]
+        faults.append(f"{name}=… before the program needs a shell; put it under `env`")
     shell = sorted(_SHELL_WORDS.intersection(words))
     if shell:
         faults.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
     if faults:
-        told = list(dict.fromkeys(faults))
-        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
-        raise ValueError("; ".join(told[:_TOLD_MAX] + more))
+        raise ValueError(_told(faults))
     return words
+
+
+def _told(faults: list[str]) -> str:
+    """Each fault once, the first few of them."""
+    told = list(dict.fromkeys(faults))
+    more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
+    return "; ".join(told[:_TOLD_MAX] + more)
 
 
 def _placeholder_faults(word: str) -> list[str]:
@@ -88,7 +95,7 @@ def _date(value: str) -> str:
     try:
         return datetime.date.fromisoformat(value).isoformat()
     except ValueError:
-        raise ValueError(f"given {value!r}; valid: a date as 2025-10-21") from None
+        raise ValueError(f"given {shown(value)}; valid: a date as 2025-10-21") from None
 
 
 def _cron(value: str) -> str:
@@ -100,9 +107,9 @@ def _cron(value: str) -> str:
             numbers = [int(n) for n in match.groups()[:2] if n] if match else []
             inside = match and all(low <= n <= high for n in numbers) and numbers == sorted(numbers)
             if not inside or (match and match[3] and int(match[3]) == 0):
-                faults.append(f"{name} {piece!r} is not {low}–{high}, *, a range or a step")
+                faults.append(f"{name} {shown(piece)} is not {low}–{high}, *, a range or a step")
     if faults:
-        raise ValueError(f"{'; '.join(faults)}; valid: minute hour day month weekday, as '0 1 * * *'")
+        raise ValueError(f"{_told(faults)}; valid: minute hour day month weekday, as '0 1 * * *'")
     return value
 
 
