@@ -51,7 +51,9 @@ def survey(name: str, platform: Platform) -> Surveyed:
 class Market:
     """Offers, outages and our own use of them. `begin` before routing, `reserve` after each assignment."""
 
-    def __init__(self, platforms: Sequence[str], rules: tuple[Rule, ...] = (), utc_offset_seconds: float = 0.0) -> None:
+    def __init__(
+        self, platforms: Sequence[str], rules: tuple[Rule, ...] = (), utc_offset_seconds: float = 0.0
+    ) -> None:
         self._platforms = tuple(platforms)
         self._rules = rules
         self._utc_offset = utc_offset_seconds
@@ -121,7 +123,7 @@ class Market:
         self._usage[key] = self._usage.get(key, 0) + 1
 
     def _less_reserved(self, offer: Offer, sessions: list[Session]) -> Offer:
-        """The offer with the budgets of our sessions off its quota: what they may still use since the survey."""
+        """The offer with our sessions' budgets off its quota: what they may still use since the survey."""
         if offer.quota is None:
             return offer
         pools = {(o.platform, o.accelerator): o.quota.pool for o in self._offers[offer.platform] if o.quota}
@@ -155,9 +157,14 @@ class Market:
         used = self._usage.get((offer.platform, offer.accelerator), 0)
         return offer.unavailable is None and used < offer.slots
 
-    def route(self, record: RunRecord, measurements: tuple[Measurement, ...]) -> Route | None:
-        """The router's answer for a run; None until every platform has answered once and none takes it."""
-        if self._current and not self.has_room() and self.complete and not self._outages:
+    def route(
+        self, record: RunRecord, measurements: tuple[Measurement, ...], *, thorough: bool = False
+    ) -> Route | None:
+        """The router's answer for a run; None until every platform has answered once and none takes it.
+
+        `thorough`, for people: what is wrong for good is told before what is wrong now.
+        """
+        if not thorough and self._current and not self.has_room() and self.complete and not self._outages:
             return FULL
         accepted = max((c.ref.step for c in record.accepted), default=0)
         found = route(
@@ -172,6 +179,7 @@ class Market:
             done_steps=accepted,
             utc_offset_seconds=self._utc_offset,
             allow_over_horizon=accepted > 0,
+            thorough=thorough,
         )
         if found.chosen is None and not self.complete:
             return None
@@ -184,4 +192,3 @@ class Market:
             if surveyed.denied:
                 until = until_human(f"orchestrator doctor {name}")
             yield Rejection(name, "any", trouble, until)
-

@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out. The only place that sees everything and wires it together.
 
-Imports lazily: `--version` and completion load nothing but this file and `arguments`; each command lives in
-a module of its own that is imported when it runs.
+Imports lazily: `--version` loads nothing but this file, a listing neither the config nor rich; each command
+lives in a module of its own that is imported when it runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from orchestrator import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The `orchestrator` command; returns the exit code (0 ok, 1 the run failed, 2 the user's input, 3 a human
-    must act, 4 a platform or store is unavailable)."""
+    """The `orchestrator` command; returns the exit code: 0 ok, 1 the run failed, 2 the user's input, 3 a
+    human must act, 4 a platform or store is unavailable."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments in (["--version"], ["-V"]):
         print(f"orchestrator {__version__}")
@@ -26,4 +26,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def main_submit() -> int:
     """The `submit` command: `orchestrator submit`."""
-    return main(["submit", *sys.argv[1:]])
+    arguments = sys.argv[1:]
+    return main(arguments if arguments in (["--version"], ["-V"]) else ["submit", *arguments])

@@ -1,4 +1,4 @@
-"""`up` and `down`, and the detached controller that `submit` starts when none runs."""
+"""`up` and `down`, and the detached controller that is started when none runs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,46 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from orchestrator import controller
-from orchestrator.cli import live
-from orchestrator.cli.wiring import Say, Wired
-from orchestrator.clock import utc_text
+from orchestrator.cli import live, story
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.home import VARIABLE
+from orchestrator.cli.wiring import Wired
+from orchestrator.clock import Clock, utc_text
 from orchestrator.core.run import Event, RunRecord
 from orchestrator.engine import Watchers
-from orchestrator.errors import BackendError, InputError, OrchestratorError
+from orchestrator.errors import BackendError, InputError
 from orchestrator.ledger import Ledger, Owner
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 8 * 1024 * 1024
 
 
-def up(wired: Wired, *, detached: bool, say: Say) -> None:
-    """Runs the controller in this process until it is told to stop; a detached one leaves when nothing is
-    left to do. Raises ControllerRunning where one lives."""
+def up(call: Call) -> int:
+    """Runs the controller here until it is told to stop, or sees that one runs in the background."""
+    wired = call.wired()
+    if call.options.detach:
+        with call.home.ledger() as ledger:
+            found = ensure(wired, ledger)
+            owner = found or ledger.owner()
+        call.out.document({"started": found is None, "controller": owner})
+        call.out.say(
+            f"a controller runs already: {owner}" if found else "a controller runs in the background"
+        )
+        return Exit.OK
+    _control(call, wired, leave_when_idle=call.options.until_idle)
+    sys.stdout.flush()
+    # What workers are doing right now is idempotent and is decided again by the next controller.
+    os._exit(Exit.OK)
+
+
+def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> None:
     stopped, wake = threading.Event(), threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -37,23 +56,30 @@ def up(wired: Wired, *, detached: bool, say: Say) -> None:
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, stop)
-    with wired.ledger() as ledger:
+    name = "submit" if leave_when_idle else "up"
+
+    def say(text: str) -> None:
+        now = wired.clock.now()
+        call.out.record({"at": now, "text": text})
+        call.out.say(f"{utc_text(now)} {text}")
+        sys.stdout.flush()
+
+    def told(record: RunRecord, event: Event) -> None:
+        now = wired.clock.now()
+        call.out.record({"at": now, "run": record.run, "event": event})
+        call.out.say(f"{utc_text(now)} {record.run} {story.event_text(event)}")
+        sys.stdout.flush()
+
+    with call.home.ledger() as ledger:
         while not stopped.is_set():
-            with ledger.take_over("up" if not detached else "submit", now=wired.clock.now()) as takeover:
+            with ledger.take_over(name, now=wired.clock.now()) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
-                watchers = Watchers(event=_teller(wired, say), reading=live.writer(wired.folders))
+                watchers = Watchers(event=told, reading=live.writer(wired.folders))
                 engine = wired.engine(ledger, takeover.fence, wake, watchers)
-                controller.run(engine, wired.clock, wake, stopped, leave_when_idle=detached, say=say)
-            if not detached or not ledger.anything_left():  # who submitted meanwhile saw it alive
+                controller.run(engine, wired.clock, wake, stopped, leave_when_idle=leave_when_idle, say=say)
+            if not leave_when_idle or not ledger.anything_left():  # who submitted meanwhile saw it alive
                 break
-    say(f"controller {os.getpid()} leaves")
-
-
-def _teller(wired: Wired, say: Say) -> live.EventWatcher:
-    def tell(record: RunRecord, event: Event) -> None:
-        say(f"{utc_text(wired.clock.now())} {record.run} {live.event_text(event)}")
-
-    return tell
+        say(f"controller {os.getpid()} leaves")
 
 
 def ensure(wired: Wired, ledger: Ledger) -> Owner | None:
@@ -64,57 +90,88 @@ def ensure(wired: Wired, ledger: Ledger) -> Owner | None:
     owner = ledger.owner()
     if owner is not None:
         return owner
-    log = log_file(wired)
-    _trim(log)
+    log = wired.folders.home / "controller.log"
+    start = _trimmed_size(log)
     with log.open("ab") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", "up", "--detached"],
+            [sys.executable, "-P", "-m", "orchestrator", "up", "--until-idle"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            cwd=wired.config.home,
-            env={**os.environ, "ORCHESTRATOR_HOME": str(wired.config.home)},
+            cwd=wired.folders.home,
+            env={**os.environ, VARIABLE: str(wired.folders.home)},
         )
-    end = wired.clock.monotonic() + START_SECONDS
-    while wired.clock.monotonic() < end:
-        if ledger.owner() is not None:
-            return None
-        if child.poll() not in (None, 0):
-            break
-        wired.clock.wait(threading.Event(), POLL_SECONDS)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
-    raise BackendError(f"the controller did not start; the end of {log}:\n{tail}")
-
-
-def down(wired: Wired, ledger: Ledger) -> Owner | None:
-    """Ends the controller, not the sessions; returns who it was, None where none ran."""
-    owner = ledger.owner()
-    if owner is None:
+    _wait(wired.clock, lambda: ledger.owner() is not None or child.poll() is not None, START_SECONDS)
+    if ledger.owner() is not None or child.poll() == 0:  # or: another submit's controller was faster
+        child.returncode = 0 if child.returncode is None else child.returncode  # it outlives this process
         return None
+    with log.open("rb") as said:
+        said.seek(start)
+        tail = "\n".join(said.read().decode(errors="replace").splitlines()[-10:])
+    raise BackendError(f"the controller did not start; {log} says:\n{tail}", backend="controller")
+
+
+def down(call: Call) -> int:
+    """Ends the controller, not the sessions."""
+    ledger = call.home.existing_ledger()
+    owner = None
+    if ledger is not None:
+        with ledger:
+            owner = ledger.owner()
+            if owner is not None:
+                _end(owner, ledger, call)
+    call.out.document({"ended": owner})
+    if owner is None:
+        call.out.say("no controller runs")
+    else:
+        call.out.say(f"the controller (process {owner.pid}) has left; sessions go on by themselves")
+    return Exit.OK
+
+
+def _end(owner: Owner, ledger: Ledger, call: Call) -> None:
     if owner.host != socket.gethostname():
         raise InputError(
-            f"the controller runs on {owner.host} (pid {owner.pid}): run `orchestrator down` there"
+            f"the controller runs on {owner.host} (process {owner.pid}): run `orchestrator down` there"
         )
+    if not _is_ours(owner.pid):
+        return  # it has just died, and its number may be somebody else's by now
     try:
         os.kill(owner.pid, signal.SIGTERM)
     except ProcessLookupError:
-        return owner
-    except PermissionError as error:
-        raise InputError(f"the controller (pid {owner.pid}) belongs to another user") from error
-    end = wired.clock.monotonic() + STOP_SECONDS
-    while ledger.owner() == owner:
-        if wired.clock.monotonic() > end:
-            raise OrchestratorError(f"the controller (pid {owner.pid}) does not leave; see {log_file(wired)}")
-        wired.clock.wait(threading.Event(), POLL_SECONDS)
-    return owner
+        return
+    if not _wait(call.clock, lambda: ledger.owner() != owner, STOP_SECONDS):
+        raise BackendError(
+            f"the controller (process {owner.pid}) does not leave; see {call.home.controller_log}; it may be "
+            f"killed without harm: kill -9 {owner.pid}",
+            backend="controller",
+        )
 
 
-def log_file(wired: Wired) -> Path:
-    return wired.config.home / "controller.log"
+def _is_ours(pid: int) -> bool:
+    try:
+        return b"orchestrator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()  # a system without /proc cannot tell
+    except OSError:
+        return True
 
 
-def _trim(log: Path) -> None:
-    """One earlier log is kept."""
-    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
+    never = threading.Event()
+    end = clock.monotonic() + seconds
+    while not condition():
+        if clock.monotonic() > end:
+            return False
+        clock.wait(never, POLL_SECONDS)
+    return True
+
+
+def _trimmed_size(log: Path) -> int:
+    """Where new lines will begin; one earlier log is kept."""
+    if not log.exists():
+        return 0
+    if log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
+        return 0
+    return log.stat().st_size

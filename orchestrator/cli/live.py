@@ -1,39 +1,21 @@
-"""What a run is doing right now, for people: the newest reading beside the ledger, and events in words."""
+"""What a run is doing right now, for people: the newest reading, kept beside the ledger.
+
+Volatile: the controller writes it, views read it, nothing is decided from it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.core import wire
-from orchestrator.core.run import (
-    ActionFailed,
-    Assigned,
-    Cancelled,
-    CheckpointAccepted,
-    CheckpointCorrupt,
-    Completed,
-    Confirmed,
-    Deferred,
-    Ended,
-    Event,
-    GaveUp,
-    Held,
-    Noted,
-    Requeued,
-    Retired,
-    RunRecord,
-    Started,
-    StopRequested,
-    Wished,
-    Withdrawn,
-)
-from orchestrator.core.session import Observation
-from orchestrator.perform import Folders
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import AgentStatus, Observation
 
-EventWatcher = Callable[[RunRecord, Event], None]
+if TYPE_CHECKING:
+    from orchestrator.perform import Folders
 
 
 @dataclass(frozen=True)
@@ -46,14 +28,14 @@ class Live:
 
 
 def writer(folders: Folders) -> Callable[[RunRecord, Observation, float], None]:
-    """Keeps `live.json` of each run current; volatile, so a disk that is full costs only the view."""
+    """Keeps `live.json` of each run current; a disk that is full costs only the view."""
 
     def write(record: RunRecord, observation: Observation, now: float) -> None:
         if record.session is None:
             return
         path = folders.live(record.run)
-        data = wire.encode(Live(record.session.name, now, observation))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
+            data = wire.encode(Live(record.session.name, now, observation))
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(".tmp-live.json")
             draft.write_bytes(data)
@@ -62,52 +44,39 @@ def writer(folders: Folders) -> Callable[[RunRecord, Observation, float], None]:
     return write
 
 
-def read(folders: Folders, record: RunRecord) -> Live | None:
-    """The newest reading of the run's current session, or None."""
-    return _read(folders.live(record.run), record.session.name if record.session else None)
-
-
-def _read(path: Path, session: str | None) -> Live | None:
+def read(folders: Folders, run: str, session: str | None) -> Live | None:
+    """The newest reading of this session of the run, or None."""
+    if session is None:
+        return None
     try:
-        found = wire.decode(Live, path.read_bytes())
+        found = wire.decode(Live, folders.live(run).read_bytes())
     except (OSError, ValueError):
         return None
     return found if found.session == session else None
 
 
-def event_text(event: Event) -> str:
-    """One event in words, for `why`, `logs` and the controller's log."""
-    match event:
-        case Deferred(reason=reason):
-            return f"waits: {reason}"
-        case Assigned(order=order, reason=reason):
-            start = (
-                f"from step {order.resume_step} ({order.resume})" if order.resume else "from the beginning"
-            )
-            return f"session {order.session} on {order.platform}/{order.accelerator}, {start} ({reason})"
-        case Started(incarnation=incarnation):
-            return f"the agent runs (incarnation {incarnation})"
-        case ActionFailed(action=action, message=message):
-            return f"{action} failed, trying again: {message}"
-        case Withdrawn(reason=reason) | Requeued(reason=reason):
-            return f"goes on with a new session: {reason}"
-        case StopRequested(wish=wish):
-            return f"asks the session to save and leave ({wish.value})"
-        case Ended(outcome=outcome, message=message):
-            return f"session ended, {outcome.value.replace('_', ' ')}: {message}"
-        case CheckpointAccepted(checkpoint=checkpoint):
-            return f"checkpoint {checkpoint.name} is verified in the home store"
-        case CheckpointCorrupt(name=name, reason=reason):
-            return f"checkpoint {name} is corrupt ({reason}): falls back"
-        case Retired(names=names):
-            return f"retires {len(names)} superseded checkpoint{'s' if len(names) != 1 else ''}"
-        case Noted(text=text):
-            return f"note: {text}"
-        case Wished(wish=wish):
-            return f"the user asks to {wish.value}"
-        case Completed() | GaveUp() | Cancelled() | Held():
-            return f"{event.kind.value.replace('_', ' ')}: {event.reason}"
-        case Confirmed(session=session):
-            return f"{session} is cleaned up"
-        case _:
-            return event.kind.value.replace("_", " ")
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: `step` as last reported, else of the newest checkpoint. Rates are of the session."""
+
+    step: int
+    total: int
+    steps_per_second: float | None = None
+    loss: float | None = None
+
+    @property
+    def share(self) -> float:
+        return self.step / self.total if self.total else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training at the present rate; None where there is none."""
+        return (self.total - self.step) / self.steps_per_second if self.steps_per_second else None
+
+
+def progress(total: int, accepted_step: int | None, live: Live | None) -> Progress:
+    """How far a run of `total` steps is, by its newest accepted checkpoint and the reading of its session."""
+    status: AgentStatus | None = live.observation.status if live else None
+    if status is None or status.step is None:
+        return Progress(accepted_step or 0, total)
+    return Progress(max(status.step, accepted_step or 0), total, status.steps_per_second, status.loss)

@@ -1,21 +1,23 @@
-"""From the user's config to living instances: platforms, stores, ledger, engine. Nothing else wires."""
+"""From the user's config to living instances: platforms, stores, market, engine. Nothing else wires."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from zoneinfo import ZoneInfo
 
 from orchestrator import config as configuration
 from orchestrator.agent import archive
-from orchestrator.clock import Clock, SystemClock
-from orchestrator.config import Config
+from orchestrator.clock import Clock
+from orchestrator.config import Config, PlatformConfig, StoreConfig
 from orchestrator.engine import Brought, Engine, Watchers
-from orchestrator.errors import AccessDenied
+from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.ledger import Ledger
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
@@ -37,27 +39,45 @@ class Wired:
     folders: Folders
 
     @classmethod
-    def from_home(cls, home: Path | None = None) -> Wired:
-        """Reads the config below `$ORCHESTRATOR_HOME`. Raises SpecError or InputError for what is wrong in it."""
-        config = configuration.load(home or configuration.home_folder())
-        return cls(config, SystemClock(), Folders(config.home))
-
-    def ledger(self) -> Ledger:
-        return Ledger.open(self.config.database)
+    def from_home(cls, home: Path, clock: Clock) -> Wired:
+        """Reads the config in `home`. Raises SpecError or InputError for what is wrong in it."""
+        config = configuration.load(home)
+        return cls(config, clock, Folders(config.home))
 
     def platforms(self) -> dict[str, Platform]:
         """Every configured platform by name, behind its retries."""
-        made = {}
-        for each in self.config.platforms:
-            folder = self.config.home / "platforms" / each.name
-            platform = platforms.build(each.name, each.type, each.options, folder=folder, clock=self.clock)
-            made[each.name] = RetryingPlatform(platform)
-        return made
+        return {each.name: self.platform(each) for each in self.config.platforms}
+
+    def platform(self, given: PlatformConfig) -> Platform:
+        """One of the configured platforms. Raises SpecError with the line of what is wrong in its options."""
+        folder = self.config.home / "platforms" / given.name
+        with self._at("platforms", given.name):
+            made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
+        return RetryingPlatform(made, sleep=self._sleep, random=Random())
 
     def store(self) -> Store:
-        """The home store, behind its retries."""
-        home = self.config.store(self.config.home_store)
-        return RetryingStore(stores.build(home.name, home.type, home.options, self.config.home))
+        """The home store."""
+        return self.built(next(each for each in self.config.stores if each.name == self.config.home_store))
+
+    def built(self, given: StoreConfig) -> Store:
+        """One of the configured stores, behind its retries. Raises SpecError as `platform` does."""
+        with self._at("stores", given.name):
+            made = stores.build(given.name, given.type, given.options, self.config.home)
+        return RetryingStore(made, sleep=self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock.wait(threading.Event(), seconds)
+
+    @contextmanager
+    def _at(self, *path: str) -> Iterator[None]:
+        """What is wrong in the options is wrong in the config's file, at a line."""
+        try:
+            yield
+        except SpecError:
+            raise
+        except InputError as error:
+            faults = (self.config.fault(*path, message=line) for line in str(error).splitlines())
+            raise SpecError(tuple(faults)) from error
 
     def market(self) -> Market:
         names = tuple(each.name for each in self.config.platforms)

@@ -1,0 +1,171 @@
+"""Every command and every option, declared once; the parser, the help and the completion derive from it.
+
+Imports argparse only. A command names the function that carries it out; its module is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from orchestrator import __version__
+from orchestrator.errors import InputError
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+@dataclass(frozen=True)
+class Option:
+    """`flags` as argparse takes them, a bare name for a positional; `settings` are its keywords."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def _option(*flags: str, **settings: Any) -> Option:
+    return Option(flags, settings)
+
+
+def _flag(*flags: str, help: str) -> Option:
+    return Option(flags, {"action": "store_true", "help": help})
+
+
+JSON = _option("--json", action="store_true", default=argparse.SUPPRESS, help="answer in JSON, errors too")
+HOME = _option(
+    "--home", metavar="DIR", default=argparse.SUPPRESS, help="state folder (default: $ORCHESTRATOR_HOME)"
+)
+EVERYWHERE = (JSON, HOME)
+
+JOB = _option("job", metavar="JOB", help="the job's YAML file")
+RUN = _option("run", metavar="RUN", help="the run: its name, a prefix that only it has, or its job's name")
+FOLLOW = _flag("-f", "--follow", help="go on showing what happens; Ctrl-C ends the view, never the run")
+DRY_RUN = _flag("--dry-run", help="say what would happen; launch and write nothing")
+UNLESS_RUNNING = _flag("--unless-running", help="do nothing if a run of this job is under way")
+PLATFORM = _option(
+    "--platform", metavar="NAME", action="append", default=[], help="run only there (may be repeated)"
+)
+OUTPUT = _option("-o", "--output", metavar="DIR", help="the folder to make")
+ALL = _flag("-a", "--all", help="also those that are over")
+DISCARD = _flag("--discard", help="also where the session's unsaved work is lost")
+STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
+BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
+LATEST = _flag("--latest", help="the newest (the default)")
+FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
+RAW = _flag("--raw", help="the training's bytes alone, without a line between sessions")
+DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
+UNTIL_IDLE = _flag("--until-idle", help="leave when nothing is left to do or to wait for")
+NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
+SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+
+
+@dataclass(frozen=True)
+class Command:
+    """`runs` is module:function in this package; of the options in a `one_of` group only one may be given."""
+
+    name: str
+    summary: str
+    runs: str
+    options: tuple[Option, ...] = ()
+    one_of: tuple[Option, ...] = ()
+
+
+COMMANDS = (
+    Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
+    Command("doctor", "what works, what is missing, how to mend it", "doctoring:doctor", (NAMES,)),
+    Command(
+        "submit",
+        "freeze a job and its source, and run it",
+        "submitting:submit",
+        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, PLATFORM, OUTPUT),
+    ),
+    Command("plan", "where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
+    Command("ps", "the runs", "listing:ps", (ALL,)),
+    Command("show", "everything about one run", "showing:show", (RUN, FOLLOW)),
+    Command("why", "why a run is where it is: its story and its route", "showing:why", (RUN,)),
+    Command("logs", "a run's output, one stream over all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
+    Command("cancel", "end a run, keeping its checkpoints", "wishing:cancel", (RUN, DISCARD)),
+    Command("hold", "save, leave, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
+    Command("release", "go on with a held run", "wishing:release", (RUN,)),
+    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,)),
+    Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
+    Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
+    Command("down", "end the controller; sessions go on", "controlling:down"),
+    Command("schema", "the JSON Schema of jobs, for editors", "printing:schema"),
+    Command("completion", "a completion script for your shell", "printing:completion", (SHELL,)),
+)  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong by an InputError, with what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; `{self.prog} --help` says what there is")
+
+
+def parser(prog: str = "orchestrator") -> Parser:
+    """The parser of all commands."""
+    made = Parser(prog=prog, description="Finishes long training runs on accelerators that never last.",
+                  allow_abbrev=False)  # fmt: skip
+    made.add_argument("-V", "--version", action="version", version=f"orchestrator {__version__}")
+    _add(made, EVERYWHERE)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name, help=command.summary, description=command.summary, allow_abbrev=False
+        )
+        _add(sub, command.options)
+        if command.one_of:
+            _add(sub.add_mutually_exclusive_group(), command.one_of)
+        _add(sub, EVERYWHERE)
+    return made
+
+
+def _add(target: argparse._ActionsContainer, options: Sequence[Option]) -> None:
+    for option in options:
+        target.add_argument(*option.flags, **option.settings)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options given, and `command`, None where none was. Raises InputError with the nearest word."""
+    made = parser()
+    word = _command_word(arguments)
+    names = [command.name for command in COMMANDS]
+    if word is not None and word not in names:
+        raise InputError(
+            f"there is no command {word!r}{_nearest(word, names)}; `orchestrator --help` lists all"
+        )
+    options, unknown = made.parse_known_args(arguments)
+    if unknown:
+        taken = _flags(word)
+        hint = _nearest(unknown[0].split("=")[0], taken)
+        help_of = f"orchestrator {word} --help" if word else "orchestrator --help"
+        raise InputError(
+            f"{unknown[0]!r} is no option or argument here{hint}; `{help_of}` says what there is"
+        )
+    return options
+
+
+def _command_word(arguments: Sequence[str]) -> str | None:
+    """The first word that is neither an option nor the value of one."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--home":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _flags(name: str | None) -> list[str]:
+    own = next((c.options + c.one_of for c in COMMANDS if c.name == name), ())
+    return [flag for option in (*own, *EVERYWHERE) for flag in option.flags if flag.startswith("-")] + [
+        "--help"
+    ]
+
+
+def _nearest(given: str, valid: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, valid, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,82 @@
+"""One call of the command line: its options, the home, where it prints; and what its exit code means."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.home import Home
+from orchestrator.cli.output import Output
+from orchestrator.clock import Clock
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.wiring import Wired
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1  # the run did
+    INPUT = 2  # the user edits something
+    HUMAN = 3  # a human must act
+    UNAVAILABLE = 4  # a platform, store or ledger
+    BUG = 70
+    INTERRUPTED = 130  # Ctrl-C
+    PIPE = 141  # who read our output has left
+
+
+@dataclass(frozen=True)
+class Call:
+    options: argparse.Namespace
+    home: Home
+    out: Output
+    clock: Clock
+
+    def wired(self) -> Wired:
+        """The user's platforms and stores. Raises SpecError or InputError for what is wrong in the config."""
+        from orchestrator.cli.wiring import Wired
+
+        return Wired.from_home(self.home.path, self.clock)
+
+    def command(self, *words: str) -> str:
+        """A command of ours as this user would type it here."""
+        home = ("--home", self.home.given) if self.home.given else ()
+        return shlex.join((_program(), *words[:1], *home, *words[1:]))
+
+
+def _program() -> str:
+    """`orchestrator`, or the way to it where the shell would not find it."""
+    found = shutil.which("orchestrator")
+    own = Path(sys.argv[0]).absolute().with_name("orchestrator")
+    if not own.exists() or (found is not None and Path(found).resolve() == own.resolve()):
+        return "orchestrator"
+    here = Path.cwd()
+    return str(own.relative_to(here)) if own.is_relative_to(here) else str(own)
+
+
+def exit_code(error: OrchestratorError | OSError) -> Exit:
+    """By what the caller does next (DESIGN.md "Errors")."""
+    if isinstance(error, OSError):
+        return Exit.HUMAN if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else Exit.UNAVAILABLE
+    if isinstance(error, InputError):
+        return Exit.INPUT
+    return Exit.HUMAN if isinstance(error, AccessDenied) else Exit.UNAVAILABLE
+
+
+def os_error_text(error: OSError) -> str:
+    """A fault of this machine's own files, in words, with the next thing to do."""
+    what = error.strerror or str(error)
+    where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{where}: free some space and try again; nothing is lost"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a folder that is"
+    return f"{what}{where}"

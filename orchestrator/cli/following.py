@@ -1,0 +1,140 @@
+"""The live view of one run: what `submit --follow` and `show --follow` look at until the run is over.
+
+Only looks: Ctrl-C ends the view, never the run. Decides nothing but when there is something new to show.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cli import hints, live, watching
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.output import clock_text, count_text, size_text
+from orchestrator.cli.story import NEWS, event_text, short_session
+from orchestrator.cli.watching import Sight, View
+from orchestrator.cli.wiring import Wired
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Assigned, Event, RunRecord
+from orchestrator.ledger import Ledger, Stored
+
+LOOK_SECONDS = 0.25
+ORPHAN_SECONDS = 5.0  # so long no controller may be seen before it is said
+
+
+@dataclass
+class _Orphan:
+    """Whether, and since when, nobody controls the run."""
+
+    since: float | None = None
+    told: bool = False
+
+
+def follow(
+    call: Call, wired: Wired, ledger: Ledger, run: str, *, lay_out: bool, target: Path | None = None
+) -> int:
+    """Shows the run until it is over, held, or the user looks away. With `lay_out` a finished run's newest
+    checkpoint is laid out in `target`, or in the home's results. Returns the exit code."""
+    view = watching.view(call.out, run)
+    try:
+        with view:
+            record, history = _watch(call, ledger, run, view)
+    except KeyboardInterrupt:
+        call.out.record({"run": run, "view": "ended"})
+        call.out.say(f"\nThe view has ended; {run} goes on. To look again:")
+        hints.next_commands(call, run, ("show", "-f"), ("cancel",))
+        return Exit.INTERRUPTED
+    return _end(call, wired, record, history, target, lay_out=lay_out)
+
+
+def _watch(call: Call, ledger: Ledger, run: str, view: View) -> tuple[RunRecord, list[Event]]:
+    never, orphan = threading.Event(), _Orphan()
+    history: list[Event] = []
+    seq = 0
+    while True:
+        fresh: tuple[Stored, ...] = ledger.history(run, after=seq)
+        record = ledger.record(run)
+        for stored in fresh:
+            seq = stored.seq
+            history.append(stored.event)
+            if isinstance(stored.event, NEWS) or call.out.as_json:
+                view.event(_session_of(history), stored.event, _news_text(stored.event))
+        if record.phase.final or (record.phase is Phase.HELD and record.wish is None):
+            return record, history
+        reading = live.read(call.home.folders, run, record.session.name if record.session else None)
+        view.show(Sight(record, reading, call.clock.now(), call.clock.monotonic()))
+        _look_for_controller(call, ledger, orphan, view)
+        call.clock.wait(never, LOOK_SECONDS)
+
+
+def _session_of(history: list[Event]) -> str:
+    """The session that the newest of these events is about."""
+    found = next((event for event in reversed(history) if isinstance(event, Assigned)), None)
+    return short_session(found.order.session) if found else ""
+
+
+def _news_text(event: Event) -> str:
+    if isinstance(event, Assigned):
+        return f"{event_text(event).partition(' on ')[2]}".join(("starts on ", ""))
+    return event_text(event)
+
+
+def _look_for_controller(call: Call, ledger: Ledger, orphan: _Orphan, view: View) -> None:
+    now = call.clock.monotonic()
+    if ledger.owner() is not None:
+        orphan.since, orphan.told = None, False
+        return
+    orphan.since = orphan.since if orphan.since is not None else now
+    if not orphan.told and now - orphan.since >= ORPHAN_SECONDS:
+        orphan.told = True
+        view.remark(f"no controller runs: nothing new is decided until {call.command('up', '--detach')}")
+
+
+# --- The end ----------------------------------------------------------------------------------------------
+
+
+def _end(
+    call: Call, wired: Wired, record: RunRecord, history: list[Event], target: Path | None, *, lay_out: bool
+) -> int:
+    out, run = call.out, record.run
+    sessions = sum(isinstance(event, Assigned) for event in history)
+    took = clock_text((record.ended_at or call.clock.now()) - record.submitted_at)
+    best = newest(record.accepted)
+    out.say()
+    if record.phase is Phase.DONE:
+        words = f"done in {took}, in {count_text(sessions, 'session')}"
+        out.say(f"{out.paint(run, 'bold')}  {out.paint(words, 'green')}")
+        place = _laid_out(call, wired, record, target) if lay_out and best is not None else None
+        out.record(
+            {"run": run, "phase": record.phase, "sessions": sessions, "checkpoint": best, "folder": place}
+        )
+        if best is not None:
+            out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, verified"),
+                       ("folder", str(place) if place else "")])  # fmt: skip
+        hints.next_commands(call, run, ("show",), ("why",), ("logs",), ("pull", "-o", "DIR"))
+        return Exit.OK
+    style = "yellow" if record.phase is Phase.HELD else "red"
+    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, style)} after {took}: {record.reason}")
+    out.record(
+        {"run": run, "phase": record.phase, "sessions": sessions, "reason": record.reason, "checkpoint": best}
+    )
+    if best is not None:
+        out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, in the home store")])
+    if record.phase is Phase.HELD:
+        hints.next_commands(call, run, ("why",), ("release",), ("cancel",))
+        return Exit.HUMAN
+    hints.next_commands(call, run, ("why",), ("logs",), *((("pull",),) if best else ()))
+    return Exit.FAILED
+
+
+def _laid_out(call: Call, wired: Wired, record: RunRecord, target: Path | None) -> Path:
+    from orchestrator.cli import pulling
+
+    best = newest(record.accepted)
+    assert best is not None
+    pulled = pulling.bring(
+        call, wired.store(), record, None, target or call.home.result(record.run, best.ref.step)
+    )
+    return pulled.folder

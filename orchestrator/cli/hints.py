@@ -1,0 +1,25 @@
+"""The commands to try next, as this user would type them."""
+
+from __future__ import annotations
+
+from orchestrator.cli.call import Call
+
+_MEANINGS = {
+    "show": "everything about it",
+    "why": "its story, and why it runs where it runs",
+    "logs": "its output",
+    "cancel": "end it",
+    "pull": "its checkpoint, elsewhere",
+    "checkpoints": "what is kept of it",
+    "release": "go on",
+}
+
+
+def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
+    """Prints them; each of `given` is a command and what follows the run."""
+    lines = [(call.command(name, run, *more), _MEANINGS[name]) for name, *more in given]
+    width = max(len(command) for command, _ in lines)
+    call.out.say()
+    call.out.facts(
+        ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}") for command, meaning in lines
+    )

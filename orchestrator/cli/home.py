@@ -1,0 +1,96 @@
+"""Where this user's state lives, and the ledger in it. The only place that resolves `$ORCHESTRATOR_HOME`.
+
+Answers without reading the config's grammar where the config says nothing of a database: listings start
+fast, and work beside a config that is wrong. Must never know platforms or stores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.ledger import Ledger
+    from orchestrator.perform import Folders
+
+VARIABLE = "ORCHESTRATOR_HOME"
+CONFIG = "config.yaml"
+LEDGER = "ledger.sqlite"
+_MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Home:
+    """One home folder; it need not exist. `given`: as the user named it on the command line."""
+
+    path: Path
+    given: str | None = None
+
+    @classmethod
+    def of(cls, given: str | None) -> Home:
+        """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file."""
+        text = given or os.environ.get(VARIABLE)
+        if text:
+            path = Path(text).expanduser().absolute()
+        else:
+            from platformdirs import user_data_path
+
+            path = user_data_path("orchestrator", appauthor=False)
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is no folder: {'--home' if given else VARIABLE} should name one")
+        return cls(path, given)
+
+    @property
+    def folders(self) -> Folders:
+        from orchestrator.perform import Folders
+
+        return Folders(self.path)
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def crash_log(self) -> Path:
+        return self.path / "crash.log"
+
+    @property
+    def controller_log(self) -> Path:
+        return self.path / "controller.log"
+
+    def result(self, run: str, step: int) -> Path:
+        """Where `submit --follow` lays a finished run's checkpoint out."""
+        return self.path / "results" / run / f"step-{step}"
+
+    def database(self) -> str:
+        """The ledger's URL. Raises what reading the config raises, where it may name one."""
+        try:
+            text = self.config_file.read_text("utf-8")
+        except (OSError, ValueError):  # none, or one whose reading explains what is wrong with it
+            text = "database" if self.config_file.exists() else ""
+        if _MAY_NAME_A_DATABASE.search(text):
+            from orchestrator import config
+
+            return config.load(self.path).database
+        return f"sqlite:///{self.path / LEDGER}"
+
+    def ledger(self) -> Ledger:
+        """Opens the ledger, made where there is none yet."""
+        from orchestrator.ledger import Ledger
+
+        return Ledger.open(self.database())
+
+    def existing_ledger(self) -> Ledger | None:
+        """Opens the ledger; None where there is none yet: whoever only looks makes nothing."""
+        url = self.database()
+        own = self.path / LEDGER
+        if url == f"sqlite:///{own}" and not own.exists():
+            return None
+        from orchestrator.ledger import Ledger
+
+        return Ledger.open(url)

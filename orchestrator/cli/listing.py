@@ -1,0 +1,69 @@
+"""`ps`: the runs, each in a line. Starts fast: reads the ledger's columns and the newest readings only."""
+
+from __future__ import annotations
+
+from orchestrator.cli import live
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.live import Progress
+from orchestrator.cli.output import clock_text, number_text
+from orchestrator.clock import utc_text
+from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.ledger import RunSummary
+
+REASON_CHARACTERS = 80
+
+
+def ps(call: Call) -> int:
+    """Lists the runs that are not over, with --all every run; newest first."""
+    phases = None if call.options.all else [phase for phase in Phase if phase not in FINAL]
+    ledger = call.home.existing_ledger()
+    found: tuple[RunSummary, ...] = ()
+    hidden = False
+    if ledger is not None:
+        with ledger:
+            found = ledger.summaries(phases)
+            hidden = not found and phases is not None and bool(ledger.summaries(limit=1))
+    rows = [(summary, _progress(call, summary)) for summary in found]
+    call.out.document({"runs": [
+        {**vars(summary), "step": progress.step, "steps_per_second": progress.steps_per_second,
+         "loss": progress.loss, "seconds_left": progress.seconds_left}
+        for summary, progress in rows
+    ]})  # fmt: skip
+    if not rows:
+        more = f"; `{call.command('ps', '--all')}` also lists those that are over" if hidden else ""
+        call.out.say(f"no run is under way{more}" if hidden else "there are no runs yet")
+        return Exit.OK
+    headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE", "NOTE")
+    call.out.table(headers, [_row(*row) for row in rows], right=frozenset({2, 3, 4, 5, 6}))
+    return Exit.OK
+
+
+def _progress(call: Call, summary: RunSummary) -> Progress:
+    reading = None
+    if summary.phase in (Phase.RUNNING, Phase.STOPPING):
+        reading = live.read(call.home.folders, summary.run, summary.session)
+    return live.progress(summary.steps_total, summary.accepted_step, reading)
+
+
+def _row(summary: RunSummary, progress: Progress) -> tuple[str, ...]:
+    where = f"{summary.platform}/{summary.accelerator}" if summary.platform else "–"
+    return (
+        summary.run,
+        summary.phase.value,
+        f"{progress.step:,}/{progress.total:,}",
+        f"{progress.share:.0%}",
+        number_text(progress.steps_per_second),
+        number_text(progress.loss),
+        "–" if progress.seconds_left is None else clock_text(progress.seconds_left),
+        where,
+        _note(summary),
+    )
+
+
+def _note(summary: RunSummary) -> str:
+    if summary.phase is Phase.QUEUED and summary.until is not None:
+        return f"waits until {utc_text(summary.until)}"
+    if summary.phase in (Phase.RUNNING, Phase.DONE):
+        return ""
+    reason = summary.reason.partition("\n")[0]
+    return reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"

@@ -1,0 +1,153 @@
+"""How anything is printed: lines and tables for people, JSON for programs; calm, aligned, plain when piped.
+
+Knows no run and no command. Loads rich only where a terminal is looking.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+GAP = "  "
+
+
+class Output:
+    """Standard output. With `as_json` everything for people is silent and `document` or `record` speak."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+
+    def say(self, text: str = "") -> None:
+        """A line for people."""
+        if not self.as_json:
+            print(printable(text))
+
+    def remark(self, text: str) -> None:
+        """A line beside the answer, on standard error, so that what is piped stays clean."""
+        if not self.as_json:
+            print(printable(text), file=sys.stderr, flush=True)
+
+    def document(self, value: object) -> None:
+        """The whole answer as one JSON document."""
+        if self.as_json:
+            print(json.dumps(plain(value), indent=2))
+
+    def record(self, value: object) -> None:
+        """One line of a stream of JSON."""
+        if self.as_json:
+            print(json.dumps(plain(value)), flush=True)
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._coloured and text else text
+
+    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Names and values in two aligned columns; of the same name in a row only the first is shown."""
+        rows = [(name, value) for name, value in pairs if value]
+        width = max((len(name) for name, _ in rows), default=0)
+        before = None
+        for name, value in rows:
+            shown = "" if name == before else name
+            before = name
+            first, *more = value.splitlines() or [""]
+            self.say(f"{self.paint(shown.ljust(width), 'dim')}{GAP}{first}")
+            for line in more:
+                self.say(f"{' ' * width}{GAP}{line}")
+
+    def table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
+    ) -> None:
+        """Aligned columns; `right` are the columns of numbers. On a terminal the last column is wrapped."""
+        if self.as_json:
+            return
+        if self.is_terminal:
+            self._rich_table(headers, rows, right)
+            return
+        widths = [max(len(row[c]) for row in (headers, *rows)) for c in range(len(headers))]
+        for row in (headers, *rows):
+            cells = (
+                cell.rjust(width) if c in right else cell.ljust(width)
+                for c, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            self.say(GAP.join(cells).rstrip())
+
+    def _rich_table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]
+    ) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for c, header in enumerate(headers):
+            is_last = c == len(headers) - 1
+            table.add_column(header, justify="right" if c in right else "left", no_wrap=not is_last)
+        for row in rows:
+            table.add_row(*(Text(printable(cell), style=phase_style(cell)) for cell in row))
+        Console(no_color=not self._coloured, highlight=False).print(table)
+
+
+def phase_style(text: str) -> str:
+    """The colour of a phase; none for any other text."""
+    return {
+        "running": "cyan", "done": "green", "failed": "red", "held": "yellow", "cancelled": "dim",
+        "ok": "green", "missing": "red", "warning": "yellow",
+    }.get(text, "")  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """Without the control characters by which a file name or a log line could steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t\x1b" else "\ufffd" for c in text)
+
+
+def plain(value: object) -> Any:
+    """What JSON can hold of a value: our dataclasses by their fields; a number that is not finite is null."""
+    from orchestrator.core import wire
+
+    return _finite(wire.to_json(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def size_text(size: float) -> str:
+    """`963 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def clock_text(seconds: float) -> str:
+    """A span as a clock shows it: `0:37`, `3:07:12`, `2 d 4 h`."""
+    whole = max(0, round(seconds))
+    if whole >= 2 * 86400:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def number_text(value: float | None) -> str:
+    """Three digits or so: `13.2`, `0.0431`, `1,250`."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """`1 session`, `3 sessions`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,254 @@
+"""`checkpoints` and `pull`: what is kept of a run, and one of it brought into a folder, verified.
+
+Talks to the home store alone: works while the run runs, and long after its controller has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.output import number_text, size_text
+from orchestrator.core.checkpoint import Accepted, FileEntry, Grade, Manifest, grade, newest
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+
+SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
+PROGRESS_SECONDS = 0.2
+_HASH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A checkpoint as it lies in a folder now. `skipped`: newer ones that failed, with the reason."""
+
+    checkpoint: Accepted
+    folder: Path
+    skipped: tuple[str, ...] = ()
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def checkpoints(call: Call) -> int:
+    """Lists the accepted checkpoints, oldest first, with what the store's manifests say of them."""
+    store = call.wired().store()
+    with call.home.ledger() as ledger:
+        record = ledger.record(ledger.find(call.options.run))
+    rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
+    manifests = {c.name: _manifest(store, record.run, c.name) for c in rows}
+    marks = {c.name: _marks(record, c) for c in rows}
+    grades = {c.name: _grade(manifests, c.name) for c in rows}
+    call.out.document({"run": record.run, "checkpoints": [
+        {"name": c.name, "step": c.ref.step, "generation": c.ref.generation, "size": c.size,
+         "metrics": found.metrics if isinstance(found := manifests[c.name], Manifest) else dict(c.metrics),
+         "marks": marks[c.name], "resumed": grades[c.name],
+         "trouble": found if isinstance(found, str) else None}
+        for c in rows
+    ]})  # fmt: skip
+    if not rows:
+        call.out.say(f"{record.run} has no checkpoint yet")
+        return Exit.OK
+    table = []
+    for c in rows:
+        found = manifests[c.name]
+        metrics = found.metrics if isinstance(found, Manifest) else c.metrics
+        shown = "  ".join(f"{name} {number_text(value)}" for name, value in sorted(metrics.items()))
+        notes = ", ".join([*marks[c.name], *([found] if isinstance(found, str) else [])])
+        table.append(
+            (
+                f"{c.ref.step:,}",
+                f"s{c.ref.generation:02d}",
+                size_text(c.size),
+                grades[c.name] or "–",
+                notes,
+                shown,
+            )
+        )
+    call.out.table(("STEP", "BY", "SIZE", "RESUMED", "", "METRICS"), table, right=frozenset({0, 2}))
+    return Exit.OK
+
+
+def _manifest(store: Store, run: str, name: str) -> Manifest | str:
+    """What the store holds, or in words why not."""
+    try:
+        return stored.read(store, run, name)
+    except NotFound:
+        return "missing in the store"
+    except CorruptCheckpoint as error:
+        return f"corrupt: {error.reason}"
+
+
+def _marks(record: RunRecord, checkpoint: Accepted) -> list[str]:
+    marks = ["newest"] if checkpoint == newest(record.accepted) else []
+    if checkpoint == _best(record):
+        marks.append("best")
+    if record.session is not None and record.session.order.resume == checkpoint.name:
+        marks.append("resume point")
+    return marks
+
+
+def _grade(manifests: dict[str, Manifest | str], name: str) -> Grade | None:
+    """How exactly the session that wrote it had gone on, where its parent is of another and still there."""
+    manifest = manifests[name]
+    if not isinstance(manifest, Manifest) or manifest.parent is None:
+        return None
+    parent = manifests.get(manifest.parent)
+    if not isinstance(parent, Manifest) or parent.ref.generation == manifest.ref.generation:
+        return None
+    return grade(parent, manifest.environment)
+
+
+def _best(record: RunRecord) -> Accepted | None:
+    """By the job's own metric; None where it names none, or none was reported."""
+    best = record.job.checkpoint.keep.best
+    scored = [c for c in record.accepted if best is not None and best.metric in c.metrics]
+    if best is None or not scored:
+        return None
+    sign = 1.0 if best.mode == "max" else -1.0
+    return max(scored, key=lambda c: (sign * c.metrics[best.metric], c.ref.step))
+
+
+# --- pull -------------------------------------------------------------------------------------------------
+
+
+def pull(call: Call) -> int:
+    """Brings the checkpoint asked for, by default the newest that is whole."""
+    store = call.wired().store()
+    with call.home.ledger() as ledger:
+        record = ledger.record(ledger.find(call.options.run))
+    wanted = _wanted(call, record)
+    target = Path(call.options.output) if call.options.output else None
+    pulled = bring(call, store, record, wanted, target)
+    call.out.document({
+        "run": record.run, "checkpoint": pulled.checkpoint.name, "step": pulled.checkpoint.ref.step,
+        "folder": str(pulled.folder), "skipped": pulled.skipped,
+    })  # fmt: skip
+    call.out.say(f"{pulled.folder}: step {pulled.checkpoint.ref.step:,} of {record.run}, verified")
+    return Exit.OK
+
+
+def _wanted(call: Call, record: RunRecord) -> Accepted | None:
+    """The checkpoint the options name; None: the newest that is whole."""
+    if call.options.best:
+        best = record.job.checkpoint.keep.best
+        if best is None:
+            raise InputError(f"{record.run} keeps no best checkpoint: its job has no checkpoint.keep.best")
+        found = _best(record)
+        if found is None:
+            raise InputError(f"no checkpoint of {record.run} has the metric {best.metric!r} (yet)")
+        return found
+    if call.options.step is None:
+        return None
+    there = {c.ref.step: c for c in sorted(record.accepted, key=lambda c: c.ref.generation)}
+    if call.options.step not in there:
+        steps = ", ".join(str(step) for step in sorted(there)) or "none"
+        raise InputError(f"{record.run} has no checkpoint at step {call.options.step}; there are: {steps}")
+    return there[call.options.step]
+
+
+def bring(
+    call: Call, store: Store, record: RunRecord, wanted: Accepted | None, target: Path | None
+) -> Pulled:
+    """Lays a checkpoint out in `target`, every byte verified; `wanted` None: the newest that is whole.
+
+    A target that holds exactly that already is left as it is. Raises InputError where it holds anything
+    else, or where there is no checkpoint; CorruptCheckpoint where the wanted one, or every one, fails.
+    """
+    ordered = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
+    candidates = [wanted] if wanted is not None else ordered
+    if not candidates:
+        raise InputError(f"{record.run} has no checkpoint yet")
+    skipped: list[str] = []
+    for candidate in candidates:
+        folder = (target or Path(f"{record.run}-step-{candidate.ref.step}")).expanduser().absolute()
+        try:
+            _bring_one(call, store, record.run, candidate, folder)
+        except (CorruptCheckpoint, NotFound) as error:
+            if candidate is candidates[-1]:
+                raise CorruptCheckpoint(candidate.name, getattr(error, "reason", str(error))) from error
+            skipped.append(str(error))
+            call.out.remark(f"{error}: falling back to the one before")
+        else:
+            return Pulled(candidate, folder, tuple(skipped))
+    raise AssertionError("the last candidate is brought, or raises")
+
+
+def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Path) -> None:
+    if folder.exists():
+        if _is_same(folder, stored.read(store, run, wanted.name)):
+            return
+        raise InputError(
+            f"{folder} exists and holds something else; name another folder with -o, or move it away"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=".pull-", dir=folder.parent) as parts,
+        _shown(call, Path(parts), wanted.size),
+    ):
+        manifest = stored.fetch(store, run, wanted.name, Path(parts))
+        stored.restore(Path(parts), manifest, folder)
+
+
+def _is_same(folder: Path, manifest: Manifest) -> bool:
+    """Whether the folder holds exactly the checkpoint's files."""
+    if not folder.is_dir():
+        return False
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    if set(found) != {entry.path for entry in manifest.files}:
+        return False
+    return all(_holds(found[entry.path], entry) for entry in manifest.files)
+
+
+def _holds(path: Path, entry: FileEntry) -> bool:
+    if not path.is_file() or path.stat().st_size != entry.size:
+        return False
+    with path.open("rb") as stream:
+        for part in entry.parts:
+            digest, left = hashlib.sha256(), part.size
+            while left and (data := stream.read(min(left, _HASH_BYTES))):
+                digest.update(data)
+                left -= len(data)
+            if digest.hexdigest() != part.sha256:
+                return False
+    return True
+
+
+@contextlib.contextmanager
+def _shown(call: Call, parts: Path, size: int) -> Iterator[None]:
+    """A bar on a terminal, for what takes a while."""
+    if size < SHOW_PROGRESS_BYTES or not call.out.is_terminal:
+        yield
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    over = threading.Event()
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("bringing", total=size)
+
+        def look() -> None:
+            while not call.clock.wait(over, PROGRESS_SECONDS):
+                bar.update(task, completed=_bytes_in(parts / "blobs"))
+
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _bytes_in(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(entry.stat().st_size for entry in folder.iterdir())
+    return 0

@@ -1,0 +1,106 @@
+"""From arguments to an exit code: parse, call the command's function, and put every failure into words."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orchestrator.cli import arguments
+from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
+from orchestrator.cli.home import Home
+from orchestrator.cli.output import Output
+from orchestrator.clock import SystemClock, utc_text
+from orchestrator.errors import OrchestratorError, SpecError
+
+CRASH_BYTES_MAX = 4 * 1024 * 1024
+
+
+def run(given: Sequence[str]) -> int:
+    """Runs one command; never raises but for argparse's own exits (`--help`)."""
+    out = Output("--json" in given)
+    home: Home | None = None
+    try:
+        options = arguments.parse(given)
+        out = Output(getattr(options, "json", False))
+        home = Home.of(getattr(options, "home", None))
+        code = _command(options.command)(Call(options, home, out, SystemClock()))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
+        return Exit.PIPE
+    except KeyboardInterrupt:
+        out.remark("interrupted")
+        return Exit.INTERRUPTED
+    except (OrchestratorError, OSError) as error:
+        return _failed(out, error)
+    except Exception as bug:  # noqa: BLE001 - the edge: a bug's traceback goes into a file, not over the user
+        return _bug(out, bug, home)
+    return code
+
+
+def _command(name: str | None) -> Callable[[Call], int]:
+    if name is None:
+        return _help
+    [command] = (c for c in arguments.COMMANDS if c.name == name)
+    module, function = command.runs.split(":")
+    found: Callable[[Call], int] = getattr(importlib.import_module(f"orchestrator.cli.{module}"), function)
+    return found
+
+
+def _help(_call: Call) -> int:
+    arguments.parser().print_help()
+    return Exit.OK
+
+
+def _failed(out: Output, error: OrchestratorError | OSError) -> int:
+    message = os_error_text(error) if isinstance(error, OSError) else str(error)
+    code = exit_code(error)
+    document: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
+    if isinstance(error, SpecError):
+        document["faults"] = list(error.faults)
+    with contextlib.suppress(BrokenPipeError):
+        out.record({"error": document})
+        out.remark(message if isinstance(error, SpecError) else f"orchestrator: {message}")
+    return code
+
+
+def _bug(out: Output, bug: Exception, home: Home | None) -> int:
+    path = _write_crash("".join(traceback.format_exception(bug)), home)
+    message = (
+        f"a bug in the orchestrator: {type(bug).__name__}; runs are not affected. Its traceback is in {path}"
+    )
+    with contextlib.suppress(BrokenPipeError):
+        out.record({"error": {"type": "Bug", "message": message, "exit_code": int(Exit.BUG)}})
+        out.remark(message)
+    return Exit.BUG
+
+
+def _write_crash(text: str, home: Home | None) -> Path:
+    """Into the home's crash.log; where that cannot be written, into the folder for temporary files."""
+    entry = f"{utc_text(SystemClock().now())} orchestrator {' '.join(sys.argv[1:2])}\n{text}\n"
+    for path in ([home.crash_log] if home is not None else []) + [_temporary()]:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.exists() and path.stat().st_size > CRASH_BYTES_MAX
+            with path.open("w" if fresh else "a", encoding="utf-8", errors="replace") as stream:
+                stream.write(entry)
+            return path
+    sys.stderr.write(entry)
+    return Path("/dev/stderr")
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"
+
+
+def _silence() -> None:
+    """Whoever read our output has left: nothing more is written there, at exit neither."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,156 @@
+"""Events and phases in words: the same for the live view, `why`, `show` and the controller's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from orchestrator.cli.output import count_text
+from orchestrator.clock import utc_text
+from orchestrator.core.run import (
+    ActionFailed,
+    Assigned,
+    Cancelled,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Completed,
+    Confirmed,
+    Deferred,
+    Ended,
+    Event,
+    GaveUp,
+    Held,
+    Launched,
+    Noted,
+    Prepared,
+    Released,
+    Requeued,
+    Retired,
+    Started,
+    StopRequested,
+    Submitted,
+    Wish,
+    Wished,
+    Withdrawn,
+)
+from orchestrator.core.session import Order, Outcome
+
+# What a viewer is told of at once; the rest is for `why`.
+NEWS = (
+    Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
+    Released,
+)  # fmt: skip
+_WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "to release it"}
+
+
+def place(order: Order) -> str:
+    return f"{order.platform}/{order.accelerator}"
+
+
+def short_session(session: str) -> str:
+    """`s03` of `job-7f3kq2vd-s03`."""
+    return session.rpartition("-")[2]
+
+
+def event_text(event: Event) -> str:
+    """One event in words."""
+    match event:
+        case Submitted(job=job):
+            return f"submitted: {job.work.total:,} {job.work.unit}"
+        case Deferred(reason=reason, until=until):
+            return f"waits {_until(until)}: {reason}"
+        case Assigned(order=order):
+            return f"session {short_session(order.session)} on {place(order)}, {resume_text(order)}"
+        case Prepared():
+            return "its materials are staged"
+        case Launched():
+            return "launched"
+        case Started(incarnation=incarnation):
+            return f"the agent runs (incarnation {incarnation})"
+        case ActionFailed(action=action, message=message):
+            return f"{action} failed, trying again: {message}"
+        case Withdrawn(reason=reason):
+            return f"the session is given up before its launch: {reason}"
+        case Requeued(reason=reason):
+            return f"goes on with a new session: {reason}"
+        case StopRequested(wish=wish):
+            return f"the session is asked to save and leave, {_WISHES[wish]}"
+        case Ended():
+            return _ended_text(event)
+        case CheckpointAccepted(checkpoint=checkpoint):
+            return f"checkpoint {checkpoint.name} is verified in the home store"
+        case CheckpointCorrupt(name=name, reason=reason):
+            return f"checkpoint {name} is corrupt ({reason}); falls back to the one before"
+        case Retired(names=names):
+            return f"{count_text(len(names), 'superseded checkpoint')} retired"
+        case Noted(text=text):
+            return text
+        case Wished(wish=wish):
+            return f"the user asks {_WISHES[wish]}"
+        case Released():
+            return "released"
+        case Completed() | GaveUp() | Cancelled() | Held():
+            return _with_reason(_CLOSING[type(event)], event.reason)
+        case Confirmed(session=session):
+            return f"what {short_session(session)} left is cleared away"
+
+
+_CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}
+
+
+def _with_reason(word: str, reason: str) -> str:
+    return word if not reason or reason == word else f"{word}: {reason}"
+
+
+def _until(until: float | None) -> str:
+    return "for a free slot" if until is None else f"until {utc_text(until)}"
+
+
+def resume_text(order: Order) -> str:
+    return f"from step {order.resume_step:,}" if order.resume else "from the beginning"
+
+
+_OUTCOMES = {
+    Outcome.COMPLETED: "completed",
+    Outcome.STOPPED: "left its session",
+    Outcome.QUOTA_EXHAUSTED: "out of quota",
+    Outcome.NO_CAPACITY: "found no capacity",
+    Outcome.DENIED: "was denied access",
+    Outcome.LOST: "was lost",
+    Outcome.OUT_OF_MEMORY: "ran out of memory",
+    Outcome.STALLED: "stalled",
+    Outcome.CRASHED: "crashed",
+}
+
+
+def outcome_text(outcome: Outcome) -> str:
+    return _OUTCOMES[outcome]
+
+
+def _ended_text(event: Ended) -> str:
+    step = f" (newest checkpoint: step {event.step:,})" if event.step is not None else ""
+    return f"{_with_reason(outcome_text(event.outcome), event.message)}{step}"
+
+
+def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
+    """A history as (time, line); checkpoints that follow each other share a line."""
+    accepted: list[CheckpointAccepted] = []
+    retired = 0
+    for event in events:
+        if isinstance(event, CheckpointAccepted):
+            accepted.append(event)
+        elif isinstance(event, Retired):
+            retired += len(event.names)
+        else:
+            yield from _checkpoints_told(accepted, retired)
+            accepted, retired = [], 0
+            yield event.at, event_text(event)
+    yield from _checkpoints_told(accepted, retired)
+
+
+def _checkpoints_told(accepted: list[CheckpointAccepted], retired: int) -> Iterator[tuple[float, str]]:
+    if not accepted:
+        return
+    steps = [f"{event.checkpoint.ref.step:,}" for event in accepted]
+    where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    gone = f", {retired:,} superseded retired" if retired else ""
+    yield accepted[-1].at, f"{count_text(len(steps), 'checkpoint')} verified in the home store, {where}{gone}"

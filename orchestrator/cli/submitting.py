@@ -1,0 +1,240 @@
+"""`submit` and `plan`: a job's file, frozen, routed, recorded; or only said where it would run."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import secrets
+import string
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator import bundle, spec
+from orchestrator.cli import controlling, following, hints, routing
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.output import Output
+from orchestrator.cli.wiring import Wired
+from orchestrator.cli.wiring import secret as secret_value
+from orchestrator.core.estimate import Hop
+from orchestrator.core.job import Job
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route, UntilKind
+from orchestrator.core.route import Verdict, commands, opens_at, verdict
+from orchestrator.core.route import plan as hops_of
+from orchestrator.core.run import RunRecord, Submitted
+from orchestrator.core.wording import date, span
+from orchestrator.errors import AccessDenied, InputError, NoRoute
+from orchestrator.ledger import Ledger
+from orchestrator.spec import Parsed
+
+RANDOM_CHARACTERS = 8
+_ALPHABET = string.ascii_lowercase + string.digits
+HOPS_SHOWN = 20
+
+
+def submit(call: Call) -> int:
+    """Freezes, routes, records, makes sure that a controller runs, and shows what happens if asked to."""
+    if call.options.dry_run:
+        return plan(call)
+    wired = call.wired()
+    parsed = _parsed(call, wired)
+    _refuse_unsupported(parsed)
+    with _alone(call), call.home.ledger() as ledger:
+        running = _running(ledger, parsed.job.name) if call.options.unless_running else None
+        if running is not None:
+            call.out.record({"run": running, "submitted": False})
+            call.out.say(f"{running} is under way: nothing was submitted")
+            return _followed(call, wired, ledger, running) if call.options.follow else Exit.OK
+        record, route = _recorded(wired, ledger, parsed)
+    with call.home.ledger() as ledger:
+        found = controlling.ensure(wired, ledger)
+        _tell_submitted(call, record, route, started=found is None)
+        return _followed(call, wired, ledger, record.run) if call.options.follow else Exit.OK
+
+
+def _followed(call: Call, wired: Wired, ledger: Ledger, run: str) -> int:
+    target = Path(call.options.output) if call.options.output else None
+    return following.follow(call, wired, ledger, run, lay_out=True, target=target)
+
+
+def _parsed(call: Call, wired: Wired) -> Parsed:
+    parsed = spec.load(Path(call.options.job))
+    wanted = tuple(dict.fromkeys(call.options.platform))
+    known = [each.name for each in wired.config.platforms]
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"--platform {name!r} is not in the config{hint} (there: {', '.join(known)})")
+    if wanted:
+        route = replace(parsed.job.route, platforms=wanted)
+        parsed = replace(parsed, job=replace(parsed.job, route=route))
+    return parsed
+
+
+def _refuse_unsupported(parsed: Parsed) -> None:
+    """What this version would silently leave out."""
+    if parsed.job.inputs:
+        raise InputError(f"{parsed.file}: inputs: not supported yet; put small files into the source")
+
+
+@contextlib.contextmanager
+def _alone(call: Call) -> Iterator[None]:
+    """Of several `--unless-running` at the same time only one may find that nothing runs."""
+    if not call.options.unless_running:
+        yield
+        return
+    call.home.path.mkdir(parents=True, exist_ok=True)
+    with (call.home.path / "submit.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _running(ledger: Ledger, name: str) -> str | None:
+    active = [phase for phase in Phase if not phase.final]
+    return next((found.run for found in ledger.summaries(active) if found.name == name), None)
+
+
+def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, Route]:
+    frozen = _frozen(parsed, wired.folders.home / "bundles")
+    name = f"{frozen.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
+    event = Submitted(name, frozen, wired.clock.now())
+    route = routing.route_of(wired, ledger, _candidate(event))
+    _check_route(route)
+    for secret in frozen.secrets:
+        secret_value(secret)
+    return ledger.submit(event), route
+
+
+def _frozen(parsed: Parsed, into: Path) -> Job:
+    sha256 = bundle.freeze(parsed.source, into, allow=parsed.source_allow, also=parsed.also)
+    return replace(parsed.job, bundle=sha256)
+
+
+def _candidate(event: Submitted) -> RunRecord:
+    return RunRecord(event.run, event.job, event.at)
+
+
+def _check_route(route: Route) -> None:
+    """Raises NoRoute where nothing will ever take the job, AccessDenied where a human must act first."""
+    answer = verdict(route)
+    told = [
+        f"  {offer}: {reason} [{until}]" for offer, until, reason in routing.rejection_rows(route.rejections)
+    ]
+    if answer is Verdict.NEVER:
+        raise NoRoute("\n".join(["no run: no offer will ever take this job", *told]))
+    if answer is Verdict.HUMAN:
+        helpful = [f"  this would help: {command}" for command in commands(route)]
+        raise AccessDenied("\n".join(["not submitted: a human must act first", *told, *helpful]))
+
+
+def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: bool) -> None:
+    out, run, job = call.out, record.run, record.job
+    document = {
+        "run": run,
+        "submitted": True,
+        "verdict": verdict(route),
+        "opens_at": opens_at(route),
+        "route": routing.route_json(route),
+        "controller_started": started,
+    }
+    (out.record if call.options.follow else out.document)(document)
+    out.say(out.paint(run, "bold"))
+    out.facts([
+        ("job", _size_text(job)),
+        *_route_facts(route, job),
+        ("controller", "started in the background, for as long as there is work" if started else "runs"),
+    ])  # fmt: skip
+    if not call.options.follow:
+        hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
+
+
+def _size_text(job: Job) -> str:
+    return f"{job.work.total:,} {job.work.unit}, global batch {job.work.global_batch}"
+
+
+def _route_facts(route: Route, job: Job) -> list[tuple[str, str]]:
+    if route.chosen is not None:
+        return [("route", routing.choice_text(route.chosen)), ("rate", routing.rate_text(route.chosen, job))]
+    at = opens_at(route)
+    waits = "queued: waits for a free slot" if at is None else f"queued until {date(at)}"
+    if any(r.until.kind is UntilKind.SLOT for r in route.rejections):
+        waits = "queued: waits for a free slot"
+    return [
+        ("route", waits),
+        *(("", f"{o}: {reason}") for o, _, reason in routing.rejection_rows(route.rejections)),
+    ]
+
+
+# --- plan, --dry-run --------------------------------------------------------------------------------------
+
+
+def plan(call: Call) -> int:
+    """The estimate, the hops, every rejection and the rules that spoke. Launches and writes nothing."""
+    wired = call.wired()
+    parsed = _parsed(call, wired)
+    _refuse_unsupported(parsed)
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        job = _frozen(parsed, Path(folder))
+    ledger = call.home.existing_ledger()
+    with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():
+        route = routing.route_of(wired, ledger, RunRecord(job.name, job, wired.clock.now()))
+        measurements = routing.measured(ledger, job)
+    hops = hops_of(job, route, now=wired.clock.now(), measurements=measurements)
+    answer = verdict(route)
+    call.out.document({
+        "job": job.name, "verdict": answer, "opens_at": opens_at(route), "route": routing.route_json(route),
+        "hops": hops, "commands": commands(route), "claims": dict(routing.claims(job, measurements)),
+    })  # fmt: skip
+    out = call.out
+    out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
+    out.say()
+    chosen = [] if route.chosen is None else [
+        ("route", routing.choice_text(route.chosen)),
+        ("rate", routing.rate_text(route.chosen, job)),
+    ]  # fmt: skip
+    out.facts([
+        *(chosen or _no_route_facts(route, answer)),
+        *(("possible", routing.choice_text(choice)) for choice in route.others),
+        *(("claim", f"{name}: {text}") for name, text in routing.claims(job, measurements)),
+        *(("in force", rule) for rule in route.rules),
+        *(("would help", command) for command in commands(route)),
+    ])  # fmt: skip
+    _show_hops(out, hops)
+    routing.show_rejections(out, route.rejections)
+    out.say()
+    out.say(out.paint("Nothing was launched.", "dim"))
+    return {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(answer, Exit.OK)
+
+
+def _no_route_facts(route: Route, answer: Verdict) -> list[tuple[str, str]]:
+    at = opens_at(route)
+    return [("route", {
+        Verdict.NEVER: "none: no offer will ever take this job",
+        Verdict.HUMAN: "none: a human must act first",
+        Verdict.SLOT: "it would be queued until a session of ours ends",
+        Verdict.TIME: f"it would be queued until {date(at)}" if at is not None else "it would be queued",
+    }.get(answer, ""))]  # fmt: skip
+
+
+def _show_hops(out: Output, hops: tuple[Hop, ...]) -> None:
+    rows = [
+        (
+            str(number), f"{hop.platform}/{hop.accelerator}", date(hop.start), span(hop.end - hop.start),
+            f"{hop.from_step:,}", f"{hop.to_step:,}", span(hop.quota_seconds) if hop.quota_seconds else "–",
+            hop.why_it_ends,
+        )
+        for number, hop in enumerate(hops, start=1)
+    ]  # fmt: skip
+    if not rows:
+        return
+    out.say()
+    left_out = len(rows) - HOPS_SHOWN
+    if left_out > 1:
+        middle = ("…", f"{left_out} more alike", "", "", "", "", "", "")
+        rows = [*rows[: HOPS_SHOWN - 1], middle, rows[-1]]
+    headers = ("HOP", "WHERE", "STARTS", "TAKES", "FROM STEP", "TO STEP", "QUOTA", "ENDS BY")
+    out.table(headers, rows, right=frozenset({0, 4, 5}))

@@ -1,0 +1,240 @@
+"""Three ways to show a run as it goes: a panel on a terminal, lines in a pipe, JSON lines for programs.
+
+Knows what a run looks like, and nothing of where the readings come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from orchestrator.cli.live import Live, Progress, progress
+from orchestrator.cli.output import Output, clock_text, number_text, phase_style, printable
+from orchestrator.cli.story import place, short_session
+from orchestrator.clock import utc_text
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Ended, Event, Noted, RunRecord
+from orchestrator.core.session import Outcome
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LINE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at a run. `now` is the wall clock, `monotonic` for pauses between lines."""
+
+    record: RunRecord
+    live: Live | None
+    now: float
+    monotonic: float
+
+    @property
+    def progress(self) -> Progress:
+        best = newest(self.record.accepted)
+        return progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+
+    def figures(self) -> list[str]:
+        """Rate, loss and what is left, as far as they are known."""
+        found = self.progress
+        parts = []
+        if found.steps_per_second:
+            parts.append(f"{number_text(found.steps_per_second)} {self.record.job.work.unit}/s")
+        if found.loss is not None:
+            parts.append(f"loss {number_text(found.loss)}")
+        if found.seconds_left is not None:
+            parts.append(f"{clock_text(found.seconds_left)} of training left")
+        return parts
+
+    def whereabouts(self) -> str:
+        """Which session on what, or why there is none."""
+        record, session = self.record, self.record.session
+        if session is None:
+            if record.until is not None:
+                return f"waits until {utc_text(record.until)}: {record.reason}"
+            return f"waits: {record.reason}" if record.reason else "waits for a place to run"
+        words = f"{short_session(session.name)} on {place(session.order)}"
+        wall = session.wall_at
+        if record.phase is Phase.RUNNING and wall is not None:
+            words += f", {clock_text(wall - self.now)} to its wall"
+        return words
+
+    def checkpoint(self) -> str:
+        best = newest(self.record.accepted)
+        return f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
+
+
+class View(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def event(self, session: str, event: Event, text: str) -> None:
+        """Something has changed."""
+
+    def show(self, sight: Sight) -> None:
+        """How it looks now; called several times a second."""
+
+    def remark(self, text: str) -> None:
+        """Something about the view itself."""
+
+
+def view(out: Output, run: str) -> View:
+    if out.as_json:
+        return JsonView(out, run)
+    return TerminalView(out, run) if out.is_terminal else PlainView(out)
+
+
+class JsonView:
+    """Every event as one line, and the progress at most every LINE_SECONDS."""
+
+    def __init__(self, out: Output, run: str) -> None:
+        self._out = out
+        self._run = run
+        self._told_at: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def event(self, session: str, event: Event, text: str) -> None:
+        self._out.record({"run": self._run, "session": session, "event": event, "text": text})
+
+    def show(self, sight: Sight) -> None:
+        if self._told_at is None or sight.monotonic - self._told_at >= LINE_SECONDS:
+            self._told_at = sight.monotonic
+            found = sight.progress
+            self._out.record({
+                "run": self._run, "at": sight.now, "phase": sight.record.phase, "step": found.step,
+                "steps_total": found.total, "steps_per_second": found.steps_per_second, "loss": found.loss,
+                "seconds_left": found.seconds_left,
+                "session": sight.record.session.name if sight.record.session else None,
+            })  # fmt: skip
+
+    def remark(self, text: str) -> None:
+        self._out.record({"run": self._run, "remark": text})
+
+
+class PlainView:
+    """One line on each change; in between one at most every LINE_SECONDS, and only when it says more."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._told_at: float | None = None
+        self._told = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def event(self, session: str, event: Event, text: str) -> None:
+        self._line(event.at, session, text)
+
+    def show(self, sight: Sight) -> None:
+        if self._told_at is not None and sight.monotonic - self._told_at < LINE_SECONDS:
+            return
+        found, record = sight.progress, sight.record
+        session = short_session(record.session.name) if record.session else ""
+        step = f"{record.job.work.unit} {found.step:,}/{found.total:,} ({found.share:.0%})"
+        text = "  ".join([step, *sight.figures(), sight.checkpoint()])
+        if record.phase is Phase.RUNNING and sight.live is not None and text != self._told:
+            self._told_at, self._told = sight.monotonic, text
+            self._line(sight.now, session, text)
+
+    def remark(self, text: str) -> None:
+        self._out.say(f"{' ' * 9}{'':4}  {text}")
+
+    def _line(self, at: float, session: str, text: str) -> None:
+        first, *more = text.splitlines() or [""]
+        self._out.say(f"{utc_text(at)[11:]}  {session:4}{first}")
+        for line in more:
+            self._out.say(f"{'':15}{line}")
+        import sys
+
+        sys.stdout.flush()
+
+
+class TerminalView:
+    """What changed scrolls by; how it looks now stays below."""
+
+    def __init__(self, out: Output, run: str) -> None:
+        from rich.console import Console
+        from rich.live import Live as LivePanel
+
+        self._run = run
+        self._console = Console(highlight=False)
+        self._panel = LivePanel(console=self._console, auto_refresh=False, transient=True)
+        del out
+
+    def __enter__(self) -> Self:
+        self._console.print()
+        self._panel.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._panel.__exit__(kind, error, trace)
+
+    def event(self, session: str, event: Event, text: str) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_row(
+            Text(utc_text(event.at)[11:], style="dim"),
+            Text(session.ljust(3)),
+            Text(printable(text), style=_event_style(event)),
+        )
+        self._console.print(line)
+
+    def remark(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(printable(text), style="yellow"))
+
+    def show(self, sight: Sight) -> None:
+        self._panel.update(_panel(self._run, sight), refresh=True)
+
+
+def _event_style(event: Event) -> str:
+    if isinstance(event, Ended) and event.outcome not in (Outcome.COMPLETED, Outcome.STOPPED):
+        return "yellow"
+    return "yellow" if isinstance(event, Noted) else ""
+
+
+def _panel(run: str, sight: Sight) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    found, phase = sight.progress, sight.record.phase
+    head = Table.grid(expand=True)
+    head.add_column(no_wrap=True)
+    head.add_column(justify="right", no_wrap=True)
+    head.add_row(Text(run, style="bold"), Text(phase.value, style=phase_style(phase.value)))
+    bar = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right", no_wrap=True)
+    bar.add_column(justify="right", no_wrap=True)
+    bar.add_row(
+        ProgressBar(
+            total=max(1, found.total), completed=found.step, complete_style="cyan", finished_style="green"
+        ),
+        Text(f"{found.step:,}/{found.total:,}"),
+        Text(f"{found.share:.0%}"),
+    )
+    figures = Text(" · ".join(sight.figures()) or "–")
+    where = Text(" · ".join([printable(sight.whereabouts()), sight.checkpoint()]), style="dim")
+    return Group(Text(), head, bar, figures, where)
