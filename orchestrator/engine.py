@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.clock import Clock
-from orchestrator.core.action import Action, Report
+from orchestrator.core.action import Action, Collect, Discard, Launch, Prepare, Report, Retire, Stop
 from orchestrator.core.decide import Decision, Inputs, decide
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import Ended, Event, RunRecord
@@ -49,7 +49,7 @@ Brought = Surveyed | Readings | Acted
 
 @dataclass(frozen=True)
 class Watchers:
-    """Who is told what happens, as it happens: `event` once it is journalled, `reading` of a run's session."""
+    """Who is told what happens: `event` once it is journalled, `reading` of a run's current session."""
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
@@ -154,7 +154,7 @@ class Engine:
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
-        """Runs without a session, in order of submission; those that wait for a slot only if one may be free."""
+        """Runs without a session, in order of submission; those that wait for a slot if one may be free."""
         self._market.begin((tracked.record for tracked in self._tracked.values()), now)
         page = [record for record in due if not self._has_session(record)]
         page.sort(key=lambda record: (record.submitted_at, record.run))
@@ -173,18 +173,22 @@ class Engine:
         return tracked is not None and tracked.record.session is not None
 
     def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
-        decisions = []
+        decisions, parked = [], []
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
             route = None
             if record.phase is Phase.QUEUED and record.wish is None:
+                if self._market.full:
+                    parked.append(record)
+                    continue
                 route = self._market.route(record, self._ledger.measurements(record.job.name))
             inputs = tracked.inputs(now, monotonic, route) if tracked else Inputs(now, monotonic, route=route)
             decision = decide(record, inputs)
             if decision.record.session is not None:
                 self._market.reserve(decision.record.session)
             decisions.append((record, inputs, decision))
+        self._ledger.schedule([(record, None) for record in parked], fence=self._fence)
         self._commit(decisions)
 
     # --- Journal first, then act --------------------------------------------------------------------------
@@ -264,9 +268,8 @@ class Engine:
     # --- Acting and looking -------------------------------------------------------------------------------
 
     def _start(self, run: str, action: Action) -> None:
-        platform = getattr(action, "platform", None) or getattr(getattr(action, "order", None), "platform", "store")
         backends = self._backends
-        self._workers.start(f"act:{platform}", lambda: Acted(run, perform(action, backends)))
+        self._workers.start(f"act:{_platform(action)}", lambda: Acted(run, perform(action, backends)))
 
     def _start_surveys(self, monotonic: float) -> None:
         for name in self._market.surveys_due(monotonic):
@@ -304,6 +307,17 @@ def observe(name: str, platform: Platform, wanted: tuple[str, ...]) -> Readings:
         return Readings(name, platform.observe(wanted))
     except (BackendError, OSError):
         return Readings(name, {})
+
+
+def _platform(action: Action) -> str:
+    """The lane an action runs in: one platform that hangs delays no other."""
+    match action:
+        case Prepare(order) | Launch(order):
+            return order.platform
+        case Collect() | Stop() | Discard():
+            return action.platform
+        case Retire():
+            return "home store"
 
 
 def _slots_taken(record: RunRecord) -> int:

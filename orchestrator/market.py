@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
-    SLOT,
     Offer,
     Rejection,
     Route,
@@ -25,7 +24,6 @@ from orchestrator.platforms.platform import Platform
 
 SURVEY_SECONDS = 60.0
 OUTAGE_SECONDS = 60.0
-FULL = Route(None, (), (Rejection("any", "any", "every slot is taken", SLOT),), ())
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,11 @@ class Market:
         """Whether any offer might take one more session."""
         return any(self._free(offer) for offer in self._current)
 
+    @property
+    def full(self) -> bool:
+        """Whether our own sessions take every slot there is: then a slot is all there is to wait for."""
+        return bool(self._current) and not self._outages and self.complete and not self.has_room()
+
     def _free(self, offer: Offer) -> bool:
         used = self._usage.get((offer.platform, offer.accelerator), 0)
         return offer.unavailable is None and used < offer.slots
@@ -164,8 +167,6 @@ class Market:
 
         `thorough`, for people: what is wrong for good is told before what is wrong now.
         """
-        if not thorough and self._current and not self.has_room() and self.complete and not self._outages:
-            return FULL
         accepted = max((c.ref.step for c in record.accepted), default=0)
         found = route(
             record.job,

@@ -6,7 +6,6 @@ next. Decides nothing, journals nothing.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -157,7 +156,7 @@ def _collect(action: Collect, backends: Backends) -> Report:
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
-    """Every checkpoint ever brought here, oldest first: also by a controller that died before it published."""
+    """Every checkpoint ever brought here, oldest first, also by a controller that died meanwhile."""
     folder = into / "checkpoints"
     found = [CheckpointRef.parse(entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)

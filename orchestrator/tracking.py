@@ -47,10 +47,13 @@ class Tracked:
             monotonic=monotonic,
             reports=tuple(self.reports),
             watch=self.watches.get(session.name) if session else None,
-            strays={s.session: self.watches[s.session] for s in self.record.strays if s.session in self.watches},
+            strays={name: self.watches[name] for name in self._strays() if name in self.watches},
             route=route,
             launch_unknown=self._launch_unknown,
         )
+
+    def _strays(self) -> list[str]:
+        return [stray.session for stray in self.record.strays]
 
     def decided(self, record: RunRecord, inputs: Inputs) -> None:
         """A decision made on these inputs is journalled (or had nothing to journal)."""
@@ -64,7 +67,7 @@ class Tracked:
         self._waiting = [a for a in self._waiting if not isinstance(a, stale) or a.session == current]
         if record.phase is not Phase.LAUNCHING:
             self._waiting = [a for a in self._waiting if not isinstance(a, Launch)]
-        alive = {current, *(stray.session for stray in record.strays)}
+        alive = {current, *self._strays()}
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
     def refresh(self, record: RunRecord) -> None:
@@ -138,6 +141,6 @@ class Tracked:
         self._under_way.remove(action)
         self.reports.append(report)
         self._touched = True
-        if isinstance(report, Done) and report.reply is StopReply.IMPOSSIBLE and action.session in self.watches:
-            watch = self.watches[action.session]
+        watch = self.watches.get(action.session)
+        if watch is not None and isinstance(report, Done) and report.reply is StopReply.IMPOSSIBLE:
             self.watches[action.session] = replace(watch, stop_impossible=True)

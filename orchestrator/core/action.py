@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.session import Order, StopReply
@@ -17,6 +18,7 @@ class Prepare:
     """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform."""
 
     order: Order
+    kind: Literal["prepare"] = "prepare"
 
     @property
     def session(self) -> str:
@@ -26,6 +28,7 @@ class Prepare:
 @dataclass(frozen=True)
 class Launch:
     order: Order
+    kind: Literal["launch"] = "launch"
 
     @property
     def session(self) -> str:
@@ -44,12 +47,14 @@ class Collect:
     incarnation: str | None
     known: frozenset[str]
     metric: str | None = None
+    kind: Literal["collect"] = "collect"
 
 
 @dataclass(frozen=True)
 class Stop:
     session: str
     platform: str
+    kind: Literal["stop"] = "stop"
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Discard:
 
     session: str
     platform: str
+    kind: Literal["discard"] = "discard"
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Retire:
     run: str
     keep: frozenset[str]
     live: int | None
+    kind: Literal["retire"] = "retire"
 
     @property
     def session(self) -> str:
@@ -97,6 +104,7 @@ class Done:
     checkpoints: tuple[Accepted, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     reply: StopReply | None = None
+    kind: Literal["done"] = "done"
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ class Failed:
     message: str
     until: float | None = None
     checkpoint: str | None = None
+    kind: Literal["failed"] = "failed"
 
 
 Report = Done | Failed

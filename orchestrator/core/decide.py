@@ -89,7 +89,7 @@ class Inputs:
 @dataclass(frozen=True)
 class Decision:
     """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
-    be decided again (0: at once; None: when a slot frees or an offer changes). `record` is after the events."""
+    be decided again (0: at once; None: when a slot frees or an offer changes). `record` is after them."""
 
     record: RunRecord
     events: tuple[Event, ...]
