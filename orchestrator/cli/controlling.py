@@ -15,7 +15,7 @@ from types import FrameType
 from orchestrator import controller
 from orchestrator.cli import live, story
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.home import VARIABLE
+from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.run import Event, RunRecord
@@ -34,7 +34,7 @@ def up(call: Call) -> int:
     wired = call.wired()
     if call.options.detach:
         with call.home.ledger() as ledger:
-            found = ensure(wired, ledger)
+            found = ensure(call.home, call.clock, ledger)
             owner = found or ledger.owner()
         call.out.document({"started": found is None, "controller": owner})
         call.out.say(
@@ -82,7 +82,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> None:
         say(f"controller {os.getpid()} leaves")
 
 
-def ensure(wired: Wired, ledger: Ledger) -> Owner | None:
+def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     """Starts a detached controller unless one runs; returns the one found, None where one was started.
 
     Raises BackendError with the end of its log where it does not come up.
@@ -90,7 +90,7 @@ def ensure(wired: Wired, ledger: Ledger) -> Owner | None:
     owner = ledger.owner()
     if owner is not None:
         return owner
-    log = wired.folders.home / "controller.log"
+    log = home.controller_log
     start = _trimmed_size(log)
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -99,12 +99,12 @@ def ensure(wired: Wired, ledger: Ledger) -> Owner | None:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            cwd=wired.folders.home,
-            env={**os.environ, VARIABLE: str(wired.folders.home)},
+            cwd=home.path,
+            env={**os.environ, VARIABLE: str(home.path)},
         )
-    _wait(wired.clock, lambda: ledger.owner() is not None or child.poll() is not None, START_SECONDS)
+    _wait(clock, lambda: ledger.owner() is not None or child.poll() is not None, START_SECONDS)
     if ledger.owner() is not None or child.poll() == 0:  # or: another submit's controller was faster
-        child.returncode = 0 if child.returncode is None else child.returncode  # it outlives this process
+        child.returncode = child.returncode or 0  # it outlives this process, and is not waited for
         return None
     with log.open("rb") as said:
         said.seek(start)

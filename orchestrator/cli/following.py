@@ -6,6 +6,7 @@ Only looks: Ctrl-C ends the view, never the run. Decides nothing but when there 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text, count_text, size_text
 from orchestrator.cli.story import NEWS, event_text, short_session
 from orchestrator.cli.watching import Sight, View
-from orchestrator.cli.wiring import Wired
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import Assigned, Event, RunRecord
@@ -32,11 +32,11 @@ class _Orphan:
     told: bool = False
 
 
-def follow(
-    call: Call, wired: Wired, ledger: Ledger, run: str, *, lay_out: bool, target: Path | None = None
-) -> int:
-    """Shows the run until it is over, held, or the user looks away. With `lay_out` a finished run's newest
-    checkpoint is laid out in `target`, or in the home's results. Returns the exit code."""
+def follow(call: Call, ledger: Ledger, run: str, lay_out: Callable[[RunRecord], Path] | None = None) -> int:
+    """Shows the run until it is over, held, or the user looks away; returns the exit code.
+
+    `lay_out` is asked to lay a finished run's newest checkpoint out, and says where it did.
+    """
     view = watching.view(call.out, run)
     try:
         with view:
@@ -46,7 +46,7 @@ def follow(
         call.out.say(f"\nThe view has ended; {run} goes on. To look again:")
         hints.next_commands(call, run, ("show", "-f"), ("cancel",))
         return Exit.INTERRUPTED
-    return _end(call, wired, record, history, target, lay_out=lay_out)
+    return _end(call, record, history, lay_out)
 
 
 def _watch(call: Call, ledger: Ledger, run: str, view: View) -> tuple[RunRecord, list[Event]]:
@@ -96,7 +96,7 @@ def _look_for_controller(call: Call, ledger: Ledger, orphan: _Orphan, view: View
 
 
 def _end(
-    call: Call, wired: Wired, record: RunRecord, history: list[Event], target: Path | None, *, lay_out: bool
+    call: Call, record: RunRecord, history: list[Event], lay_out: Callable[[RunRecord], Path] | None
 ) -> int:
     out, run = call.out, record.run
     sessions = sum(isinstance(event, Assigned) for event in history)
@@ -106,7 +106,7 @@ def _end(
     if record.phase is Phase.DONE:
         words = f"done in {took}, in {count_text(sessions, 'session')}"
         out.say(f"{out.paint(run, 'bold')}  {out.paint(words, 'green')}")
-        place = _laid_out(call, wired, record, target) if lay_out and best is not None else None
+        place = lay_out(record) if lay_out is not None and best is not None else None
         out.record(
             {"run": run, "phase": record.phase, "sessions": sessions, "checkpoint": best, "folder": place}
         )
@@ -127,14 +127,3 @@ def _end(
         return Exit.HUMAN
     hints.next_commands(call, run, ("why",), ("logs",), *((("pull",),) if best else ()))
     return Exit.FAILED
-
-
-def _laid_out(call: Call, wired: Wired, record: RunRecord, target: Path | None) -> Path:
-    from orchestrator.cli import pulling
-
-    best = newest(record.accepted)
-    assert best is not None
-    pulled = pulling.bring(
-        call, wired.store(), record, None, target or call.home.result(record.run, best.ref.step)
-    )
-    return pulled.folder

@@ -46,6 +46,9 @@ class Output:
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._coloured and text else text
 
+    def phase_colour(self, phase: str) -> str:
+        return phase_style(phase) or "bold"
+
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values in two aligned columns; of the same name in a row only the first is shown."""
         rows = [(name, value) for name, value in pairs if value]

@@ -70,15 +70,16 @@ def measured(ledger: Ledger | None, job: Job) -> tuple[Measurement, ...]:
 # --- In words -------------------------------------------------------------------------------------------
 
 
-def choice_text(choice: Choice) -> str:
+def choice_text(choice: Choice, job: Job) -> str:
     """`here/cpu: done in about 2 h (1 to 4 h), 3 sessions`."""
     offer, figures = choice.offer, choice.estimate
     low, high = (span(end - figures.start) for end in (figures.finish_low, figures.finish_high))
     parts = [
-        f"{offer.platform}/{offer.accelerator}: done in about {span(figures.finish - figures.start)} "
-        f"({low} to {high})",
+        f"done in about {span(figures.finish - figures.start)} ({low} to {high})",
         count_text(figures.sessions, "session"),
     ]
+    if figures.rate_source == unknown_source(choice, job):
+        parts = ["how long it takes is not known until it is measured"]
     if offer.quota is not None:
         parts.append(f"{span(figures.quota_seconds)} of quota")
     if figures.expected_loss_seconds >= 1:
@@ -87,12 +88,26 @@ def choice_text(choice: Choice) -> str:
     if offer.traits.human_start:
         parts.append("a person must start each session")
     needs_torch = catalogue[offer.accelerator].needs_torch
-    return ", ".join(parts) + (f"; needs {needs_torch}" if needs_torch else "")
+    text = f"{offer.platform}/{offer.accelerator}: {', '.join(parts)}"
+    return text + (f"; needs {needs_torch}" if needs_torch else "")
 
 
 def rate_text(choice: Choice, job: Job) -> str:
+    """`13.2 steps/s: measured over 40 s of training`."""
+    if choice.estimate.rate_source == unknown_source(choice, job):
+        return choice.estimate.rate_source
     steps = choice.estimate.samples_per_second / job.work.global_batch
     return f"{number_text(steps)} steps/s: {choice.estimate.rate_source}"
+
+
+def unknown_source(choice: Choice, job: Job) -> str | None:
+    """What the source of a rate says where nothing at all is known of it; None where something is."""
+    profile = job.profile(choice.offer.accelerator)
+    row = catalogue.get(choice.offer.accelerator)
+    if profile is None or row is None:
+        return None
+    guess = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
+    return None if guess.known else guess.source
 
 
 def until_text(until: Until) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from orchestrator.cli.output import count_text
 from orchestrator.clock import utc_text
@@ -43,6 +44,7 @@ _WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "
 
 
 def place(order: Order) -> str:
+    """Platform and accelerator."""
     return f"{order.platform}/{order.accelerator}"
 
 
@@ -71,7 +73,7 @@ def event_text(event: Event) -> str:
         case Withdrawn(reason=reason):
             return f"the session is given up before its launch: {reason}"
         case Requeued(reason=reason):
-            return f"goes on with a new session: {reason}"
+            return with_reason("goes on with a new session", reason)
         case StopRequested(wish=wish):
             return f"the session is asked to save and leave, {_WISHES[wish]}"
         case Ended():
@@ -89,7 +91,7 @@ def event_text(event: Event) -> str:
         case Released():
             return "released"
         case Completed() | GaveUp() | Cancelled() | Held():
-            return _with_reason(_CLOSING[type(event)], event.reason)
+            return with_reason(_CLOSING[type(event)], event.reason)
         case Confirmed(session=session):
             return f"what {short_session(session)} left is cleared away"
 
@@ -97,7 +99,8 @@ def event_text(event: Event) -> str:
 _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}
 
 
-def _with_reason(word: str, reason: str) -> str:
+def with_reason(word: str, reason: str) -> str:
+    """`word: reason`, or the word alone where the reason adds nothing."""
     return word if not reason or reason == word else f"{word}: {reason}"
 
 
@@ -106,6 +109,7 @@ def _until(until: float | None) -> str:
 
 
 def resume_text(order: Order) -> str:
+    """Where a session goes on from."""
     return f"from step {order.resume_step:,}" if order.resume else "from the beginning"
 
 
@@ -123,18 +127,21 @@ _OUTCOMES = {
 
 
 def outcome_text(outcome: Outcome) -> str:
+    """How a session ended, in a word or three."""
     return _OUTCOMES[outcome]
 
 
 def _ended_text(event: Ended) -> str:
+    if event.outcome in (Outcome.COMPLETED, Outcome.STOPPED) and event.message:
+        return event.message
     step = f" (newest checkpoint: step {event.step:,})" if event.step is not None else ""
-    return f"{_with_reason(outcome_text(event.outcome), event.message)}{step}"
+    return f"{with_reason(outcome_text(event.outcome), event.message)}{step}"
 
 
 def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
     """A history as (time, line); checkpoints that follow each other share a line."""
     accepted: list[CheckpointAccepted] = []
-    retired = 0
+    retired, ended = 0, ""
     for event in events:
         if isinstance(event, CheckpointAccepted):
             accepted.append(event)
@@ -143,8 +150,16 @@ def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
         else:
             yield from _checkpoints_told(accepted, retired)
             accepted, retired = [], 0
-            yield event.at, event_text(event)
+            yield event.at, event_text(_without(ended, event))
+            ended = event.message if isinstance(event, Ended) else ended
     yield from _checkpoints_told(accepted, retired)
+
+
+def _without(said: str, event: Event) -> Event:
+    """What the session's end has just said need not be said again."""
+    if isinstance(event, Requeued | Completed) and event.reason == said:
+        return replace(event, reason="")
+    return event
 
 
 def _checkpoints_told(accepted: list[CheckpointAccepted], retired: int) -> Iterator[tuple[float, str]]:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import bundle, spec
-from orchestrator.cli import controlling, following, hints, routing
+from orchestrator.cli import controlling, following, hints, pulling, routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
 from orchestrator.cli.wiring import Wired
 from orchestrator.cli.wiring import secret as secret_value
+from orchestrator.core.checkpoint import newest
 from orchestrator.core.estimate import Hop
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase
@@ -50,14 +51,20 @@ def submit(call: Call) -> int:
             return _followed(call, wired, ledger, running) if call.options.follow else Exit.OK
         record, route = _recorded(wired, ledger, parsed)
     with call.home.ledger() as ledger:
-        found = controlling.ensure(wired, ledger)
+        found = controlling.ensure(call.home, call.clock, ledger)
         _tell_submitted(call, record, route, started=found is None)
         return _followed(call, wired, ledger, record.run) if call.options.follow else Exit.OK
 
 
 def _followed(call: Call, wired: Wired, ledger: Ledger, run: str) -> int:
-    target = Path(call.options.output) if call.options.output else None
-    return following.follow(call, wired, ledger, run, lay_out=True, target=target)
+    def lay_out(record: RunRecord) -> Path:
+        best = newest(record.accepted)
+        assert best is not None
+        given = call.options.output
+        target = Path(given) if given else call.home.result(run, best.ref.step)
+        return pulling.bring(call, wired.store(), record, None, target).folder
+
+    return following.follow(call, ledger, run, lay_out)
 
 
 def _parsed(call: Call, wired: Wired) -> Parsed:
@@ -158,7 +165,10 @@ def _size_text(job: Job) -> str:
 
 def _route_facts(route: Route, job: Job) -> list[tuple[str, str]]:
     if route.chosen is not None:
-        return [("route", routing.choice_text(route.chosen)), ("rate", routing.rate_text(route.chosen, job))]
+        return [
+            ("route", routing.choice_text(route.chosen, job)),
+            ("rate", routing.rate_text(route.chosen, job)),
+        ]
     at = opens_at(route)
     waits = "queued: waits for a free slot" if at is None else f"queued until {date(at)}"
     if any(r.until.kind is UntilKind.SLOT for r in route.rejections):
@@ -193,12 +203,12 @@ def plan(call: Call) -> int:
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
     out.say()
     chosen = [] if route.chosen is None else [
-        ("route", routing.choice_text(route.chosen)),
+        ("route", routing.choice_text(route.chosen, job)),
         ("rate", routing.rate_text(route.chosen, job)),
     ]  # fmt: skip
     out.facts([
         *(chosen or _no_route_facts(route, answer)),
-        *(("possible", routing.choice_text(choice)) for choice in route.others),
+        *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{name}: {text}") for name, text in routing.claims(job, measurements)),
         *(("in force", rule) for rule in route.rules),
         *(("would help", command) for command in commands(route)),

@@ -1,0 +1,184 @@
+"""`doctor`: what works here, what is missing, and how to mend it. Changes nothing that stays."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cli import routing
+from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
+from orchestrator.cli.output import count_text, size_text
+from orchestrator.cli.wiring import Wired
+from orchestrator.config import Config
+from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.market import Surveyed
+from orchestrator.stores.store import Store
+
+PYTHON_MIN = (3, 11)
+FREE_BYTES_MIN = 2e9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `mend`: what to do about it; `exit_code` 0 where nothing needs to be done."""
+
+    what: str
+    state: str  # ok, warning, missing
+    text: str
+    mend: str = ""
+    exit_code: Exit = Exit.OK
+
+
+def doctor(call: Call) -> int:
+    """Looks at everything, or at the named platforms and stores; the exit code is of the worst finding."""
+    names = tuple(call.options.names)
+    findings = list(_findings(call, names))
+    call.out.document({"findings": [vars(finding) for finding in findings]})
+    call.out.table(("", "STATE", "FOUND"), [(f.what, f.state, f.text) for f in findings])
+    mends = [(f.what, f.mend) for f in findings if f.mend]
+    if mends:
+        call.out.say()
+        call.out.facts((f"to mend {what}", mend) for what, mend in mends)
+    codes = {finding.exit_code for finding in findings}
+    return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in codes), Exit.OK)
+
+
+def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
+    if not names:
+        yield _python()
+        yield from _looked_at("home", lambda: _home(call))
+        yield from _looked_at("ledger", lambda: _ledger(call))
+        yield from _looked_at("agent", _agent)
+    try:
+        wired = call.wired()
+        where = (
+            str(call.home.config_file)
+            if call.home.config_file.exists()
+            else "the defaults; `init` writes one"
+        )
+        yield Finding("config", "ok", where)
+    except (OrchestratorError, OSError) as error:
+        yield _trouble("config", error)
+        return
+    _check_names(wired.config, names)
+    yield from _platforms(wired, names)
+    for given in wired.config.stores:
+        if not names or given.name in names:
+            yield from _looked_at(
+                f"store {given.name}",
+                lambda given=given: _store(given.type, wired.built(given)),  # type: ignore[misc]
+            )
+
+
+def _check_names(config: Config, names: tuple[str, ...]) -> None:
+    known = [*(each.name for each in config.platforms), *(each.name for each in config.stores)]
+    strange = [name for name in names if name not in known]
+    if strange:
+        raise InputError(f"the config has no platform or store {strange[0]!r}; there are: {', '.join(known)}")
+
+
+def _looked_at(what: str, look: Callable[[], tuple[str, str]]) -> Iterator[Finding]:
+    """What a look found, as (state, text), or its failure."""
+    try:
+        state, text = look()
+        yield Finding(what, state, text)
+    except (OrchestratorError, OSError) as error:
+        yield _trouble(what, error)
+
+
+def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:
+    text = os_error_text(error) if isinstance(error, OSError) else str(error)
+    first, *rest = text.splitlines()
+    return Finding(what, "missing", first, "\n".join(rest) if rest else _mend(what, error), exit_code(error))
+
+
+def _mend(what: str, error: OrchestratorError | OSError) -> str:
+    if what == "home":
+        return "set ORCHESTRATOR_HOME (or --home) to a folder that you may write to"
+    return "correct the config" if isinstance(error, InputError) else ""
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < PYTHON_MIN:
+        return Finding("python", "missing", found, "install Python 3.11 or newer", Exit.HUMAN)
+    return Finding("python", "ok", found)
+
+
+def _home(call: Call) -> tuple[str, str]:
+    path = call.home.path
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    with tempfile.TemporaryFile(dir=there) as stream:
+        stream.write(b"x")
+        stream.flush()
+    free = shutil.disk_usage(there).free
+    text = f"{path}, {size_text(free)} free" + ("" if there == path else " (not made yet)")
+    return ("ok" if free >= FREE_BYTES_MIN else "warning"), text
+
+
+def _ledger(call: Call) -> tuple[str, str]:
+    ledger = call.home.existing_ledger()
+    if ledger is None:
+        return "ok", "none yet: the first submit makes it"
+    with ledger:
+        runs = len(ledger.summaries())
+        owner = ledger.owner()
+    controls = f"controlled by {owner}" if owner else "no controller runs; submit starts one"
+    return "ok", f"{count_text(runs, 'run')}; {controls}"
+
+
+def _agent() -> tuple[str, str]:
+    from orchestrator.agent import archive
+
+    return "ok", f"builds, {size_text(len(archive.content()))}"
+
+
+def _platforms(wired: Wired, names: tuple[str, ...]) -> Iterator[Finding]:
+    try:
+        answers = routing.survey_all(wired)
+    except InputError as error:
+        yield _trouble("platforms", error)
+        return
+    types = {each.name: each.type for each in wired.config.platforms}
+    for answer in answers:
+        if not names or answer.platform in names:
+            yield _platform(answer, types[answer.platform])
+
+
+def _platform(answer: Surveyed, kind: str) -> Finding:
+    what = f"platform {answer.platform}"
+    if answer.trouble is not None:
+        code = Exit.HUMAN if answer.denied else Exit.UNAVAILABLE
+        return Finding(what, "missing", f"{kind}: {answer.trouble}", exit_code=code)
+    offers = []
+    for offer in answer.offers:
+        text = f"{offer.accelerator}, {count_text(offer.slots, 'slot')}"
+        text += f", {offer.memory_gb:.1f} GB" if offer.memory_gb is not None else ""
+        wall = offer.traits.session_seconds
+        text += f", sessions of {wall:,.0f} s" if wall is not None else ""
+        text += f" (not now: {offer.unavailable.reason})" if offer.unavailable is not None else ""
+        offers.append(text)
+    return Finding(what, "ok" if offers else "warning", f"{kind}: {'; '.join(offers) or 'offers nothing'}")
+
+
+def _store(kind: str, store: Store) -> tuple[str, str]:
+    """Puts, gets and deletes an object of a few bytes."""
+    data = secrets.token_bytes(32)
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = f"doctor/{sha256[:16]}"
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        source, target = Path(folder) / "source", Path(folder) / "target"
+        source.write_bytes(data)
+        store.put(key, source, sha256)
+        try:
+            store.get(key, target, sha256)
+        finally:
+            store.delete(key)
+    return "ok", f"{kind}: an object was put, read back and deleted"

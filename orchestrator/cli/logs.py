@@ -1,0 +1,138 @@
+"""`logs`: what a run's sessions said, as one stream in the order of their generations.
+
+Reads what the controller has brought of their logs; asks no platform.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from orchestrator.cli import story
+from orchestrator.cli.call import Call, Exit
+from orchestrator.clock import utc_text
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Assigned, RunRecord
+from orchestrator.ledger import Ledger
+
+LOOK_SECONDS = 0.5
+_READ_BYTES = 1 << 20
+_SESSION = re.compile(r".*-s(\d+)")
+
+
+def logs(call: Call) -> int:
+    """Prints the run's log; with --follow goes on until the run is over."""
+    with call.home.ledger() as ledger:
+        run = ledger.find(call.options.run)
+        reader = Reader(call.home.folders.run(run))
+        printer = _printer(call, ledger, run)
+        never = threading.Event()
+        try:
+            while True:
+                resting = _resting(ledger.record(run))  # looked up first: what comes before the end is read
+                for session, data in reader.fresh():
+                    printer(session, data)
+                if resting or not call.options.follow:
+                    break
+                call.clock.wait(never, LOOK_SECONDS)
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+        printer("", b"")
+        if reader.is_empty:
+            call.out.remark(f"{run} has no log yet")
+    return Exit.OK
+
+
+def _resting(record: RunRecord) -> bool:
+    return record.phase.final or (record.phase is Phase.HELD and record.wish is None)
+
+
+class Reader:
+    """The log segments below a run's folder, read from where the last call left off."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._offsets.values())
+
+    def fresh(self) -> Iterator[tuple[str, bytes]]:
+        """(session, bytes) of what is new, in order."""
+        for session in _sessions(self._folder):
+            for segment in sorted((session / "log").glob("[0-9]*.log")):
+                while data := self._read(segment):
+                    yield session.name, data
+
+    def _read(self, segment: Path) -> bytes:
+        offset = self._offsets.get(segment, 0)
+        try:
+            with segment.open("rb") as stream:
+                stream.seek(offset)
+                data = stream.read(_READ_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._offsets[segment] = offset + len(data)
+        return data
+
+
+def _sessions(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    found = [(match, path) for path in folder.iterdir() if (match := _SESSION.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
+
+
+Printer = Callable[[str, bytes], None]
+
+
+def _printer(call: Call, ledger: Ledger, run: str) -> Printer:
+    """Takes data of a session; the session "" ends the stream."""
+    if call.out.as_json:
+        return _json_printer(call)
+    before = ""
+    complete = True
+
+    def write(session: str, data: bytes) -> None:
+        nonlocal before, complete
+        stream = sys.stdout.buffer
+        if session != before and not call.options.raw:
+            stream.write(b"" if complete else b"\n")
+            if session:
+                stream.write(_headline(call, ledger, run, session).encode())
+            complete = True
+        before = session
+        stream.write(data)
+        complete = data.endswith(b"\n") if data else complete
+        stream.flush()
+
+    return write
+
+
+def _json_printer(call: Call) -> Printer:
+    before, held = "", b""
+
+    def write(session: str, data: bytes) -> None:
+        nonlocal before, held
+        if session != before and held:
+            call.out.record({"session": before, "line": held.decode(errors="replace")})
+            held = b""
+        before = session
+        *lines, held = (held + data).split(b"\n")
+        for line in lines:
+            call.out.record({"session": session, "line": line.decode(errors="replace")})
+
+    return write
+
+
+def _headline(call: Call, ledger: Ledger, run: str, session: str) -> str:
+    words = [story.short_session(session)]
+    for stored in ledger.history(run):
+        if isinstance(stored.event, Assigned) and stored.event.order.session == session:
+            order = stored.event.order
+            words += [story.place(order), story.resume_text(order), utc_text(stored.event.at)]
+    return call.out.paint(f"── {' · '.join(words)} ──", "dim") + "\n"
