@@ -374,13 +374,20 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Confirmed():
             return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
         case Wished():
-            return replace(record, wish=event.wish, discard=record.discard or event.discard)
+            return replace(record, wish=_wish(record, event), discard=record.discard or event.discard)
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Started():
             return _started(record, event)
         case _:
             return replace(record, session=_session_after(record, event))
+
+
+def _wish(record: RunRecord, event: Wished) -> Wish | None:
+    """A release of a run that is not held only takes back the hold that was asked for."""
+    if event.wish is Wish.RELEASE and record.phase is not Phase.HELD:
+        return None if record.wish is Wish.HOLD else record.wish
+    return event.wish
 
 
 def _session(record: RunRecord, **changes: object) -> Session:

@@ -403,7 +403,9 @@ def test_release_during_a_hold_that_is_still_stopping_goes_on() -> None:
         *running(), StopRequested(NOW, Wish.HOLD), Wished(NOW, Wish.RELEASE), ended(Outcome.STOPPED)
     )
     (collect,) = decided(found).actions
-    assert decided(found, Done(collect, checkpoints=(accepted(5),))).record.phase is Phase.QUEUED
+    queued = decided(found, Done(collect, checkpoints=(accepted(5),))).record
+    assert queued.phase is Phase.QUEUED
+    assert queued.wish is None, "nothing keeps it from being routed"
 
 
 # --- Retention ------------------------------------------------------------------------------------------
