@@ -11,32 +11,17 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
 from orchestrator.platforms.platform import Platform
 
 
-class ProcessOptions(BaseModel):
-    """Sessions as processes of this machine. `memory_gb` unset means the host's; `session_seconds` unset
-    means no wall. A session that was asked to stop is killed after `grace_seconds`. Of the controller's
-    environment the agent sees what names no secret, and the names in `pass_env`."""
+def _process_options() -> type:
+    from orchestrator.platforms.process import ProcessOptions
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    accelerator: str = Field(default="cpu", min_length=1)
-    memory_gb: float | None = Field(default=None, gt=0)
-    session_seconds: float | None = Field(default=None, gt=0)
-    wall_margin_seconds: float = Field(default=0.0, ge=0)
-    slack_seconds: float = Field(default=30.0, ge=0)
-    grace_seconds: float = Field(default=300.0, gt=0)
-    slots: int = Field(default=1, ge=1)
-    visibility_seconds: float = Field(default=5.0, gt=0)
-    poll_seconds: float = Field(default=1.0, gt=0)
-    setup_seconds: float = Field(default=5.0, ge=0)
-    internet: bool = True
-    pass_env: tuple[str, ...] = ()
+    return ProcessOptions
 
 
 def _process(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
@@ -66,7 +51,7 @@ class Entry:
 
 
 TYPES: Mapping[str, Entry] = {
-    "process": Entry(lambda: ProcessOptions, _process),
+    "process": Entry(_process_options, _process),
     "simulated": Entry(_simulated_options, _simulated),
 }
 

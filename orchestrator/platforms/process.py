@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer, Traits, Uplink
@@ -24,14 +25,33 @@ from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, writ
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.platforms.session_folder import SessionFolder
 
-if TYPE_CHECKING:
-    from orchestrator.platforms.catalog import ProcessOptions
-
 _LOCK_FD = 3
 # The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
+
+
+class ProcessOptions(BaseModel):
+    """Sessions as processes of this machine. `memory_gb` unset means the host's, and no session is held to
+    it; `threads` unset, the host's cores shared among the slots; `session_seconds` unset, no wall. A session that was asked to stop is killed after `grace_seconds`. Of the controller's
+    environment the agent sees what names no secret, and the names in `pass_env`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    accelerator: str = Field(default="cpu", min_length=1)
+    memory_gb: float | None = Field(default=None, gt=0)
+    session_seconds: float | None = Field(default=None, gt=0)
+    wall_margin_seconds: float = Field(default=0.0, ge=0)
+    slack_seconds: float = Field(default=30.0, ge=0)
+    grace_seconds: float = Field(default=300.0, gt=0)
+    slots: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+    visibility_seconds: float = Field(default=5.0, gt=0)
+    poll_seconds: float = Field(default=1.0, gt=0)
+    setup_seconds: float = Field(default=5.0, ge=0)
+    internet: bool = True
+    pass_env: tuple[str, ...] = ()
 
 
 class ProcessPlatform:
@@ -65,8 +85,16 @@ class ProcessPlatform:
             internet=options.internet,
         )
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
-        offer = Offer(self._name, options.accelerator, traits, slots=options.slots, memory_gb=memory_gb,
-                      disk_gb=_disk_free_gb(self._folder))  # fmt: skip
+        offer = Offer(
+            platform=self._name,
+            accelerator=options.accelerator,
+            traits=traits,
+            slots=options.slots,
+            memory_gb=memory_gb,
+            limit_memory=options.memory_gb is not None,
+            threads=options.threads or max(1, len(os.sched_getaffinity(0)) // options.slots),
+            disk_gb=float(int(_disk_free_gb(self._folder))),  # whole: every change stirs the queue
+        )
         return (offer,)
 
     def prepare(self, order: Order, materials: Materials) -> None:
