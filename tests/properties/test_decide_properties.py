@@ -1,4 +1,4 @@
-"""Decide under whatever platforms, a store and a user may do, in any order: what holds after each decision."""
+"""Decide under whatever platforms, a store and a user may do, in any order: what holds every time."""
 
 from __future__ import annotations
 
