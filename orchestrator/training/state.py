@@ -65,7 +65,7 @@ def step_of(folder: Path) -> int:
 
 
 def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
-    """Loads each stateful component, in the order given, then the random generators; returns all other saved values.
+    """Loads each stateful component, in the order given, then the generators; returns other saved values.
 
     Raises ValueError for a folder this module did not write, or a component that it does not hold.
     """
