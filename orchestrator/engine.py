@@ -94,7 +94,7 @@ class Engine:
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
-        self._start_surveys(monotonic)
+        self._start_surveys(now, monotonic)
         self._start_observations(monotonic)
         return self._pause(now)
 
@@ -271,8 +271,8 @@ class Engine:
         backends = self._backends
         self._workers.start(f"act:{_platform(action)}", lambda: Acted(run, perform(action, backends)))
 
-    def _start_surveys(self, monotonic: float) -> None:
-        for name in self._market.surveys_due(monotonic):
+    def _start_surveys(self, now: float, monotonic: float) -> None:
+        for name in self._market.surveys_due(now, monotonic):
             platform = self._backends.platforms[name]
             self._workers.start(f"survey:{name}", lambda name=name, platform=platform: survey(name, platform))  # type: ignore[misc]
 

@@ -5,7 +5,7 @@ Volatile; asks nothing itself (the engine runs surveys in workers) and chooses n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.job import Rule
@@ -46,6 +46,17 @@ def survey(name: str, platform: Platform) -> Surveyed:
         return Surveyed(name, trouble=str(error))
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """What a session of ours takes: a slot, and of the quota up to `seconds`. `gone_at`: it has ended."""
+
+    session: str
+    platform: str
+    accelerator: str
+    seconds: float
+    gone_at: float | None = None
+
+
 class Market:
     """Offers, outages and our own use of them. `begin` before routing, `reserve` after each assignment."""
 
@@ -57,22 +68,26 @@ class Market:
         self._utc_offset = utc_offset_seconds
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._outages: dict[str, Surveyed] = {}
-        self._surveyed_at: dict[str, float] = {}
-        self._asked_at: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}  # monotonic
+        self._asking: dict[str, float] = {}  # surveys under way, by the wall clock
+        self._as_of: dict[str, float] = {}  # when the last survey that came back was asked for
+        self._claims: dict[str, _Claim] = {}
         self._usage: dict[tuple[str, str], int] = {}
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
 
     # --- Surveys ----------------------------------------------------------------------------------------
 
-    def surveys_due(self, monotonic: float) -> list[str]:
-        """Platforms to ask now; each is taken as asked."""
+    def surveys_due(self, now: float, monotonic: float) -> list[str]:
+        """Platforms to ask now, none of them twice at a time; each is taken as asked."""
         due = [
             name
             for name in self._platforms
-            if name not in self._asked_at or monotonic - self._asked_at[name] >= SURVEY_SECONDS
+            if name not in self._asking
+            and (name not in self._asked_at or monotonic - self._asked_at[name] >= SURVEY_SECONDS)
         ]
         self._asked_at.update(dict.fromkeys(due, monotonic))
+        self._asking.update(dict.fromkeys(due, now))
         return due
 
     def take(self, surveyed: Surveyed, now: float) -> bool:
@@ -85,13 +100,13 @@ class Market:
         else:
             self._outages[name] = surveyed
             self._offers.pop(name, None)
-        self._surveyed_at[name] = now
+        self._as_of[name] = self._asking.pop(name, now)
         return before != (self._offers.get(name), name in self._outages)
 
     @property
     def complete(self) -> bool:
         """Whether every platform has answered, if only with an error."""
-        return all(name in self._surveyed_at for name in self._platforms)
+        return all(name in self._as_of for name in self._platforms)
 
     # --- Our own use ------------------------------------------------------------------------------------
 
@@ -99,47 +114,69 @@ class Market:
         """Counts anew what the given runs' sessions and strays take."""
         self._now = now
         self._usage = {}
-        sessions = []
-        for record in records:
-            if record.session is not None:
-                sessions.append(record.session)
-                self._count(record.session.order.platform, record.session.order.accelerator)
-            for stray in record.strays:
-                if not stray.ended:
-                    self._count(stray.platform, stray.accelerator)
+        claims = {claim.session: claim for record in records for claim in self._claims_of(record)}
+        for claim in claims.values():
+            self._count(claim)
+        self._claims = claims | self._still_claimed(claims, now)
         self._current = tuple(
-            self._less_reserved(offer, sessions) for offers in self._offers.values() for offer in offers
+            self._less_claimed(offer) for offers in self._offers.values() for offer in offers
         )
 
     def reserve(self, session: Session) -> None:
         """Takes a session assigned in this tick off what is left for the next."""
-        self._count(session.order.platform, session.order.accelerator)
-        self._current = tuple(self._less_reserved(offer, [session]) for offer in self._current)
+        claim = self._claim_of(session)
+        self._claims[claim.session] = claim
+        self._count(claim)
+        self._current = tuple(
+            self._less_claimed(offer) for offers in self._offers.values() for offer in offers
+        )
 
-    def _count(self, platform: str, accelerator: str) -> None:
-        key = (platform, accelerator)
+    def _count(self, claim: _Claim) -> None:
+        key = (claim.platform, claim.accelerator)
         self._usage[key] = self._usage.get(key, 0) + 1
 
-    def _less_reserved(self, offer: Offer, sessions: list[Session]) -> Offer:
-        """The offer with our sessions' budgets off its quota: what they may still use since the survey."""
+    def _claims_of(self, record: RunRecord) -> Iterable[_Claim]:
+        if record.session is not None:
+            yield self._claim_of(record.session)
+        for stray in record.strays:
+            if not stray.ended:
+                as_of = self._as_of.get(stray.platform, self._now)
+                seconds = max(0.0, stray.until - as_of) if stray.until is not None else 0.0
+                yield _Claim(stray.session, stray.platform, stray.accelerator, seconds)
+
+    def _claim_of(self, session: Session) -> _Claim:
+        """What the session may still use of what the last survey said was left: its unspent budget."""
+        order = session.order
+        seconds = (order.budget_seconds or 0.0) + session.traits.wall_margin_seconds
+        if session.started_at is not None:
+            as_of = self._as_of.get(order.platform, session.started_at)
+            seconds -= max(0.0, as_of - session.started_at)
+        return _Claim(order.session, order.platform, order.accelerator, max(0.0, seconds))
+
+    def _still_claimed(self, claims: Mapping[str, _Claim], now: float) -> dict[str, _Claim]:
+        """A session that has gone keeps its claim on quota until a survey that began afterwards counts it."""
+        kept = {}
+        for name, claim in self._claims.items():
+            if name in claims:
+                continue
+            if claim.gone_at is None:
+                claim = replace(claim, gone_at=now)
+                self._asked_at.pop(claim.platform, None)  # ask anew at once
+            if self._as_of.get(claim.platform, now) <= (claim.gone_at or now):
+                kept[name] = claim
+        return kept
+
+    def _less_claimed(self, offer: Offer) -> Offer:
         if offer.quota is None:
             return offer
-        pools = {(o.platform, o.accelerator): o.quota.pool for o in self._offers[offer.platform] if o.quota}
-        reserved = 0.0
-        for session in sessions:
-            key = (session.order.platform, session.order.accelerator)
-            if pools.get(key) == offer.quota.pool:
-                reserved += self._may_still_use(session)
-        left = max(0.0, offer.quota.left_seconds - reserved)
+        pools = {o.accelerator: o.quota.pool for o in self._offers[offer.platform] if o.quota}
+        claimed = sum(
+            claim.seconds
+            for claim in self._claims.values()
+            if claim.platform == offer.platform and pools.get(claim.accelerator) == offer.quota.pool
+        )
+        left = max(0.0, offer.quota.left_seconds - claimed)
         return replace(offer, quota=replace(offer.quota, left_seconds=left))
-
-    def _may_still_use(self, session: Session) -> float:
-        order = session.order
-        whole = (order.budget_seconds or 0.0) + session.traits.wall_margin_seconds
-        if session.started_at is None:
-            return whole
-        surveyed_at = self._surveyed_at.get(order.platform, session.started_at)
-        return max(0.0, whole - max(0.0, surveyed_at - session.started_at))
 
     # --- Routing ----------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import pytest
 from orchestrator import market, perform
 from orchestrator.core import assign, decide
 from orchestrator.core.run import CheckpointAccepted, RunRecord
+from orchestrator.errors import Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
-from orchestrator.platforms.simulated import platform as simulated_platform
 from tests.simulation import checks
 from tests.simulation.play import play
 
@@ -65,25 +65,20 @@ def reuses_a_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "assign", reuse)
 
 
-def launches_what_was_launched(patch: pytest.MonkeyPatch) -> None:
-    def launch(action: Any, backends: Any) -> Any:
-        backends.platforms[action.order.platform].launch(action.order)
-        return backends.platforms[action.order.platform].launch(action.order)
-
+def launches_again_after_a_lost_reply(patch: pytest.MonkeyPatch) -> None:
     real = perform._perform
 
     def twice(action: Any, backends: Any) -> Any:
-        if isinstance(action, perform.Launch):
-            launch(action, backends)
-            return perform.Done(action)
-        return real(action, backends)
+        try:
+            return real(action, backends)
+        except Transient:
+            return real(action, backends)
 
     patch.setattr(perform, "_perform", twice)
-    patch.setattr(simulated_platform.SimulatedPlatform, "_launched", lambda _self, _name: False)
 
 
 def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(market.Market, "_less_reserved", lambda _self, offer, _sessions: offer)
+    patch.setattr(market.Market, "_less_claimed", lambda _self, offer: offer)
     patch.setattr(assign, "budget_seconds", lambda choice: choice.offer.traits.session_seconds)
 
 
@@ -104,7 +99,7 @@ def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
         (retires_the_newest, checks.accepted_checkpoints_are_kept),
         (resumes_at_the_oldest, checks.resumes_at_the_newest),
         (reuses_a_generation, checks.generations_only_grow),
-        (launches_what_was_launched, checks.nothing_starts_twice),
+        (launches_again_after_a_lost_reply, checks.nothing_starts_twice),
         (reserves_no_quota, checks.quota_is_not_overspent),
         (leaves_strays_behind, checks.what_can_finish_does),
         (forgets_the_state, checks.the_result_is_exact),

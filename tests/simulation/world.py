@@ -92,7 +92,7 @@ class World:
         self._slow = random.choice((0.0, 0.05, 0.2))
         self._calm = False
         self._wishes = random.random() < 0.4
-        self._clock_jumps = random.random() < 0.3
+        self.clock_jumps = random.random() < 0.3
         self._workers = SimulatedWorkers(self.clock, Random(random.random()), self._slow)
         self._engine: Engine | None = None
         self._takeover: Takeover | None = None
@@ -125,7 +125,7 @@ class World:
                 self._engine.tick()
             self._user()
             self.clock.advance(self.random.uniform(4.0, 20.0))
-            if self._clock_jumps and not self._calm and self.random.random() < 0.005:
+            if self.clock_jumps and not self._calm and self.random.random() < 0.005:
                 self._disturb_clock()
 
     @contextlib.contextmanager
@@ -227,7 +227,7 @@ def _scenario(random: Random, number: int) -> Scenario:
         )
         for accelerator in accelerators
     )
-    quota = QuotaWindow(random.uniform(0.5, 2.0) * HOUR, 6 * HOUR) if random.random() < 0.3 else None
+    quota = QuotaWindow(random.uniform(0.3, 1.2) * HOUR, 4 * HOUR) if random.random() < 0.5 else None
     return Scenario(
         seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
         uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
