@@ -1,4 +1,5 @@
-"""`doctor`: what works here, what is missing, and how to mend it. Changes nothing that stays."""
+"""`doctor`: what works here, what is missing, and how to mend it. Leaves nothing
+behind but the folder of a store that had none."""
 
 from __future__ import annotations
 

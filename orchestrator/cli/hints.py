@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from orchestrator.cli.call import Call
 
 _MEANINGS = {
@@ -19,7 +21,11 @@ def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
     """Prints them; each of `given` is a command and what follows the run."""
     lines = [(call.command(name, run, *more), _MEANINGS[name]) for name, *more in given]
     width = max(len(command) for command, _ in lines)
+    widest = max(len(meaning) for _, meaning in lines)
+    if call.out.is_terminal and len("next  ") + width + 3 + widest > shutil.get_terminal_size().columns:
+        lines = [(command, "") for command, _ in lines]  # a command that wraps cannot be copied
     call.out.say()
     call.out.facts(
-        ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}") for command, meaning in lines
+        ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}".rstrip())
+        for command, meaning in lines
     )

@@ -56,9 +56,8 @@ def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
                 found[-1] = replace(found[-1], ending=f"asked to leave ({wish.value})")
             case CheckpointAccepted(checkpoint=checkpoint):
                 found[-1] = replace(found[-1], to_step=max(found[-1].to_step or 0, checkpoint.ref.step))
-            case Ended(at=at, outcome=outcome, message=message):
-                words = story.with_reason(story.outcome_text(outcome), message)
-                found[-1] = replace(found[-1], over_at=at, ending=words)
+            case Ended(at=at):
+                found[-1] = replace(found[-1], over_at=at, ending=story.ended_text(event))
             case Withdrawn(at=at, reason=reason):
                 found[-1] = replace(found[-1], over_at=at, ending=f"never launched: {reason}")
             case _:

@@ -77,7 +77,7 @@ def event_text(event: Event) -> str:
         case StopRequested(wish=wish):
             return f"the session is asked to save and leave, {_WISHES[wish]}"
         case Ended():
-            return _ended_text(event)
+            return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is verified in the home store"
         case CheckpointCorrupt(name=name, reason=reason):
@@ -131,7 +131,8 @@ def outcome_text(outcome: Outcome) -> str:
     return _OUTCOMES[outcome]
 
 
-def _ended_text(event: Ended) -> str:
+def ended_text(event: Ended) -> str:
+    """How a session ended, and what it left."""
     if event.outcome in (Outcome.COMPLETED, Outcome.STOPPED) and event.message:
         return event.message
     step = f" (newest checkpoint: step {event.step:,})" if event.step is not None else ""

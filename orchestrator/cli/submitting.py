@@ -45,15 +45,17 @@ def submit(call: Call) -> int:
     _refuse_unsupported(parsed)
     with _alone(call), call.home.ledger() as ledger:
         running = _running(ledger, parsed.job.name) if call.options.unless_running else None
-        if running is not None:
-            call.out.record({"run": running, "submitted": False})
-            call.out.say(f"{running} is under way: nothing was submitted")
-            return _followed(call, wired, ledger, running) if call.options.follow else Exit.OK
-        record, route = _recorded(wired, ledger, parsed)
+        recorded = _recorded(wired, ledger, parsed) if running is None else None
     with call.home.ledger() as ledger:
-        found = controlling.ensure(call.home, call.clock, ledger)
-        _tell_submitted(call, record, route, started=found is None)
-        return _followed(call, wired, ledger, record.run) if call.options.follow else Exit.OK
+        started = controlling.ensure(call.home, call.clock, ledger) is None
+        if recorded is not None:
+            _tell_submitted(call, *recorded, started=started)
+            running = recorded[0].run
+        else:
+            call.out.record({"run": running, "submitted": False, "controller_started": started})
+            call.out.say(f"{running} is under way: nothing was submitted")
+        assert running is not None
+        return _followed(call, wired, ledger, running) if call.options.follow else Exit.OK
 
 
 def _followed(call: Call, wired: Wired, ledger: Ledger, run: str) -> int:

@@ -5,6 +5,7 @@ Knows what a run looks like, and nothing of where the readings come from.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -124,12 +125,13 @@ class JsonView:
 
 
 class PlainView:
-    """One line on each change; in between one at most every LINE_SECONDS, and only when it says more."""
+    """One line on each change, one as soon as a session's rate is known, then one every LINE_SECONDS."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
-        self._told_at: float | None = None
+        self._told_at = 0.0
         self._told = ""
+        self._session = ""  # the one whose rate was told
 
     def __enter__(self) -> Self:
         return self
@@ -141,26 +143,26 @@ class PlainView:
         self._line(event.at, session, text)
 
     def show(self, sight: Sight) -> None:
-        if self._told_at is not None and sight.monotonic - self._told_at < LINE_SECONDS:
-            return
         found, record = sight.progress, sight.record
-        session = short_session(record.session.name) if record.session else ""
+        if record.phase is not Phase.RUNNING or record.session is None or found.steps_per_second is None:
+            return
+        session = record.session.name
+        if session == self._session and sight.monotonic - self._told_at < LINE_SECONDS:
+            return
         step = f"{record.job.work.unit} {found.step:,}/{found.total:,} ({found.share:.0%})"
         text = "  ".join([step, *sight.figures(), sight.checkpoint()])
-        if record.phase is Phase.RUNNING and sight.live is not None and text != self._told:
-            self._told_at, self._told = sight.monotonic, text
-            self._line(sight.now, session, text)
+        if text != self._told:
+            self._told_at, self._told, self._session = sight.monotonic, text, session
+            self._line(sight.now, short_session(session), text)
 
     def remark(self, text: str) -> None:
-        self._out.say(f"{' ' * 9}{'':4}  {text}")
+        self._out.say(f"{' ' * 11}{text}")
 
     def _line(self, at: float, session: str, text: str) -> None:
         first, *more = text.splitlines() or [""]
         self._out.say(f"{utc_text(at)[11:]}  {session:4}{first}")
         for line in more:
             self._out.say(f"{'':15}{line}")
-        import sys
-
         sys.stdout.flush()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli import controlling
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.story import short_session
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord, Wish, Wished
 from orchestrator.core.wording import span
@@ -83,7 +84,7 @@ def _asked_text(record: RunRecord, wish: Wish, call: Call) -> str:
     end = "ends" if wish is Wish.CANCEL else "is held"
     if record.session is None:
         return f"{end} now; its checkpoints stay"
-    return f"{end} once {record.session.name} has saved and left; `{show}` tells when"
+    return f"{end} once session {short_session(record.session.name)} has saved and left; see `{show}`"
 
 
 def _ensure(call: Call, ledger: Ledger) -> None:

@@ -1,0 +1,161 @@
+"""The installed `orchestrator` as a user calls it, each time a process of its own, in a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.clock import SystemClock
+from orchestrator.errors import OrchestratorError
+from orchestrator.ledger import Ledger, Owner
+
+BINARIES = Path(sys.executable).parent
+SOURCE = Path(__file__).parent / "data" / "source"
+PATIENCE = 90.0
+CONFIG = """
+platforms:
+  here: {type: process, session_seconds: 5, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2}
+"""
+JOB = """
+name: tiny
+source: source
+command: python train.py {{steps}} {pace}
+work: {{total: {total}, global_batch: 8}}
+checkpoint: {{interval: 1s, keep: {{last: 3, best: {{metric: accuracy, mode: max}}}}}}
+profiles:
+  {accelerator}: {{micro_batch: 8, precision: fp32}}
+"""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass
+class Caller:
+    """One user: a folder with jobs in it, and a home."""
+
+    folder: Path
+    home: Path
+    children: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "TMPDIR")}
+        path = os.pathsep.join((str(BINARIES), os.environ["PATH"]))
+        return {**kept, "PATH": path, "ORCHESTRATOR_HOME": str(self.home), **(more or {})}
+
+    def start(self, *words: str, program: str = "orchestrator", **more: str) -> subprocess.Popen[str]:
+        """Starts a command without waiting for it; `more` goes into its environment."""
+        child = subprocess.Popen(
+            [str(BINARIES / program), *words],
+            cwd=self.folder,
+            env=self.environment(more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.children.append(child)
+        return child
+
+    def __call__(self, *words: str, code: int = 0, program: str = "orchestrator", **more: str) -> Answer:
+        """Runs a command to its end and checks its exit code."""
+        child = self.start(*words, program=program, **more)
+        out, err = child.communicate(timeout=PATIENCE)
+        assert child.returncode == code, f"{words} ended with {child.returncode}:\n{out}\n{err}"
+        assert "Traceback" not in out + err
+        return Answer(child.returncode, out, err)
+
+    def job(
+        self, name: str = "job.yaml", total: int = 40, pace: float = 0.05, accelerator: str = "cpu"
+    ) -> str:
+        """Writes a job's file; returns its name."""
+        text = JOB.format(total=total, pace=pace, accelerator=accelerator)
+        (self.folder / name).write_text(text)
+        return name
+
+    def config(self, text: str = CONFIG) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "config.yaml").write_text(text)
+
+    def submitted(self, job: str, *words: str) -> str:
+        """Submits and returns the run's name."""
+        return str(self("submit", job, "--json", *words).json["run"])
+
+    def phase(self, run: str) -> str:
+        return str(self("show", run, "--json").json["phase"])
+
+    def wait_for_phase(self, run: str, *phases: str) -> None:
+        wait_until(lambda: self.phase(run) in phases, f"{run} to be {' or '.join(phases)}")
+
+    def wait_for_checkpoint(self, run: str) -> int:
+        """The step of the newest accepted checkpoint, once there is one."""
+        found = wait_until(lambda: self("show", run, "--json").json["checkpoints"], "a checkpoint")
+        return max(int(each["ref"]["step"]) for each in found)
+
+    def owner(self) -> Owner | None:
+        """The controller that lives, if one does."""
+        if not (self.home / "ledger.sqlite").exists():
+            return None
+        with Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}") as ledger:
+            return ledger.owner()
+
+    def close(self) -> None:
+        """Ends everything that was started here, by its process id."""
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        with suppress(OrchestratorError, OSError):
+            if (owner := self.owner()) is not None:
+                os.kill(owner.pid, signal.SIGKILL)
+                wait_until(lambda: self.owner() is None, "the controller to be gone")
+        for agent in self.home.glob("platforms/*/*/agent.pid"):
+            with suppress(OSError, ValueError):
+                pid = int(agent.read_text())
+                if b"agent.pyz" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def caller(folder: Path, home: Path | None = None) -> Iterator[Caller]:
+    """A user in `folder`, with the training source there; whatever was started is ended."""
+    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    user = Caller(folder, home or folder / "home")
+    try:
+        yield user
+    finally:
+        user.close()
+
+
+def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    """Waits until the condition gives something true, and returns that."""
+    clock, never = SystemClock(), threading.Event()
+    ends = clock.monotonic() + seconds
+    while not (found := condition()):
+        assert clock.monotonic() < ends, f"waited {seconds:.0f} s in vain for {what}"
+        clock.wait(never, 0.05)
+    return found

@@ -1,0 +1,157 @@
+"""A run under way: views that end, wishes, controllers that are killed, runs that wait for each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.cli.calls import CONFIG, Caller, wait_until
+
+SIMULATED = """
+platforms:
+  far:
+    type: simulated
+    uplink: none
+    offers: [{accelerator: cpu, steps_per_second: 0.5}]
+    pending_seconds: 0.1
+    setup_seconds: 0.1
+    heartbeat_seconds: 0.2
+    poll_seconds: 0.2
+    visibility_seconds: 1
+"""
+
+
+def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
+    follower = user.start("submit", user.job(total=2000), "--follow")
+    assert follower.stdout is not None
+    run = follower.stdout.readline().strip()
+    assert any("s01 starts" in line for line in iter(follower.stdout.readline, ""))
+    follower.send_signal(signal.SIGINT)
+    out, err = follower.communicate(timeout=30)
+    assert follower.returncode == 130, err
+    assert f"{run} goes on" in out
+    assert f"orchestrator show {run} -f" in out
+    user.wait_for_phase(run, "running")
+    again = user.start("show", run, "-f", "--json")
+    assert again.stdout is not None
+    assert again.stdout.readline()
+    assert "saved and left" in user("cancel", run).out
+    again.communicate(timeout=60)
+    assert again.returncode == 1, "the run was not finished"
+    assert user.phase(run) == "cancelled"
+    assert user("cancel", run, "--json").json["changed"] is False
+
+
+def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> None:
+    run = user.submitted(user.job(total=2000))
+    user.wait_for_checkpoint(run)
+    pulled = user("pull", run, "-o", str(tmp_path / "early"), "--json").json
+    assert (tmp_path / "early" / "state.json").read_text() == f'{{"step": {pulled["step"]}}}'
+    assert user("hold", run, "--json").json["changed"] is True
+    user.wait_for_phase(run, "held")
+    assert "is held already" in user("hold", run).out
+    assert user("show", run, "-f", code=3).out.count("orchestrator release") == 1
+    step = user.wait_for_checkpoint(run)
+    assert user("release", run, "--json").json["changed"] is True
+    user.wait_for_phase(run, "running")
+    assert user("show", run, "--json").json["session"]["order"]["resume_step"] == step
+    assert "is not held" in user("release", run).out
+    user("cancel", run)
+    user.wait_for_phase(run, "cancelled")
+
+
+def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
+    first, second = (user.start("submit", user.job(total=2000), "--json") for _ in range(2))
+    assert [child.wait(timeout=90) for child in (first, second)] == [0, 0]
+    rows = user("ps", "--json").json["runs"]
+    assert len({row["run"] for row in rows}) == 2, "the same file twice is two runs"
+    wait_until(lambda: sorted(r["phase"] for r in user("ps", "--json").json["runs"]) == ["queued", "running"],
+               "one to run and one to wait")  # fmt: skip
+    [waiting] = [row["run"] for row in user("ps", "--json").json["runs"] if row["phase"] == "queued"]
+    assert "no free slot: 1 of 1 taken by our sessions" in user("why", waiting).out
+    assert "nothing was submitted" in user("submit", "job.yaml", "--unless-running").out
+    assert len(user("ps", "--json").json["runs"]) == 2
+    owner = user.owner()
+    assert owner is not None
+    refused = user("up", code=2).err
+    assert str(owner.pid) in refused
+    for row in rows:
+        user("cancel", row["run"])
+    for row in rows:
+        user.wait_for_phase(row["run"], "cancelled")
+
+
+def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> None:
+    run = user.submitted(user.job(total=150))
+    user.wait_for_checkpoint(run)
+    before = user.owner()
+    assert before is not None
+    os.kill(before.pid, signal.SIGKILL)
+    wait_until(lambda: user.owner() is None, "the controller to be gone")
+    assert "none runs" in user("show", run).out
+    assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
+    user.wait_for_phase(run, "done")
+    sessions = user("show", run, "--json").json["sessions"]
+    assert [each["order"]["generation"] for each in sessions] == list(range(1, len(sessions) + 1))
+    wait_until(lambda: user.owner() is None, "the controller to leave when nothing is left to do")
+
+
+def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
+    child = user.start("up", "--json")
+    wait_until(lambda: user.owner() is not None, "a controller")
+    assert user("up", "--detach", "--json").json["started"] is False
+    owner = user.owner()
+    assert owner is not None
+    assert owner.pid == child.pid
+    assert user("down", "--json").json["ended"]["pid"] == child.pid
+    out, _ = child.communicate(timeout=30)
+    assert child.returncode == 0
+    assert "has taken over" in out
+    assert "no controller runs" in user("down").out
+
+
+def test_what_a_session_would_lose_is_not_thrown_away_silently(user: Caller) -> None:
+    user.config(SIMULATED)
+    run = user.submitted(user.job(total=100_000))
+
+    def launched() -> bool:
+        session = user("show", run, "--json").json["session"]
+        return session is not None and session["launched_at"] is not None
+
+    wait_until(launched, "a session that nobody can look into")
+    refused = user("cancel", run, code=3).err
+    assert "would lose" in refused
+    assert f"orchestrator cancel {run} --discard" in refused
+    assert user("show", run, "--json").json["wish"] is None
+    user("cancel", run, "--discard")
+    user.wait_for_phase(run, "cancelled")
+
+
+def test_a_run_that_gets_nowhere_fails_with_the_logs_tail(user: Caller) -> None:
+    user.config(CONFIG)
+    (user.folder / "source" / "train.py").write_text("print('no such data set'); raise SystemExit(3)")
+    text = (user.folder / user.job()).read_text() + "retry: {without_progress: 1}\n"
+    (user.folder / "job.yaml").write_text(text)
+    answer = user("submit", "job.yaml", "--follow", code=1)
+    assert "no such data set" in answer.out
+    assert "failed after" in answer.out
+    [run] = [row["run"] for row in user("ps", "-a", "--json").json["runs"]]
+    assert "no such data set" in user("show", run).out
+    assert "has no checkpoint" in user("checkpoints", run).out
+    assert "has no checkpoint" in user("pull", run, code=2).err
+
+
+def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: Caller, tmp_path: Path) -> None:
+    run = user.submitted(user.job(total=60))
+    user.wait_for_phase(run, "done")
+    kept = user("checkpoints", run, "--json").json["checkpoints"]
+    newest, before = kept[-1], kept[-2]
+    [manifest] = (user.home / "store").rglob(f"{newest['name']}/manifest.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b'"accuracy": 1.0', b'"accuracy": 9.0'))
+    assert "corrupt" in user("checkpoints", run).out
+    answer = user("pull", run, "-o", str(tmp_path / "result"))
+    assert "falling back to the one before" in answer.err
+    assert (tmp_path / "result" / "state.json").read_text() == f'{{"step": {before["step"]}}}'
+    error = user("pull", run, "--best", "--json", code=4).json["error"]
+    assert "corrupt" in error["message"]
