@@ -16,7 +16,7 @@ setup: ## make .venv, or bring it up to date
 demo: setup ## train a small model on this machine, over several session walls
 	@mkdir -p .demo
 	@cp scripts/demo_config.yaml .demo/config.yaml
-	@ORCHESTRATOR_HOME="$(CURDIR)/.demo" $(BIN)/submit jobs/graphmer_demo.yaml --follow
+	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py

@@ -21,14 +21,16 @@ from orchestrator.core.run import Assigned, Event, RunRecord
 from orchestrator.ledger import Ledger, Stored
 
 LOOK_SECONDS = 0.25
-ORPHAN_SECONDS = 5.0  # so long no controller may be seen before it is said
+OWNER_SECONDS = 2.0
+ORPHAN_SECONDS = 4.0  # so long no controller may be seen before it is said
 
 
 @dataclass
 class _Orphan:
-    """Whether, and since when, nobody controls the run."""
+    """Since when nobody controls the run, when that was last looked up, and whether it was said."""
 
     since: float | None = None
+    looked: float | None = None
     told: bool = False
 
 
@@ -83,6 +85,9 @@ def _news_text(event: Event) -> str:
 
 def _look_for_controller(call: Call, ledger: Ledger, orphan: _Orphan, view: View) -> None:
     now = call.clock.monotonic()
+    if orphan.looked is not None and now - orphan.looked < OWNER_SECONDS:
+        return
+    orphan.looked = now
     if ledger.owner() is not None:
         orphan.since, orphan.told = None, False
         return

@@ -85,6 +85,15 @@ class Home:
 
         return Ledger.open(self.database())
 
+    def runs(self) -> Ledger:
+        """Opens the ledger for a question about a run. Raises InputError where there is none yet."""
+        ledger = self.existing_ledger()
+        if ledger is None:
+            raise InputError(
+                f"there are no runs in {self.path} yet; --home or {VARIABLE} names another place"
+            )
+        return ledger
+
     def existing_ledger(self) -> Ledger | None:
         """Opens the ledger; None where there is none yet: whoever only looks makes nothing."""
         url = self.database()

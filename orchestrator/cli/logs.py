@@ -25,7 +25,7 @@ _SESSION = re.compile(r".*-s(\d+)")
 
 def logs(call: Call) -> int:
     """Prints the run's log; with --follow goes on until the run is over."""
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         run = ledger.find(call.options.run)
         reader = Reader(call.home.folders.run(run))
         printer = _printer(call, ledger, run)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_NO_COLOUR = re.compile(r"\x1b(?!\[[0-9;]*m)")  # escapes that do more than our own do
 GAP = "  "
 
 
@@ -57,10 +61,22 @@ class Output:
         for name, value in rows:
             shown = "" if name == before else name
             before = name
-            first, *more = value.splitlines() or [""]
+            first, *more = self._wrapped(value, width + len(GAP)) or [""]
             self.say(f"{self.paint(shown.ljust(width), 'dim')}{GAP}{first}")
             for line in more:
                 self.say(f"{' ' * width}{GAP}{line}")
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        """The text's lines; on a terminal none is longer than what is left beside the indent."""
+        lines = text.splitlines()
+        if not self.is_terminal or "\x1b" in text:
+            return lines
+        room = max(20, shutil.get_terminal_size().columns - indent)
+        return [
+            piece
+            for line in lines
+            for piece in textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]
+        ]
 
     def table(
         self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
@@ -105,7 +121,8 @@ def phase_style(text: str) -> str:
 
 def printable(text: str) -> str:
     """Without the control characters by which a file name or a log line could steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t\x1b" else "\ufffd" for c in text)
+    shown = "".join(c if c.isprintable() or c in "\n\t\x1b" else "\ufffd" for c in text)
+    return _NO_COLOUR.sub("\ufffd", shown)
 
 
 def plain(value: object) -> Any:

@@ -41,7 +41,7 @@ class Pulled:
 def checkpoints(call: Call) -> int:
     """Lists the accepted checkpoints, oldest first, with what the store's manifests say of them."""
     store = call.wired().store()
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
     rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
     manifests = {c.name: _manifest(store, record.run, c.name) for c in rows}
@@ -123,7 +123,7 @@ def _best(record: RunRecord) -> Accepted | None:
 def pull(call: Call) -> int:
     """Brings the checkpoint asked for, by default the newest that is whole."""
     store = call.wired().store()
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
     wanted = _wanted(call, record)
     target = Path(call.options.output) if call.options.output else None

@@ -70,7 +70,7 @@ def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
 
 def show(call: Call) -> int:
     """Everything about one run; with --follow, the live view."""
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         run = ledger.find(call.options.run)
         if call.options.follow:
             from orchestrator.cli import following
@@ -162,7 +162,7 @@ def _show_notes(out: Output, record: RunRecord) -> None:
 def why(call: Call) -> int:
     """The story in words with times, then the route: the present one of a queued run, else that of its
     newest decision."""
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         run = ledger.find(call.options.run)
         record, history = ledger.record(run), ledger.history(run)
         decided = _journalled_route(history)

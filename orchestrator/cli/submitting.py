@@ -34,6 +34,7 @@ from orchestrator.spec import Parsed
 RANDOM_CHARACTERS = 8
 _ALPHABET = string.ascii_lowercase + string.digits
 HOPS_SHOWN = 20
+_OLD_SECRETS = "as the controller's environment has them; `orchestrator down` first if they are newer"
 
 
 def submit(call: Call) -> int:
@@ -156,6 +157,7 @@ def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: boo
         ("job", _size_text(job)),
         *_route_facts(route, job),
         ("controller", "started in the background, for as long as there is work" if started else "runs"),
+        ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))

@@ -29,7 +29,7 @@ def release(call: Call) -> int:
 
 def _wish(call: Call, wish: Wish) -> int:
     discard = wish is not Wish.RELEASE and call.options.discard
-    with call.home.ledger() as ledger:
+    with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
         granted = _granted(record, wish)
         if granted is None:

@@ -119,10 +119,11 @@ def test_a_wrong_word_suggests_the_right_one(user: Caller, words: tuple[str, ...
 
 def test_a_home_that_cannot_be_written(user: Caller) -> None:
     job = user.job()
-    for words in (("submit", job), ("init",), ("up",), ("cancel", "tiny")):
+    for words in (("submit", job), ("init",), ("up",)):
         answer = user(*words, code=2 if words == ("init",) else 3, ORCHESTRATOR_HOME=str(READ_ONLY))
         assert str(READ_ONLY) in answer.err
     assert "there are no runs yet" in user("ps", ORCHESTRATOR_HOME=str(READ_ONLY)).out
+    assert "there are no runs in" in user("cancel", "tiny", code=2, ORCHESTRATOR_HOME=str(READ_ONLY)).err
     assert user("plan", job, ORCHESTRATOR_HOME=str(READ_ONLY)).out
     answer = user("ps", "--home", str(user.folder / job), code=2)
     assert "is no folder" in answer.err
