@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import inputs
 from orchestrator.core.action import (
     Action,
     Collect,
@@ -56,6 +57,11 @@ class Folders:
     def staged(self, session: str) -> Path:
         """The resume checkpoint on its way into a session."""
         return self.home / "staged" / session
+
+    @property
+    def inputs(self) -> Path:
+        """Verified copies of jobs' inputs, by their content."""
+        return self.home / "inputs"
 
     def run(self, run: str) -> Path:
         return self.home / "runs" / run
@@ -127,7 +133,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         bundle=folders.bundle(order.bundle),
         agent=folders.agent,
         resume=staged,
-        inputs=None,
+        inputs=inputs.stage(order.inputs, folders.inputs),
         secrets={name: backends.secret(name) for name in order.secrets},
     )
     backends.platforms[order.platform].prepare(order, materials)

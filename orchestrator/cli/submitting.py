@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import bundle, spec
+from orchestrator import bundle, inputs, spec
 from orchestrator.cli import controlling, following, hints, pulling, routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
@@ -43,7 +43,6 @@ def submit(call: Call) -> int:
         return plan(call)
     wired = call.wired()
     parsed = _parsed(call, wired)
-    _refuse_unsupported(parsed)
     with _alone(call), call.home.ledger() as ledger:
         running = _running(ledger, parsed.job.name) if call.options.unless_running else None
         recorded = _recorded(wired, ledger, parsed) if running is None else None
@@ -85,12 +84,6 @@ def _parsed(call: Call, wired: Wired) -> Parsed:
     return parsed
 
 
-def _refuse_unsupported(parsed: Parsed) -> None:
-    """What this version would silently leave out."""
-    if parsed.job.inputs:
-        raise InputError(f"{parsed.file}: inputs: not supported yet; put small files into the source")
-
-
 @contextlib.contextmanager
 def _alone(call: Call) -> Iterator[None]:
     """Of several `--unless-running` at the same time only one may find that nothing runs."""
@@ -121,7 +114,7 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
 
 def _frozen(parsed: Parsed, into: Path) -> Job:
     sha256 = bundle.freeze(parsed.source, into, allow=parsed.source_allow, also=parsed.also)
-    return replace(parsed.job, bundle=sha256)
+    return replace(parsed.job, bundle=sha256, inputs=inputs.pin(parsed.job.inputs))
 
 
 def _candidate(event: Submitted) -> RunRecord:
@@ -190,7 +183,6 @@ def plan(call: Call) -> int:
     """The estimate, the hops, every rejection and the rules that spoke. Launches and writes nothing."""
     wired = call.wired()
     parsed = _parsed(call, wired)
-    _refuse_unsupported(parsed)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         job = _frozen(parsed, Path(folder))
     ledger = call.home.existing_ledger()

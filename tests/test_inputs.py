@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from orchestrator import inputs
+from orchestrator.core.job import Input
+from orchestrator.errors import InputError, Rejected
+
+
+def corpus(folder: Path) -> tuple[Input, Input]:
+    (folder / "triples").mkdir()
+    (folder / "triples" / "a.jsonl").write_text("{}\n")
+    (folder / "vocabulary.txt").write_text("word\n")
+    return Input("corpus", str(folder / "triples")), Input("words", str(folder / "vocabulary.txt"))
+
+
+def test_inputs_are_pinned_to_their_content_and_staged_under_their_names(tmp_path: Path) -> None:
+    folder, words = inputs.pin(corpus(tmp_path))
+    assert words.sha256 == hashlib.sha256(b"word\n").hexdigest()
+    staged = inputs.stage((folder, words), tmp_path / "home")
+    assert staged is not None
+    assert (staged / "corpus" / "a.jsonl").read_text() == "{}\n"
+    assert (staged / "words").read_text() == "word\n"
+    assert inputs.stage((folder, words), tmp_path / "home") == staged
+
+
+def test_no_inputs_are_no_folder(tmp_path: Path) -> None:
+    assert inputs.stage((), tmp_path / "home") is None
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("changed", ["triples/a.jsonl", "triples/new.jsonl"])
+def test_an_input_that_changed_after_submit_is_refused(tmp_path: Path, changed: str) -> None:
+    pinned = inputs.pin(corpus(tmp_path))
+    (tmp_path / changed).write_text("something else")
+    with pytest.raises(Rejected, match=r"'corpus'.*has changed since the job was submitted"):
+        inputs.stage(pinned, tmp_path / "home")
+    assert not [path for path in (tmp_path / "home").iterdir() if not path.name.startswith(".")]
+
+
+def test_an_input_that_is_gone_is_refused(tmp_path: Path) -> None:
+    pinned = inputs.pin(corpus(tmp_path))
+    (tmp_path / "vocabulary.txt").unlink()
+    with pytest.raises(Rejected, match=r"'words'.*cannot be read any more"):
+        inputs.stage(pinned, tmp_path / "home")
+
+
+def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+    _, words = corpus(tmp_path)
+    given = (
+        Input("gone", str(tmp_path / "nothing")),
+        Input("words", words.origin, "0" * 64),
+        Input("far", "kaggle:owner/dataset"),
+    )
+    with pytest.raises(InputError) as caught:
+        inputs.pin(given)
+    message = str(caught.value)
+    assert "'gone'" in message
+    assert f"not {'0' * 64}" in message
+    assert "kaggle:owner/dataset is not supported yet" in message
