@@ -1,3 +1,5 @@
+"""A job's inputs: what is pinned at submit is what a session gets, or nothing."""
+
 from __future__ import annotations
 
 import hashlib
