@@ -1,0 +1,97 @@
+"""A user for a test, and the end of all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.end_to_end.user import Role, User
+
+
+@pytest.fixture
+def new_user(tmp_path: Path) -> Iterator[Callable[..., User]]:
+    """Makes a user whose platform has these options over the quick ones."""
+    made: list[User] = []
+
+    def make(**options: object) -> User:
+        made.append(User(tmp_path / f"user{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for user in made:
+        user.close()
+
+
+@pytest.fixture
+def user(new_user: Callable[..., User]) -> User:
+    return new_user()
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another disk than the rest of the test's: a small file system in memory."""
+    with _mounted(tmp_path / "other-disk", "256m") as disk:
+        if disk is not None:
+            yield disk
+        else:
+            with TemporaryDirectory(dir="/dev/shm") as folder:
+                yield Path(folder)
+
+
+@contextlib.contextmanager
+def _mounted(folder: Path, size: str) -> Iterator[Path | None]:
+    """A file system of this size at the folder; None where this user may mount none."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+SmallDisk = Callable[[User], Callable[[], Callable[[], None]]]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Puts a user's home on a disk of its own; what it returns fills that disk, and returns how to free it.
+
+    Where this user may mount none, a limit on the size of the training's files stands in for the full disk.
+    """
+    with _mounted(tmp_path / "small-disk", "48m") as disk:
+
+        def settle(user: User) -> Callable[[], Callable[[], None]]:
+            if disk is None:
+                return partial(_limit_files, user)
+            user.move_home(disk / "home")
+            return partial(_fill, disk / "filler")
+
+        yield settle
+
+
+def _fill(filler: Path) -> Callable[[], None]:
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return filler.unlink
+
+
+def _limit_files(user: User) -> Callable[[], None]:
+    def limit(size: int) -> None:
+        for process in user.by_role()[Role.LEADER]:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    limit(4096)
+    return partial(limit, resource.RLIM_INFINITY)

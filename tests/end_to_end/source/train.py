@@ -1,0 +1,46 @@
+"""A training of hashes and random draws, so that one in pieces can be compared with one in one piece.
+
+`train.py STEPS` and flags that make it misbehave. Uses orchestrator.training without torch: it starts fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import threading
+
+from orchestrator.training import Training
+
+flags = argparse.ArgumentParser()
+flags.add_argument("steps", type=int)
+flags.add_argument("--pause", type=float, default=0.0, help="seconds a step")
+flags.add_argument("--save-every", type=int, help="also without being asked")
+flags.add_argument("--nan-at", type=int)
+flags.add_argument("--raise-at", type=int)
+flags.add_argument("--micro-batch", type=int, default=1)
+flags.add_argument("--hungry-from", type=int, help="from this step on, 100 MB for each of the micro-batch")
+asked = flags.parse_args()
+
+training = Training.from_environment()
+random.seed(1)
+found = training.restore({})
+chain = str(found.get("chain", "seed"))
+never = threading.Event()
+for step in range(training.start + 1, asked.steps + 1):
+    if asked.hungry_from and step >= asked.hungry_from:
+        hoard = bytearray()  # that of the step before goes first
+        hoard = bytearray(asked.micro_batch * 100_000_000)
+    chain = hashlib.sha256(f"{chain} {step} {random.random()}".encode()).hexdigest()
+    never.wait(asked.pause)
+    training.report(step, loss=float("nan") if step == asked.nan_at else 1.0 / step)
+    if step == asked.raise_at:
+        raise ValueError("the planted fault")
+    if step == asked.steps:
+        break
+    state = {"chain": chain, "ballast": "x" * 500_000}
+    if training.should_save(step) or (asked.save_every and step % asked.save_every == 0):
+        training.save(step, state)
+    if training.should_stop():
+        training.leave(step, state)
+training.save(asked.steps, {"chain": chain}, required=True)

@@ -1,0 +1,116 @@
+"""Real torture: `python -m tests.end_to_end.torture --rounds 30 --seed N`.
+
+Each round submits a real job to a real detached controller and kills processes of it with -9 at random
+moments; a user's next command brings a dead controller back. The run must finish, its weights must be those
+of an uninterrupted training bit for bit, and nothing may be left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.run import Assigned
+from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
+
+STEPS, STEP_SECONDS = 200, 0.05
+SESSION_SECONDS = 15.0
+KILLS = (3, 6)  # a round
+PAUSE_SECONDS = 5.0  # between two kills, at most
+VICTIMS = (Role.CONTROLLER, Role.AGENT, Role.LEADER, Role.WORKER, Role.GUARDIAN)
+
+
+def torture(rounds: int, seed: int, folder: Path) -> Counter[Role]:
+    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError."""
+    expected = train_in_one_piece(folder / "uninterrupted", "torture.py", STEPS, "0")
+    killed: Counter[Role] = Counter()
+    for number in range(rounds):
+        place = folder / f"round-{number}"
+        try:
+            sessions, victims = play(Random(f"{seed} {number}"), place, expected)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, round {number}: {error}") from error
+        killed += victims
+        told = ", ".join(f"{count} {role}" for role, count in sorted(victims.items()))
+        sys.stdout.write(f"round {number}: {sessions} sessions; killed {told}; equal bit for bit\n")
+        sys.stdout.flush()
+        shutil.rmtree(place)
+    return killed
+
+
+def play(random: Random, folder: Path, expected: dict[str, str]) -> tuple[int, Counter[Role]]:
+    """One round: how many sessions it took and who was killed."""
+    user = User(folder, session_seconds=SESSION_SECONDS)
+    try:
+        run = user.submit(
+            command=f"python torture.py {{steps}} {STEP_SECONDS}",
+            work={"total": STEPS, "global_batch": 16},
+            retry={"without_progress": 1000},
+        )
+        victims = _kill_some(random, user, run)
+        user.run("up", "--detach")
+        user.wait_for_end(run)
+        user.wait_for_silence()
+        user.run("pull", run, "-o", str(folder / "final"))
+        found = fingerprints(folder / "final")
+        differ = sorted(dict(found.items() ^ expected.items()))
+        assert not differ, f"not as uninterrupted: {', '.join(differ)}\n{user.story(run)}"
+        assert len(victims) > 0
+        return sum(isinstance(stored.event, Assigned) for stored in user.history(run)), victims
+    finally:
+        user.close()
+
+
+def _kill_some(random: Random, user: User, run: str) -> Counter[Role]:
+    killed: Counter[Role] = Counter()
+    clock, never = SystemClock(), threading.Event()
+    for _ in range(random.randint(*KILLS)):
+        role = random.choice(VICTIMS)
+        clock.wait(never, random.uniform(0.0, PAUSE_SECONDS))
+        if role is not Role.CONTROLLER:
+            wait_until(lambda role=role: user.by_role()[role] or _is_over(user, run), f"a living {role}")  # type: ignore[misc]
+            clock.wait(never, random.uniform(0.0, 1.0))
+        victims = user.by_role()[role]
+        if _is_over(user, run):
+            break
+        if victims and random.choice(victims).send(signal.SIGKILL):
+            killed[role] += 1
+        if role is Role.CONTROLLER:
+            clock.wait(never, random.uniform(0.0, PAUSE_SECONDS))
+            user.run("up", "--detach")
+    return killed
+
+
+def _is_over(user: User, run: str) -> bool:
+    return user.record(run).phase.final
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.torture", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder = Path(mkdtemp(prefix="torture-"))
+    try:
+        killed = torture(options.rounds, options.seed, folder)
+    except AssertionError as error:
+        sys.stdout.write(f"FAILED: {error}\nEverything of the failed round is in {folder}\n")
+        return 1
+    shutil.rmtree(folder)
+    told = ", ".join(f"{killed[role]} {role}" for role in VICTIMS)
+    sys.stdout.write(
+        f"{options.rounds} rounds from seed {options.seed}, all equal bit for bit; killed: {told}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""A user with a home of their own: real commands, a real detached controller, real sessions.
+
+Knows processes by what the kernel says of them and runs by what the ledger says; leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import OrchestratorError
+from orchestrator.ledger import Ledger, Stored
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Path(__file__).parent / "source"
+PATIENCE = 600.0  # of a machine that others use as well
+_COMMAND = Path(sys.executable).with_name("orchestrator")
+T = TypeVar("T")
+
+QUICK: Mapping[str, Any] = {  # a process platform for tests: looked at often, with little slack
+    "type": "process", "accelerator": "cpu", "poll_seconds": 0.25, "visibility_seconds": 1.0,
+    "slack_seconds": 20.0, "grace_seconds": 60.0, "setup_seconds": 1.0, "threads": 1,
+}  # fmt: skip
+
+
+def wait_until(condition: Callable[[], T], what: Callable[[], str] | str, seconds: float = PATIENCE) -> T:
+    """Waits until the condition gives something true, and returns that."""
+    clock, never = SystemClock(), threading.Event()
+    ends = clock.monotonic() + seconds
+    while not (found := condition()):
+        if clock.monotonic() >= ends:
+            raise AssertionError(
+                f"waited {seconds:.0f} s in vain for {what if isinstance(what, str) else what()}"
+            )
+        clock.wait(never, 0.05)
+    return found
+
+
+def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> dict[str, str]:
+    """Runs a script of SOURCE directly, without interruption; the fingerprints of its final checkpoint."""
+    folder.mkdir(parents=True)
+    given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+    environ = {**given, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(QUICK["threads"])}
+    command = [sys.executable, str(SOURCE / script), str(steps), *flags]
+    subprocess.run(command, cwd=folder, env=environ, check=True, timeout=PATIENCE)
+    return fingerprints(folder / "checkpoints" / f"step-{steps}")
+
+
+def fingerprints(checkpoint: Path) -> dict[str, str]:
+    """File name → sha256."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(checkpoint.iterdir())}
+
+
+class Role(StrEnum):
+    """What a process of this home is there for."""
+
+    CONTROLLER = "controller"
+    AGENT = "agent"
+    GUARDIAN = "guardian"
+    LEADER = "leader"
+    WORKER = "worker"  # of the leader: a data-loader worker
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One living process, as the kernel describes it."""
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+    cwd: str
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signals it; False where it is gone already."""
+        try:
+            held = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if _process(self.pid) != self:
+                return False
+            signal.pidfd_send_signal(held, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(held)
+        return True
+
+
+def _process(pid: int) -> Process | None:
+    folder = Path("/proc", str(pid))
+    try:
+        state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+        if state in "ZX":
+            return None
+        command = tuple((folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
+        return Process(pid, int(parent), command, str((folder / "cwd").readlink()))
+    except OSError:
+        return None
+
+
+def _all_gone(processes: list[Process]) -> bool:
+    return not any(_process(process.pid) == process for process in processes)
+
+
+class User:
+    """Everything below `folder`: the home, the jobs, what was pulled."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        """`options` are those of the one platform, `here`, over QUICK."""
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.configure({"platforms": {"here": {**QUICK, **options}}})
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        (self.home / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+
+    def move_home(self, home: Path) -> None:
+        """From now on the home is there, with the same config."""
+        shutil.move(self.home, home)
+        self.home = home
+
+    # --- Commands ---------------------------------------------------------------------------------------
+
+    def start(self, *words: str, through: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
+        """Starts `orchestrator <words>` at this home, `through` another program if given."""
+        given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+        return subprocess.Popen(
+            [*through, str(_COMMAND), *words],
+            cwd=self.folder,
+            env={**given, "ORCHESTRATOR_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **more,
+        )
+
+    def run(self, *words: str, expect: int = 0, through: Sequence[str] = ()) -> str:
+        """What `orchestrator <words>` says, which must exit with this code; its errors are last."""
+        return "".join(self._said(words, expect, through))
+
+    def answer(self, *words: str, expect: int = 0) -> Any:
+        """What the command answers with --json."""
+        return json.loads(self._said((*words, "--json"), expect)[0])
+
+    def _said(self, words: Sequence[str], expect: int, through: Sequence[str] = ()) -> tuple[str, str]:
+        process = self.start(*words, through=through)
+        try:
+            output, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        said = f"left with {process.returncode}:\n{output}\n{errors}\n{self.story()}"
+        assert process.returncode == expect, f"`orchestrator {' '.join(words)}` {said}"
+        return output, errors
+
+    def write_job(self, **changes: object) -> Path:
+        """A spec's file whose source are the training scripts of this folder; `changes` are its keys."""
+        shutil.copytree(SOURCE, self.folder / "source", dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        spec: dict[str, object] = {
+            "name": "proof",
+            "source": "source",
+            "command": "python train.py {steps}",
+            "work": {"total": 100, "global_batch": 8},
+            "profiles": {"cpu": {"micro_batch": 8, "precision": "fp32"}},
+            "checkpoint": {"interval": "1s", "keep": {"last": 3}},
+        }
+        path = self.folder / "job.yaml"
+        path.write_text(yaml.safe_dump({**spec, **changes}))
+        return path
+
+    def submit(self, **changes: object) -> str:
+        """Submits `write_job(**changes)`; the run's name."""
+        return str(self.answer("submit", str(self.write_job(**changes)))["run"])
+
+    # --- Runs -------------------------------------------------------------------------------------------
+
+    def record(self, run: str) -> RunRecord:
+        with self.ledger() as ledger:
+            return ledger.record(run)
+
+    def history(self, run: str) -> tuple[Stored, ...]:
+        with self.ledger() as ledger:
+            return ledger.history(run)
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}")
+
+    def wait_for(self, run: str, condition: Callable[[RunRecord], Any], what: str) -> RunRecord:
+        """Waits for a record that fulfils the condition; fails early where the run is over without."""
+
+        def look() -> RunRecord | None:
+            record = self.record(run)
+            if condition(record):
+                return record
+            over = record.phase.final and not record.strays
+            assert not over, f"{record.phase} before {what}: {record.reason}\n{self.story(run)}"
+            return None
+
+        found = wait_until(look, lambda: f"{what}\n{self.story(run)}")
+        assert found is not None
+        return found
+
+    def wait_for_end(self, run: str, phase: Phase = Phase.DONE) -> RunRecord:
+        """Waits until the run has ended so, and what it left on its platform has been cleared away."""
+        record = self.wait_for(run, lambda r: r.phase.final, "its end")
+        assert record.phase is phase, f"{record.phase}: {record.reason}\n{self.story(run)}"
+        return self.wait_for(run, lambda r: not r.strays, "the end of what it left")
+
+    def story(self, run: str | None = None) -> str:
+        """All that helps to understand a failed test."""
+        lines = []
+        with suppress(OrchestratorError, OSError):
+            for name in [run] if run else []:
+                lines += [f"{stored.event}"[:400] for stored in self.history(name)]
+        for path in (self.home / "controller.log", self.home / "crash.log"):
+            with suppress(OSError):
+                lines += [f"--- {path.name}", path.read_text(errors="replace")[-4000:]]
+        return "\n".join(lines)
+
+    # --- Processes --------------------------------------------------------------------------------------
+
+    def processes(self) -> list[Process]:
+        """What runs of this home: whatever lives below it, or names it."""
+        home = str(self.home)
+        found = (_process(int(name)) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+        return [p for p in found if p is not None and (p.cwd.startswith(home) or home in " ".join(p.command))]
+
+    def by_role(self) -> dict[Role, list[Process]]:
+        found = self.processes()
+        roles = {process.pid: self._role(process) for process in found}
+        for process in found:
+            if roles[process.pid] is Role.OTHER and roles.get(process.parent) is Role.LEADER:
+                roles[process.pid] = Role.WORKER
+        return {role: [p for p in found if roles[p.pid] is role] for role in Role}
+
+    def _role(self, process: Process) -> Role:
+        words = process.command
+        if "up" in words and process.cwd == str(self.home):
+            return Role.CONTROLLER
+        if "--exec" in words:
+            return Role.OTHER  # on its way to become the leader
+        if len(words) > 2 and words[1].endswith("/agent.pyz"):
+            started = Path(words[1]).with_name("agent.pid")
+            with suppress(OSError):
+                return Role.AGENT if started.read_text().strip() == str(process.pid) else Role.GUARDIAN
+            return Role.OTHER
+        parent = _process(process.parent)
+        return Role.LEADER if parent and self._role(parent) is Role.AGENT else Role.OTHER
+
+    def wait_for_silence(self) -> None:
+        """Waits until nothing of this home runs any more."""
+        wait_until(lambda: not self.processes(), lambda: f"the end of {self.processes()}\n{self.story()}")
+
+    def close(self) -> None:
+        """Ends whatever still runs, controllers first so that nothing new starts."""
+        while found := self.processes():
+            for process in sorted(found, key=lambda p: self._role(p) is not Role.CONTROLLER):
+                process.send(signal.SIGKILL)
+            wait_until(partial(_all_gone, found), "the killed to die")
