@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.cli import live
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.live import Progress
 from orchestrator.cli.output import clock_text, number_text
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.ledger import RunSummary
+
+if TYPE_CHECKING:
+    from orchestrator.ledger import RunSummary
 
 REASON_CHARACTERS = 80
 

@@ -101,7 +101,9 @@ _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held:
 
 def with_reason(word: str, reason: str) -> str:
     """`word: reason`, or the word alone where the reason adds nothing."""
-    return word if not reason or reason == word else f"{word}: {reason}"
+    if not reason:
+        return word
+    return reason if reason.startswith(word) else f"{word}: {reason}"
 
 
 def _until(until: float | None) -> str:

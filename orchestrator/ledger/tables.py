@@ -19,7 +19,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    text,
 )
 
 from orchestrator.core import wire
@@ -55,7 +54,8 @@ Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick 
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
 Index("runs_submitted", runs.c.submitted_at, runs.c.run)
 Index("runs_name", runs.c.name, runs.c.submitted_at)
-Index("runs_live", runs.c.run, sqlite_where=text("live = 1"), postgresql_where=text("live"))
+# Of live runs only, as the first migration says; said here, it would load PostgreSQL's dialect for every `ps`.
+Index("runs_live", runs.c.run)
 
 events = Table(
     "events",

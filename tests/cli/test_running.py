@@ -83,15 +83,20 @@ def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
 
 
 def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> None:
-    run = user.submitted(user.job(total=150))
+    run = user.submitted(user.job(total=250))
     user.wait_for_checkpoint(run)
     before = user.owner()
     assert before is not None
+    viewer = user.start("show", run, "-f")
+    assert viewer.stdout is not None
+    assert "submitted" not in viewer.stdout.readline(), "only news"
     os.kill(before.pid, signal.SIGKILL)
+    assert any("no controller runs" in line for line in iter(viewer.stdout.readline, ""))
     wait_until(lambda: user.owner() is None, "the controller to be gone")
     assert "none runs" in user("show", run).out
     assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
-    user.wait_for_phase(run, "done")
+    viewer.communicate(timeout=90)
+    assert viewer.returncode == 0
     sessions = user("show", run, "--json").json["sessions"]
     assert [each["order"]["generation"] for each in sessions] == list(range(1, len(sessions) + 1))
     wait_until(lambda: user.owner() is None, "the controller to leave when nothing is left to do")
