@@ -73,6 +73,6 @@ def test_a_decision_that_was_made_otherwise_is_found(tmp_path: Path) -> None:
     world.run()
     history = list(world.ledger.history(world.runs[0]))
     at = next(n for n, stored in enumerate(history) if stored.inputs is not None)
-    history[at] = replace(history[at], inputs={**history[at].inputs, "now": 0.0})
+    history[at] = replace(history[at], inputs=dict(history[at].inputs or {}) | {"now": 0.0})
     with pytest.raises(AssertionError):
         check_replay(history)

@@ -1,0 +1,79 @@
+"""The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.training import state
+from tests.end_to_end.user import PATIENCE, ROOT, User, fingerprints
+
+JOB = ROOT / "jobs" / "graphmer_demo.yaml"
+
+
+def run_demo(user: User) -> tuple[str, Path]:
+    """The run's name, and the folder that `submit --follow` names in the end."""
+    shutil.copy(ROOT / "scripts" / "demo_config.yaml", user.home / "config.yaml")
+    said = user.run("submit", str(JOB), "--follow")
+    run = str(user.answer("ps", "--all")["runs"][0]["run"])
+    assert re.search(rf"^{run} +done in .*, in \d+ sessions$", said, re.MULTILINE), said
+    assert "left its session: saved step" in said
+    assert re.search(r"steps/s  loss [\d.]+  .* of training left", said), said
+    [folder] = re.findall(r"^folder +(/.*)$", said, re.MULTILINE)
+    for command in ("show", "why", "logs", "pull"):
+        assert re.search(rf"orchestrator {command} {run}", said), said
+    return run, Path(folder)
+
+
+def train(folder: Path, total: int, **given: str) -> str:
+    """What the demo's training says when it is run directly, in this folder."""
+    folder.mkdir()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+    threads = str(len(os.sched_getaffinity(0)))
+    environ |= {"PYTHONPATH": f"{ROOT / 'jobs' / 'graphmer'}:{ROOT}", "OMP_NUM_THREADS": threads, **given}
+    flags = ["--steps", str(total), "--micro-batch", "32", "--precision", "fp32", "--seed", "1337"]
+    config = str(ROOT / "jobs" / "graphmer" / "train_demo.yaml")
+    return subprocess.run(
+        [sys.executable, "-m", "graphmer.train", "--config", config, *flags],
+        cwd=folder, env=environ, check=True, timeout=2 * PATIENCE, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.timeout(3600)
+def test_the_demo_crosses_walls_learns_and_hands_its_checkpoint_back(user: User) -> None:
+    run, folder = run_demo(user)
+    shown = user.answer("show", run)
+    assert shown["phase"] == "done"
+    assert len(shown["sessions"]) >= 3
+    steps = [stay["order"]["resume_step"] for stay in shown["sessions"]]
+    assert steps == sorted(set(steps))
+    total = shown["job"]["work"]["total"]
+    assert state.step_of(folder) == total
+    newest = user.answer("checkpoints", run)["checkpoints"][-1]
+    metrics = newest["metrics"]
+    assert newest["step"] == total
+    assert metrics["held_out_node_accuracy"] > 1.5 * metrics["held_out_node_accuracy_by_frequency"]
+    # It loads: a training that resumes there has nothing left to do but to say the same of it again.
+    again = train(user.folder / "again", total, ORCHESTRATOR_RESUME_FROM=str(folder))
+    assert f"from step {total}" in again
+    [accuracy] = re.findall(r"held_out_node_accuracy ([\d.]+)", again)
+    assert float(accuracy) == pytest.approx(metrics["held_out_node_accuracy"], abs=1e-3)
+    user.wait_for_silence()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_demos_weights_are_those_of_one_uninterrupted_training(user: User) -> None:
+    _, folder = run_demo(user)
+    total = state.step_of(folder)
+    train(user.folder / "whole", total)
+    whole = user.folder / "whole" / "checkpoints" / f"step-{total}"
+    weights = [name for name in fingerprints(whole) if name.endswith(".safetensors")]
+    assert weights
+    assert {n: fingerprints(folder)[n] for n in weights} == {n: fingerprints(whole)[n] for n in weights}
