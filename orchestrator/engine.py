@@ -77,7 +77,7 @@ class Engine:
         self._watchers = watchers or Watchers()
         self._observing: set[str] = set()
         self._observed_at: dict[str, float] = {}
-        self._queue_stirred = True  # a slot may be free for a run that waits for one
+        self._queue_stirred = True  # offers changed or a slot is free: all that wait are asked again
         self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
         self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
         self._tracked = {
@@ -106,11 +106,11 @@ class Engine:
     # --- What came back ---------------------------------------------------------------------------------
 
     def _take(self, now: float, monotonic: float) -> None:
+        """Touches no ledger: what came back comes once, and must not be lost where that does not answer."""
         for brought in self._workers.finished():
             match brought:
                 case Surveyed():
                     if self._market.take(brought, now):
-                        self._ledger.wake_queued()
                         self._queue_stirred = True
                 case Readings(platform, observations):
                     self._observing.discard(platform)
@@ -126,7 +126,7 @@ class Engine:
             tracked = owners.get(name)
             if tracked is None:
                 continue
-            tracked.see(name, observation, now, monotonic)
+            tracked.see(name, observation, monotonic)
             session = tracked.record.session
             if session is not None and session.name == name:
                 self._watchers.reading(tracked.record, observation, now)
@@ -154,17 +154,20 @@ class Engine:
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
-        """Runs without a session, in order of submission; those that wait for a slot if one may be free."""
+        """Runs without a session, in order of submission; those that wait if offers have changed."""
         self._market.begin((tracked.record for tracked in self._tracked.values()), now)
         page = [record for record in due if not self._has_session(record)]
         page.sort(key=lambda record: (record.submitted_at, record.run))
         self._decide_page(page, now, monotonic)
+        if not self._queue_stirred or not self._market.has_room():
+            return
+        self._ledger.wake_queued()
         after: tuple[float, str] | None = None
-        while self._queue_stirred and self._market.has_room():
+        while self._market.has_room():
             page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
             self._decide_page(page, now, monotonic)
             if len(page) < QUEUE_PAGE:
-                self._queue_stirred = not self._market.complete
+                self._queue_stirred = False
                 return
             after = (page[-1].submitted_at, page[-1].run)
 
@@ -204,8 +207,8 @@ class Engine:
             else:
                 self._journalled(record, inputs, decision)
         unchanged = [(r, i, d) for r, i, d in decisions if not d.events]
-        overdue = [(r, d.due_at) for r, _, d in unchanged if r.run in self._due or d.due_at is not None]
-        self._ledger.schedule(overdue, fence=self._fence)
+        looked_at = [(r, d.due_at) for r, i, d in unchanged if r.run in self._due or i.route is not None]
+        self._ledger.schedule(looked_at, fence=self._fence)
         for record, inputs, decision in unchanged:
             self._settle(record, inputs, decision)
 
@@ -281,9 +284,10 @@ class Engine:
         names: dict[str, list[str]] = {}
         polls: dict[str, float] = {}
         for tracked in self._tracked.values():
-            for name, platform in tracked.observed().items():
-                names.setdefault(platform, []).append(name)
-                polls[platform] = min(polls.get(platform, tracked.poll_seconds()), tracked.poll_seconds())
+            for name, (platform, poll_seconds) in tracked.observed().items():
+                if platform in self._backends.platforms:  # else the user has taken it out of the config
+                    names.setdefault(platform, []).append(name)
+                    polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
         for platform, wanted in names.items():
             last = self._observed_at.get(platform)
             if platform in self._observing or (last is not None and monotonic - last < polls[platform]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.core.action import Action, Collect, Done, Launch, Prepare, Report, Stop
+from orchestrator.core.action import Action, Collect, Discard, Done, Launch, Prepare, Report, Stop
 from orchestrator.core.decide import Inputs
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route
@@ -19,7 +19,6 @@ from orchestrator.core.watch import Watch
 
 DECIDE_SECONDS = 1.0  # a tracked run is decided at least so often: retries, repeated stops
 _OBSERVED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
-_EXCLUSIVE = (Prepare, Launch)  # a stop must not overtake them
 
 
 class Tracked:
@@ -63,11 +62,8 @@ class Tracked:
         self._decided_at = inputs.monotonic
         self._touched = bool(self.reports)
         current = record.session.name if record.session else None
-        stale = (Prepare, Launch, Collect)
-        self._waiting = [a for a in self._waiting if not isinstance(a, stale) or a.session == current]
-        if record.phase is not Phase.LAUNCHING:
-            self._waiting = [a for a in self._waiting if not isinstance(a, Launch)]
         alive = {current, *self._strays()}
+        self._waiting = [a for a in self._waiting if _wanted_still(a, current, alive)]
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
     def refresh(self, record: RunRecord) -> None:
@@ -77,24 +73,18 @@ class Tracked:
 
     # --- Readings ---------------------------------------------------------------------------------------
 
-    def observed(self) -> dict[str, str]:
-        """Session → platform of what wants to be looked at."""
+    def observed(self) -> dict[str, tuple[str, float]]:
+        """Of each session that wants to be looked at: its platform, and every how many seconds."""
         session = self.record.session
-        names = {s.session: s.platform for s in self.record.strays if not s.ended}
+        looks = {s.session: (s.platform, s.poll_seconds) for s in self.record.strays if not s.ended}
         if session is not None and session.launched_at is not None and self.record.phase in _OBSERVED:
-            names[session.name] = session.order.platform
-        return names
+            looks[session.name] = (session.order.platform, session.traits.poll_seconds)
+        return looks
 
-    def poll_seconds(self) -> float:
-        session = self.record.session
-        return session.traits.poll_seconds if session else DECIDE_SECONDS * 2
-
-    def see(self, name: str, observation: Observation, now: float, monotonic: float) -> None:
-        session = self.record.session
-        wall = session.wall_at if session is not None and session.name == name else None
-        overdue = wall is not None and now > wall
+    def see(self, name: str, observation: Observation, monotonic: float) -> None:
+        _, poll_seconds = self.observed()[name]
         watch = self.watches.get(name) or Watch(monotonic)
-        self.watches[name] = watch.see(observation, monotonic, self.poll_seconds(), overdue)
+        self.watches[name] = watch.see(observation, monotonic, poll_seconds)
         self._touched = True
 
     # --- Actions ----------------------------------------------------------------------------------------
@@ -110,14 +100,10 @@ class Tracked:
                 self._waiting.append(action)
 
     def startable(self, monotonic: float) -> list[Action]:
-        """The actions to start now: one at a time, in order; a stop waits only for prepare and launch."""
+        """The actions to start now, in order, but for those that must wait for one under way."""
         started: list[Action] = []
         for action in list(self._waiting):
-            if isinstance(action, Stop):
-                free = not any(isinstance(other, (*_EXCLUSIVE, Stop)) for other in self._under_way)
-            else:
-                free = all(isinstance(other, Stop) for other in self._under_way)
-            if free:
+            if not any(_waits_for(action, other) for other in self._under_way):
                 self._waiting.remove(action)
                 self._under_way.append(action)
                 started.append(action)
@@ -129,6 +115,8 @@ class Tracked:
         watch = self.watches.get(name) or Watch(monotonic)
         if isinstance(action, Stop):
             self.watches[name] = replace(watch, stop_asked_at=monotonic)
+        elif isinstance(action, Discard):
+            self.watches[name] = replace(watch, discard_asked_at=monotonic)
         elif isinstance(action, Collect):
             status = watch.observation.status if watch.observation else None
             self.watches[name] = replace(
@@ -144,3 +132,30 @@ class Tracked:
         watch = self.watches.get(action.session)
         if watch is not None and isinstance(report, Done) and report.reply is StopReply.IMPOSSIBLE:
             self.watches[action.session] = replace(watch, stop_impossible=True)
+
+
+def _waits_for(action: Action, other: Action) -> bool:
+    """Whether an action must not begin before one that is under way has come back.
+
+    A stop overtakes all but a prepare and a launch, after which it would come too early. What is still to
+    be done about one session holds up no other session, which may be on another platform.
+    """
+    if isinstance(action, Stop | Discard) or isinstance(other, Stop | Discard):
+        if action.session != other.session:
+            return False
+        return (
+            isinstance(other, Prepare | Launch | Stop)
+            if isinstance(action, Stop)
+            else not isinstance(other, Stop)
+        )
+    return True
+
+
+def _wanted_still(action: Action, current: str | None, alive: set[str | None]) -> bool:
+    match action:
+        case Prepare() | Launch() | Collect():
+            return action.session == current
+        case Stop() | Discard():
+            return action.session in alive
+        case _:
+            return True

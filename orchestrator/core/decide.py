@@ -27,6 +27,7 @@ from orchestrator.core.assign import assign, fall_back
 from orchestrator.core.checkpoint import newest, superseded
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.route import opens_at
 from orchestrator.core.run import (
     ActionFailed,
     Assigned,
@@ -61,12 +62,15 @@ RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a ro
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
 COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
+COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0  # where it holds all that the session did
 COLLECT_ATTEMPTS = 10
 SILENT_SECONDS_MIN = 30.0
 SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
-DEFER_TOLERANCE_SECONDS = 60.0
+DISCARD_AGAIN_SECONDS = 30.0
+LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
+DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ class Inputs:
 @dataclass(frozen=True)
 class Decision:
     """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
-    be decided again (0: at once; None: when a slot frees or an offer changes). `record` is after them."""
+    be decided again (0: at once; None: when a slot frees or an offer changes). It may be later than the
+    record's `until`, which is journalled only when it has moved by much. `record` is after the events."""
 
     record: RunRecord
     events: tuple[Event, ...]
@@ -109,6 +114,7 @@ class _Draft:
         self.events: list[Event] = []
         self.actions: list[Action] = []
         self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
+        self.look_again_at: float | None = None  # when a route that was looked at may be another
 
     def emit(self, event: Event) -> None:
         self.record = apply(self.record, event)
@@ -134,7 +140,7 @@ def decide(record: RunRecord, inputs: Inputs) -> Decision:
     _take_route(draft)
     _retire(draft)
     _want(draft)
-    return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft.record))
+    return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft))
 
 
 # --- Reports of actions ---------------------------------------------------------------------------------
@@ -172,7 +178,7 @@ def _prepared(draft: _Draft, report: Report) -> None:
             draft.emit(Prepared(draft.now))
         return
     order = draft.session.order
-    if report.trouble is Trouble.CORRUPT and report.checkpoint is not None:
+    if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:
         left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
         order = fall_back(order, newest(left))
         draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
@@ -189,7 +195,9 @@ def _prepared(draft: _Draft, report: Report) -> None:
         draft.emit(Held(draft.now, reason))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    until = None if report.trouble is Trouble.REJECTED else report.until or draft.now + RETRY_SECONDS_MAX
+    until = None  # what is denied or wrong stays so until a human acts; other offers are tried meanwhile
+    if report.trouble not in (Trouble.DENIED, Trouble.REJECTED):
+        until = max(report.until or 0.0, draft.now + RETRY_SECONDS_MAX)
     cooldown = Cooldown(order.platform, order.accelerator, until, report.message)
     draft.emit(Withdrawn(draft.now, report.message, cooldown))
 
@@ -199,9 +207,8 @@ def _launched(draft: _Draft, report: Report) -> None:
         if draft.session.launched_at is None:
             draft.emit(Launched(draft.now))
         return
-    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED}.get(
-        report.trouble, Outcome.NO_CAPACITY
-    )
+    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED,
+               Trouble.REJECTED: Outcome.DENIED}.get(report.trouble, Outcome.NO_CAPACITY)  # fmt: skip
     draft.note(f"{draft.session.order.platform} refused {draft.session.name}: {report.message}")
     draft.emit(Ended(draft.now, outcome, report.message, confirmed=True, until=report.until))
 
@@ -226,7 +233,9 @@ def _collected(draft: _Draft, report: Report) -> None:
 def _out_of_patience(session: Session, now: float) -> bool:
     """By the count of attempts as well as the clock, which may have jumped."""
     waited = now - (session.ended_at or now)
-    return waited > COLLECT_PATIENCE_SECONDS and session.failures >= COLLECT_ATTEMPTS
+    patience = COLLECT_PATIENCE_SECONDS if session.traits.durable_mid_run else COLLECT_PATIENCE_SECONDS_MAX
+    attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS
+    return waited > patience and session.failures >= attempts
 
 
 def _accept(draft: _Draft, incarnation: str, event: CheckpointAccepted) -> None:
@@ -317,7 +326,8 @@ def _ending(draft: _Draft, watch: Watch, observation: Observation) -> Ended | No
         if session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
         return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
-    if watch.overdue_seconds > session.traits.slack_seconds:
+    wall = session.traits.session_seconds
+    if wall is not None and watch.running_seconds > wall + session.traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * session.traits.poll_seconds)
     if observation.status is not None and watch.silent_for(patience):
@@ -335,12 +345,11 @@ def _grant_wish(draft: _Draft) -> None:
     match draft.record.phase:
         case Phase.QUEUED:
             _let_go(draft, wish)
-        case Phase.PREPARING if wish is not Wish.RELEASE:
+        case Phase.PREPARING:
             draft.emit(Withdrawn(draft.now, f"{wish.value} requested before it was launched"))
             _let_go(draft, wish)
-        case Phase.LAUNCHING | Phase.RUNNING if wish is not Wish.RELEASE:
-            durable = draft.session.traits.durable_mid_run
-            if durable or draft.record.discard:
+        case Phase.LAUNCHING | Phase.RUNNING if draft.session.launched_at is not None:  # else: not yet known
+            if draft.session.traits.durable_mid_run or draft.record.discard:
                 draft.emit(StopRequested(draft.now, wish))
         case Phase.HELD if wish is not Wish.HOLD:
             draft.emit(Cancelled(draft.now, "cancelled") if wish is Wish.CANCEL else Released(draft.now))
@@ -352,13 +361,16 @@ def _let_go(draft: _Draft, wish: Wish) -> None:
     if wish is Wish.CANCEL:
         best = newest(draft.record.accepted)
         draft.emit(Cancelled(draft.now, f"cancelled; newest checkpoint: {best.name if best else 'none'}"))
-    elif wish is Wish.HOLD:
+    else:
         draft.emit(Held(draft.now, "held on request"))
 
 
 def _take_route(draft: _Draft) -> None:
     record, route, now = draft.record, draft.inputs.route, draft.now
-    if record.phase is not Phase.QUEUED or route is None or (record.until is not None and now < record.until):
+    if record.phase is not Phase.QUEUED or route is None:
+        return
+    if record.until is not None and now < record.until and not record.deferred:
+        draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
         order = assign(record, route.chosen)
@@ -366,14 +378,13 @@ def _take_route(draft: _Draft) -> None:
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
     slot = any(r.until.kind is UntilKind.SLOT for r in route.rejections)
-    times = [
-        r.until.at for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at is not None
-    ]
+    opening = opens_at(route)
     told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
-    if not slot and not times:
+    if not slot and opening is None:
         draft.emit(Held(now, f"no offer takes it: {told or 'no platform is configured'}"))
         return
-    until = max(min(times), now + 1.0) if times else None
+    until = None if opening is None else max(opening, now + LOOK_AGAIN_SECONDS_MIN)
+    draft.look_again_at = until
     if not record.deferred or _moved(record.until, until):
         draft.emit(Deferred(now, until, told))
 
@@ -427,10 +438,8 @@ def _want(draft: _Draft) -> None:
             if _collect_due(session, draft.inputs.watch, draft.monotonic):
                 draft.actions.append(_collect(record, session))
         case Phase.STOPPING:
-            watch = draft.inputs.watch
-            asked = watch.stop_asked_at if watch else None
-            impossible = watch is not None and watch.stop_impossible
-            if not impossible and (asked is None or draft.monotonic - asked >= STOP_AGAIN_SECONDS):
+            watch = draft.inputs.watch or Watch(draft.monotonic)
+            if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
                 draft.actions.append(Stop(session.name, session.order.platform))
         case Phase.COLLECTING:
             draft.actions.append(_collect(record, session))
@@ -439,15 +448,18 @@ def _want(draft: _Draft) -> None:
 
 
 def _want_of_stray(draft: _Draft, stray: Stray) -> None:
-    watch = draft.inputs.strays.get(stray.session)
-    observation = watch.observation if watch else None
+    watch = draft.inputs.strays.get(stray.session, Watch(draft.monotonic))
+    observation = watch.observation
     over = stray.ended or stray.session in draft.gone or (stray.until is not None and draft.now > stray.until)
     if over or (observation is not None and observation.sighting is Sighting.ENDED):
-        draft.actions.append(Discard(stray.session, stray.platform))
-    elif (
-        watch is None or watch.stop_asked_at is None or draft.now - watch.stop_asked_at >= STOP_AGAIN_SECONDS
-    ):
+        if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
+            draft.actions.append(Discard(stray.session, stray.platform))
+    elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
         draft.actions.append(Stop(stray.session, stray.platform))
+
+
+def _again(draft: _Draft, asked_at: float | None, seconds: float) -> bool:
+    return asked_at is None or draft.monotonic - asked_at >= seconds
 
 
 def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> bool:
@@ -473,7 +485,12 @@ def _collect(record: RunRecord, session: Session) -> Collect:
     )
 
 
-def _due(record: RunRecord) -> float | None:
+def _due(draft: _Draft) -> float | None:
+    record = draft.record
     if record.phase is not Phase.QUEUED:
         return None
+    if draft.look_again_at is not None:
+        return draft.look_again_at
+    if not draft.events:  # no route yet
+        return record.until if record.until is not None and record.until > draft.now else None
     return record.until if record.deferred or record.until is not None else 0.0

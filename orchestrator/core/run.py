@@ -75,7 +75,8 @@ class Stray:
     """A closed session whose remains are still on its platform, until they are discarded.
 
     `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
-    as used until it is seen to have ended or `until` has passed (None: no wall).
+    as used until it is seen to have ended or `until` has passed (None: no wall). It is looked at every
+    `poll_seconds`, as its platform's traits had it.
     """
 
     session: str
@@ -83,6 +84,7 @@ class Stray:
     accelerator: str
     ended: bool
     until: float | None
+    poll_seconds: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -374,7 +376,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Confirmed():
             return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
         case Wished():
-            return replace(record, wish=_wish(record, event), discard=record.discard or event.discard)
+            wish = _wish(record, event)
+            return replace(record, wish=wish, discard=wish is not None and (record.discard or event.discard))
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Started():
@@ -438,10 +441,13 @@ def _closed(
     if session is not None:
         order = session.order
         until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
-        stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until)
+        stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
+                      session.traits.poll_seconds)  # fmt: skip
         strays = (*strays, stray)
     reason = "" if isinstance(event, Released) else event.reason
     record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)
+    if not isinstance(event, Withdrawn | Requeued):
+        record = replace(record, wish=None, discard=False)
     if isinstance(event, Withdrawn | Requeued):
         record = _cooled(record, event.cooldown)
     if isinstance(event, Requeued):
@@ -449,12 +455,10 @@ def _closed(
         return replace(record, fruitless=event.fruitless, until=event.until,
                        micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
     if isinstance(event, Released):
-        return replace(record, wish=None, fruitless=0, cooldowns=())
-    if isinstance(event, Held):
-        return replace(record, wish=None)
-    if isinstance(event, Withdrawn):
+        return replace(record, fruitless=0, cooldowns=())
+    if isinstance(event, Held | Withdrawn):
         return record
-    return replace(record, wish=None, ended_at=event.at)
+    return replace(record, ended_at=event.at)
 
 
 def _cooled(record: RunRecord, cooldown: Cooldown | None) -> RunRecord:

@@ -44,10 +44,13 @@ def verdict(record: RunRecord, now: float) -> Verdict:
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
         return Held(now, "held on request")
+    if session.outcome is Outcome.DENIED:  # held, once no other offer is left; a release tries it again
+        denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message)
+        return Requeued(now, session.message, fruitless, cooldown=denied)
     if session.outcome in NOT_COUNTED:
         return Requeued(now, session.message, fruitless, cooldown=capacity_cooldown(record, now))
     if session.outcome is Outcome.OUT_OF_MEMORY:
-        return _after_out_of_memory(record, session, now, fruitless)
+        return _after_out_of_memory(record, session, now, progressed)
     if progressed:
         return Requeued(now, session.message, 0)
     return _fruitless(record, session, now)
@@ -59,23 +62,26 @@ def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
 
 
 def capacity_cooldown(record: RunRecord, now: float) -> Cooldown:
-    """How long the session's offer is left alone: what the platform said, or longer with every strike."""
+    """How long the session's offer is left alone: longer with every strike, and as the platform said."""
     session = record.session
     assert session is not None
     here = (session.order.platform, session.order.accelerator)
     strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
     pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
-    until = now + pause if session.until is None else max(session.until, now)
-    return Cooldown(*here, until=until, reason=session.message, strikes=strikes)
+    return Cooldown(
+        *here, until=max(session.until or 0.0, now + pause), reason=session.message, strikes=strikes
+    )
 
 
-def _after_out_of_memory(record: RunRecord, session: Session, now: float, fruitless: int) -> Requeued:
-    order = session.order
+def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
+    order, fruitless = session.order, 0 if progressed else record.fruitless
     smaller = record.job.work.next_micro_batch(order.micro_batch, order.devices)
     if smaller is not None:
         reason = f"out of memory at micro-batch {order.micro_batch} on {order.accelerator}; next: {smaller}"
         return Requeued(now, reason, fruitless, micro_batch_cap=(order.accelerator, smaller))
     reason = f"out of memory on {order.accelerator} at {order.micro_batch}, the smallest valid micro-batch"
+    if progressed:  # it leaks; from the newest checkpoint it gets further
+        return Requeued(now, reason, 0)
     never = Cooldown(order.platform, order.accelerator, None, reason)
     return Requeued(now, reason, fruitless, cooldown=never)
 

@@ -19,8 +19,8 @@ class Watch:
     """Times are of the controller's monotonic clock. `*_seconds` are sums of the gaps between readings, each
     counted for at most twice the poll interval.
 
-    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `overdue`: seen
-    past its session limit. `collected` is the newest checkpoint the agent had committed when the last
+    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `running`: seen
+    to run, in all. `collected` is the newest checkpoint the agent had committed when the last
     collect was asked for, `collected_at` when.
     """
 
@@ -31,14 +31,15 @@ class Watch:
     absent_seconds: float = 0.0
     silent_readings: int = 0
     silent_seconds: float = 0.0
-    overdue_seconds: float = 0.0
+    running_seconds: float = 0.0
     collected_at: float | None = None
     collected: str | None = None
     stop_asked_at: float | None = None
     stop_impossible: bool = False
+    discard_asked_at: float | None = None
 
-    def see(self, observation: Observation, at: float, poll_seconds: float, overdue: bool) -> Watch:
-        """The watch after one more reading; `overdue`: the wall clock says it is past its session limit."""
+    def see(self, observation: Observation, at: float, poll_seconds: float) -> Watch:
+        """The watch after one more reading."""
         gap = min(max(0.0, at - self.at), 2.0 * poll_seconds) if self.readings else 0.0
         absent = observation.sighting is Sighting.ABSENT
         silent = absent or (self.observation is not None and _beat(observation) == _beat(self.observation))
@@ -51,7 +52,7 @@ class Watch:
             absent_seconds=self.absent_seconds + gap if absent and self.absent_readings else 0.0,
             silent_readings=self.silent_readings + 1 if silent else 0,
             silent_seconds=self.silent_seconds + gap if silent else 0.0,
-            overdue_seconds=self.overdue_seconds + gap if overdue else 0.0,
+            running_seconds=self.running_seconds + gap * (observation.sighting is Sighting.RUNNING),
         )
 
     def absent_for(self, seconds: float) -> bool:

@@ -157,7 +157,9 @@ class Ledger(LedgerReader):
 
     def wake_queued(self) -> None:
         """Offers changed: queued runs that were deferred to a time wait for a slot instead, from now on."""
-        deferred = (runs.c.phase == Phase.QUEUED.value) & (runs.c.due_at == runs.c.until)
+        deferred = (
+            (runs.c.phase == Phase.QUEUED.value) & runs.c.until.is_not(None) & (runs.c.due_at > DUE_NOW)
+        )
         with self._database.write() as connection:
             connection.execute(update(runs).where(deferred).values(due_at=None))
 

@@ -42,10 +42,10 @@ from tests.core.runs import (
 )
 
 
-def watched(*observations: Observation, every: float = 2.0, overdue: bool = False) -> Watch:
+def watched(*observations: Observation, every: float = 2.0) -> Watch:
     watch = Watch(0.0)
     for number, observation in enumerate(observations):
-        watch = watch.see(observation, number * every, TRAITS.poll_seconds, overdue)
+        watch = watch.see(observation, number * every, TRAITS.poll_seconds)
     return watch
 
 
@@ -254,15 +254,18 @@ def test_lost_needs_several_readings(readings: list[Observation], lost: bool) ->
 
 
 def test_an_hour_of_sleep_between_readings_fences_nothing() -> None:
-    watch = watched(seen(1)).see(seen(1), 3600.0, TRAITS.poll_seconds, True)
+    watch = watched(seen(1)).see(seen(1), 3600.0, TRAITS.poll_seconds)
     assert decided(record(*running()), watch=watch).record.phase is Phase.RUNNING
 
 
-def test_running_past_its_wall_is_given_up_only_after_the_slack_was_watched() -> None:
+def test_running_past_its_wall_is_given_up_only_after_it_was_watched_for_so_long() -> None:
     found = record(*running())
-    beating = [seen(n) for n in range(1, 60)]
-    assert decided(found, watch=watched(*beating[:10], overdue=True)).record.phase is Phase.RUNNING
-    wedged = decided(found, watch=watched(*beating, overdue=True)).record
+    beating = [
+        seen(n) for n in range(1840)
+    ]  # one every two seconds; the wall is an hour, and a minute's slack
+    watch = watched(*beating[:100])
+    assert decide(found, Inputs(NOW + 1e6, watch.at, watch=watch)).record.phase is Phase.RUNNING, "clock set"
+    wedged = decided(found, watch=watched(*beating)).record
     assert wedged.phase is Phase.COLLECTING
     assert wedged.session is not None
     assert wedged.session.outcome is Outcome.LOST
@@ -381,7 +384,7 @@ def test_cancelling_a_running_session_lets_it_save_first() -> None:
 
 def test_a_session_that_would_lose_its_work_is_stopped_only_on_discard() -> None:
     traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
-    first = replace(running()[0], traits=traits)  # type: ignore[type-var]
+    first = assigned(traits=traits)
     found = record(first, *running()[1:], Wished(NOW, Wish.CANCEL))
     assert decided(found, watch=watched(seen())).record.phase is Phase.RUNNING
     found = record(first, *running()[1:], Wished(NOW, Wish.CANCEL, discard=True))

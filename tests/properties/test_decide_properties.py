@@ -74,8 +74,7 @@ class Adversary:
         for name in self.names(found):
             if self.number(1):
                 watch = self.watches.get(name) or Watch(self.monotonic)
-                overdue = bool(self.choose(False, False, True))
-                self.watches[name] = watch.see(self.observation(), self.monotonic, 2.0, overdue)
+                self.watches[name] = watch.see(self.observation(), self.monotonic, 2.0)
         session = found.session
         return Inputs(
             now=self.now,

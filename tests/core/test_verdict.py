@@ -1,0 +1,78 @@
+"""What follows the end of a session, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Trouble
+from orchestrator.core.decide import Inputs, decide
+from orchestrator.core.job import Work
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Uplink
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Outcome
+from orchestrator.core.verdict import verdict
+from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, record, running
+
+
+def after(found: RunRecord, now: float = NOW) -> RunRecord:
+    """The record once the last look at the outbox has found nothing new."""
+    (collect,) = decide(found, Inputs(now)).actions
+    assert isinstance(collect, Collect)
+    return decide(found, Inputs(now, reports=(Done(collect),))).record
+
+
+def test_a_run_that_progresses_is_not_given_up_for_its_memory() -> None:
+    work = Work(total=1000, global_batch=16, group=8)  # 8 is the smallest micro-batch
+    found = after(record(*running(), accept(500), ended(Outcome.OUT_OF_MEMORY), work=work))
+    assert found.phase is Phase.QUEUED
+    assert found.cooldowns == ()
+    fruitless = after(record(*running(), ended(Outcome.OUT_OF_MEMORY), work=work))
+    assert [c.until for c in fruitless.cooldowns] == [None]
+
+
+@pytest.mark.parametrize("until", [None, NOW - 3600.0, NOW + 1.0])
+def test_a_refusal_whose_time_is_over_still_costs_a_pause(until: float | None) -> None:
+    found = record(*launched(), replace(ended(Outcome.QUOTA_EXHAUSTED), until=until))
+    (cooldown,) = after(found).cooldowns
+    assert cooldown.until is not None
+    assert cooldown.until >= NOW + 15.0
+
+
+@pytest.mark.parametrize("trouble", [Trouble.DENIED, Trouble.REJECTED])
+def test_who_is_denied_is_not_asked_again_before_a_human_acts(trouble: Trouble) -> None:
+    launching = record(*launched()[:2])
+    (launch,) = decide(launching, Inputs(NOW)).actions
+    assert isinstance(launch, Launch)
+    denied = decide(launching, Inputs(NOW, reports=(Failed(launch, trouble, "the token is old"),))).record
+    (cooldown,) = after(denied).cooldowns
+    assert (cooldown.until, cooldown.reason) == (None, "the token is old")
+
+    preparing = record(assigned())
+    (prepare,) = decide(preparing, Inputs(NOW)).actions
+    assert isinstance(prepare, Prepare)
+    failed = Failed(prepare, trouble, "the secret KEY is not set")
+    (cooldown,) = decide(preparing, Inputs(NOW, reports=(failed,))).record.cooldowns
+    assert (cooldown.until, cooldown.reason) == (None, "the secret KEY is not set")
+
+
+@pytest.mark.parametrize(("durable", "phase"), [(True, Phase.QUEUED), (False, Phase.COLLECTING)])
+def test_the_only_copy_of_a_session_is_asked_for_longer(durable: bool, phase: Phase) -> None:
+    traits = TRAITS if durable else replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.COMPLETED, step=1000))
+    now = NOW
+    for _ in range(20):  # an hour and a half without a network
+        actions = decide(found, Inputs(now)).actions
+        reports = tuple(Failed(a, Trouble.TRANSIENT, "no route to host") for a in actions)
+        found = decide(found, Inputs(now, reports=reports)).record
+        if found.session is None:
+            break
+        now += 300.0
+    assert found.phase is phase
+
+
+def test_the_verdict_says_how_often_nothing_came() -> None:
+    found = replace(record(*running(), ended(Outcome.CRASHED, message="exit 1")), fruitless=1)
+    assert "2 of 3" in verdict(found, NOW).reason

@@ -1,0 +1,178 @@
+"""The tick against real ledger, market and decide: who waits is woken, and nothing that came back is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from orchestrator.core.job import Work
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import Deferred, RunRecord, Submitted, Wish, Wished
+from orchestrator.engine import Brought, Engine
+from orchestrator.errors import Transient
+from orchestrator.ledger import Ledger
+from orchestrator.market import Market
+from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.simulated.platform import SimulatedPlatform
+from orchestrator.platforms.simulated.scenario import QuotaWindow, Scenario, SimulatedOffer
+from orchestrator.stores.memory import MemoryStore
+from tests.core.runs import job
+from tests.simulation.clock import VirtualClock
+from tests.simulation.workers import SimulatedWorkers
+
+
+class FlakyLedger(Ledger):
+    """The real ledger; `down` makes it answer nothing."""
+
+    down = False
+
+    def wake_queued(self) -> None:
+        if self.down:
+            raise Transient("the ledger was locked by another process for 30 seconds")
+        super().wake_queued()
+
+
+class DeafWorkers(SimulatedWorkers):
+    """Workers whose platforms called `silent` never answer."""
+
+    silent: frozenset[str] = frozenset()
+
+    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+        if not any(lane.endswith(f":{name}") for name in self.silent):
+            super().start(lane, task)
+
+
+class Small:
+    """One ledger, a few calm platforms, one engine at a time."""
+
+    def __init__(self, folder: Path, **scenarios: Scenario) -> None:
+        self.clock = VirtualClock()
+        self.platforms = {name: SimulatedPlatform(name, s, self.clock) for name, s in scenarios.items()}
+        self.ledger = FlakyLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
+        self.folders = Folders(folder / "home")
+        self.workers = DeafWorkers(self.clock, Random(1), 0.0)
+        self.engine = self.up(tuple(scenarios))
+
+    def up(self, names: tuple[str, ...]) -> Engine:
+        takeover = self.ledger.take_over("test", now=self.clock.now())
+        platforms = {name: self.platforms[name] for name in names}
+        backends = Backends(platforms, MemoryStore(), self.folders, secret=lambda name: name)
+        self.engine = Engine(
+            self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock
+        )  # fmt: skip
+        return self.engine
+
+    def restart(self, *names: str) -> None:
+        self.workers.crash()
+        self.ledger._takeover.release()  # type: ignore[union-attr]
+        self.up(names)
+
+    def submit(self, run: str, **changes: object) -> None:
+        self.ledger.submit(Submitted(run, job(name=run, **changes), self.clock.now()))
+
+    def record(self, run: str) -> RunRecord:
+        return self.ledger.record(run)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 7200.0) -> bool:
+        """Ticks until the condition holds, for at most so many seconds of the world."""
+        end = self.clock.elapsed() + seconds
+        while not condition():
+            if self.clock.elapsed() >= end:
+                return False
+            self.engine.tick()
+            self.clock.advance(2.0)
+        return True
+
+    def phase(self, run: str, phase: Phase) -> Callable[[], bool]:
+        return lambda: self.record(run).phase is phase
+
+
+Make = Callable[..., Small]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Make]:
+    made: list[Small] = []
+
+    def make(**scenarios: Scenario) -> Small:
+        made.append(Small(tmp_path, **scenarios))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ledger.close()
+
+
+def scenario(accelerator: str = "cpu", slots: int = 1, **changes: object) -> Scenario:
+    offer = SimulatedOffer(accelerator, steps_per_second=5.0, slots=slots, session_seconds=1800.0,
+                           memory_gb=64.0, disk_gb=100.0)  # fmt: skip
+    return replace(Scenario(seed=1, offers=(offer,), checkpoint_seconds=30.0), **changes)  # type: ignore[arg-type]
+
+
+def test_a_run_that_waits_for_a_date_takes_the_slot_that_frees_before(small: Make) -> None:
+    world = small(box=scenario())
+    world.submit("first")
+    assert world.until(world.phase("first", Phase.RUNNING))
+    world.submit("second")
+    now = world.clock.now()
+    later = Deferred(now, now + 6 * 86400.0, "box: no slot; cloud: no quota before Saturday")
+    world.ledger.append(world.record("second"), (later,), due_at=later.until)
+    assert world.until(world.phase("second", Phase.DONE), seconds=4 * 3600.0)
+
+
+def test_the_controller_rests_while_a_platform_does_not_answer(small: Make) -> None:
+    world = small(box=scenario(), dark=scenario("T4"))
+    world.workers.silent = frozenset({"dark"})
+    world.submit("first", profiles=(("T4", job().profiles[0][1]),))  # the box will not do
+    world.until(lambda: False, seconds=30.0)
+    assert [world.engine.tick() > 0.0 for _ in range(5)] == [True] * 5
+
+
+def test_the_controller_rests_when_the_time_of_an_offer_has_come_and_no_survey_has(small: Make) -> None:
+    window = QuotaWindow(allowed_seconds=30.0, window_seconds=600.0)
+    world = small(cloud=scenario("T4", quota=window))
+    world.submit("first")
+    assert world.until(lambda: world.record("first").until is not None)
+    world.workers.silent = frozenset({"cloud"})
+    world.until(lambda: False, seconds=700.0)
+    assert [world.engine.tick() > 0.0 for _ in range(5)] == [True] * 5
+
+
+def test_a_ledger_that_was_locked_for_a_moment_loses_no_answer(small: Make) -> None:
+    world = small(box=scenario(slots=2, quota=QuotaWindow(1e6, 1e7)))  # every survey finds less of it
+    world.submit("first", work=Work(total=5000, global_batch=16))
+    assert world.until(world.phase("first", Phase.RUNNING))
+    for _ in range(30):  # in each of these ticks several answers come back, every third a survey's
+        world.ledger.down = True
+        try:
+            world.engine.tick()
+        except Transient:
+            pass
+        world.ledger.down = False
+        world.clock.advance(20.0)
+    assert world.until(world.phase("first", Phase.DONE))
+
+
+def test_a_platform_that_left_the_config_stops_nobody_else(small: Make) -> None:
+    world = small(box=scenario(), gone=scenario("T4"))
+    world.submit("stays", route=replace(job().route, platforms=("gone",)))
+    assert world.until(world.phase("stays", Phase.RUNNING))
+    world.restart("box")
+    world.submit("other")
+    assert world.until(world.phase("other", Phase.DONE))
+    world.ledger.wish("stays", Wished(world.clock.now(), Wish.CANCEL))
+    assert not world.until(world.phase("stays", Phase.CANCELLED), seconds=120.0), "nobody can tell"
+    world.restart("box", "gone")
+    assert world.until(lambda: world.record("stays").phase.final)
+
+
+def test_a_cancelled_launch_is_waited_for_and_then_stopped(small: Make) -> None:
+    world = small(box=scenario(can_stop=False))
+    world.submit("first")
+    assert world.until(world.phase("first", Phase.LAUNCHING))
+    world.ledger.wish("first", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(lambda: world.record("first").phase.final)
