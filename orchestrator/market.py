@@ -101,7 +101,8 @@ class Market:
             self._outages[name] = surveyed
             self._offers.pop(name, None)
         self._as_of[name] = self._asking.pop(name, now)
-        return before != (self._offers.get(name), name in self._outages)
+        freed = any(c.gone_at is not None and c.platform == name for c in self._claims.values())
+        return freed or before != (self._offers.get(name), name in self._outages)
 
     @property
     def complete(self) -> bool:

@@ -84,6 +84,12 @@ class Backends:
     folders: Folders
     secret: Callable[[str], str]
 
+    def platform(self, name: str) -> Platform:
+        """Raises Rejected for one that the user has taken out of the config since a session began there."""
+        if name not in self.platforms:
+            raise Rejected(f"the platform {name} is not in the config any more: put it back", backend=name)
+        return self.platforms[name]
+
 
 def perform(action: Action, backends: Backends) -> Report:
     """Carries one action out; blocks; never raises a backend's error but reports it."""
@@ -110,14 +116,15 @@ def _perform(action: Action, backends: Backends) -> Report:
         case Prepare():
             return _prepare(action, backends)
         case Launch(order):
-            backends.platforms[order.platform].launch(order)
+            backends.platform(order.platform).launch(order)
             return Done(action)
         case Collect():
             return _collect(action, backends)
         case Stop(session, platform):
-            return Done(action, reply=backends.platforms[platform].stop(session))
+            return Done(action, reply=backends.platform(platform).stop(session))
         case Discard(session, platform):
-            backends.platforms[platform].discard(session)
+            shutil.rmtree(backends.folders.staged(session), ignore_errors=True)
+            backends.platform(platform).discard(session)
             return Done(action)
         case Retire():
             return _retire(action, backends)
@@ -136,7 +143,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         inputs=inputs.stage(order.inputs, folders.inputs),
         secrets={name: backends.secret(name) for name in order.secrets},
     )
-    backends.platforms[order.platform].prepare(order, materials)
+    backends.platform(order.platform).prepare(order, materials)
     if staged is not None:
         shutil.rmtree(staged, ignore_errors=True)
     return Done(action)
@@ -145,7 +152,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
 def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
-    collected = backends.platforms[action.platform].collect(action.session, into)
+    collected = backends.platform(action.platform).collect(action.session, into)
     accepted, corrupt = [], list(collected.corrupt)
     for ref in _brought(into):
         if not _wanted(action, ref):
@@ -180,9 +187,9 @@ def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> Manifest
     try:
         manifest = decode(ref.name, (folder / "manifest.json").read_bytes())
         stored.publish(store, run, manifest, into)
-    except FileNotFoundError:  # cut off while it was brought: away with it, so that it is brought again
+    except FileNotFoundError as error:  # cut off while it was brought: away with it, so that it comes again
         shutil.rmtree(folder)
-        return None
+        raise Transient(f"{ref.name} was brought in part") from error
     published.touch()
     return manifest
 
