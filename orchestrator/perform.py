@@ -220,7 +220,9 @@ def _retire(action: Retire, backends: Backends) -> Report:
     gone = [
         ref.name
         for ref in refs
-        if ref.name not in action.keep and not (ref.generation == action.live and ref.step > newest_kept)
+        if ref.name not in action.keep
+        and ref.generation <= action.generation
+        and not (ref.generation == action.live and ref.step > newest_kept)
     ]
     if gone:
         listed = {ref.name for ref in refs}

@@ -68,11 +68,13 @@ class Discard:
 
 @dataclass(frozen=True)
 class Retire:
-    """Make the home store hold of this run only `keep`. Of the `live` generation (None: all are closed)
-    what is newer than the newest kept may be published and not yet accepted: it stays."""
+    """Make the home store hold only `keep` of this run's generations up to `generation`. Of the `live` one
+    (None: all are closed) what is newer than the newest kept may be published and not yet accepted: it
+    stays. What later generations hold is a later decision's, however late this is carried out."""
 
     run: str
     keep: frozenset[str]
+    generation: int
     live: int | None
     kind: Literal["retire"] = "retire"
 

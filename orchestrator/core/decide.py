@@ -418,7 +418,7 @@ def _retire(draft: _Draft) -> None:
     if gone or closed:
         names = frozenset(c.name for c in draft.record.accepted)
         live = session.generation if session else None
-        draft.actions.append(Retire(record.run, names, live))
+        draft.actions.append(Retire(record.run, names, record.generation, live))
 
 
 def _want(draft: _Draft) -> None:

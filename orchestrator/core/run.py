@@ -17,6 +17,8 @@ from orchestrator.core.lifecycle import Kind, Phase, successor
 from orchestrator.core.offer import Traits
 from orchestrator.core.session import Order, Outcome
 
+NOTES_MAX = 100  # in the record, which is written with every event; the ledger has them all
+
 
 class Wish(StrEnum):
     """What a user asked for and the controller has not yet done."""
@@ -367,12 +369,12 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
             note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
-            return replace(record, accepted=left, notes=(*record.notes, note),
+            return replace(record, accepted=left, notes=(*record.notes, note)[-NOTES_MAX:],
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
         case Noted():
-            return replace(record, notes=(*record.notes, event.text))
+            return replace(record, notes=(*record.notes, event.text)[-NOTES_MAX:])
         case Confirmed():
             return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
         case Wished():

@@ -8,7 +8,7 @@ from orchestrator.core.action import Discard, Failed, Launch, Prepare, Stop, Tro
 from orchestrator.core.decide import Inputs, decide
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import SLOT, Rejection, Route, until_time
-from orchestrator.core.run import Held, Stray, Wish, Wished, apply
+from orchestrator.core.run import Held, Noted, Stray, Wish, Wished, apply
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, RUN, launched, record, routed, running
 
@@ -118,3 +118,12 @@ def test_a_corrupt_checkpoint_that_is_not_the_resume_point_is_a_failure_like_oth
     decision = decide(found, Inputs(NOW, reports=(strange,)))
     assert [event.kind.value for event in decision.events] == ["action_failed"]
     assert decision.actions == ()
+
+
+# --- What a record may grow to --------------------------------------------------------------------------
+
+
+def test_a_record_keeps_only_the_newest_notes() -> None:
+    found = record(*(Noted(NOW, f"refused {number}") for number in range(5000)))
+    assert len(found.notes) <= 100
+    assert found.notes[-1] == "refused 4999"
