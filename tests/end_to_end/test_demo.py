@@ -23,7 +23,7 @@ def run_demo(user: User) -> tuple[str, Path]:
     said = user.run("submit", str(JOB), "--follow")
     run = str(user.answer("ps", "--all")["runs"][0]["run"])
     assert re.search(rf"^{run} +done in .*, in \d+ sessions$", said, re.MULTILINE), said
-    assert "left its session: saved step" in said
+    assert re.search(r"saved step \d+ and left for the session's deadline", said), said
     assert re.search(r"steps/s  loss [\d.]+  .* of training left", said), said
     [folder] = re.findall(r"^folder +(/.*)$", said, re.MULTILINE)
     for command in ("show", "why", "logs", "pull"):
