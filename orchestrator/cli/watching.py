@@ -157,6 +157,7 @@ class PlainView:
 
     def remark(self, text: str) -> None:
         self._out.say(f"{' ' * 11}{text}")
+        sys.stdout.flush()
 
     def _line(self, at: float, session: str, text: str) -> None:
         first, *more = text.splitlines() or [""]

@@ -54,7 +54,7 @@ Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick 
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
 Index("runs_submitted", runs.c.submitted_at, runs.c.run)
 Index("runs_name", runs.c.name, runs.c.submitted_at)
-# Of live runs only, as the first migration says; said here, it would load PostgreSQL's dialect for every `ps`.
+# Of live runs only, as the first migration says; said here, every `ps` would load PostgreSQL's dialect.
 Index("runs_live", runs.c.run)
 
 events = Table(
