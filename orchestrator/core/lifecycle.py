@@ -70,7 +70,6 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.ASSIGNED: P.PREPARING,
         K.HELD: P.HELD,
         K.CANCELLED: P.CANCELLED,
-        K.GAVE_UP: P.FAILED,
     },
     P.PREPARING: {
         K.PREPARED: P.LAUNCHING,
@@ -80,21 +79,18 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
     },
     P.LAUNCHING: {
         K.LAUNCHED: P.LAUNCHING,
-        K.ACTION_FAILED: P.LAUNCHING,
         K.STARTED: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
     },
     P.RUNNING: {
         K.ACCEPTED: P.RUNNING,
-        K.ACTION_FAILED: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
     },
     P.STOPPING: {
         K.STARTED: P.STOPPING,
         K.ACCEPTED: P.STOPPING,
-        K.ACTION_FAILED: P.STOPPING,
         K.ENDED: P.COLLECTING,
     },
     P.COLLECTING: {

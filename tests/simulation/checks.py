@@ -194,6 +194,11 @@ def one_start_is_journalled(world: World) -> list[str]:
     return found
 
 
+def the_controller_rests(world: World) -> list[str]:
+    """A tick that changes nothing does not ask for the next one at once."""
+    return [f"it never paused at {at:.0f} s" for at in world.restless_at[:3]]
+
+
 ALL: tuple[Check, ...] = (
     one_incarnation_a_generation,
     accepted_checkpoints_are_kept,
@@ -204,4 +209,5 @@ ALL: tuple[Check, ...] = (
     what_can_finish_does,
     the_result_is_exact,
     one_start_is_journalled,
+    the_controller_rests,
 )

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import market, perform
 from orchestrator.core import assign, decide
+from orchestrator.core.action import Done
 from orchestrator.core.run import CheckpointAccepted, RunRecord
 from orchestrator.errors import Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
@@ -44,7 +45,7 @@ def retires_the_newest(patch: pytest.MonkeyPatch) -> None:
 
     def retire(action: Any, backends: Any) -> Any:
         real(replace(action, keep=frozenset(sorted(action.keep)[:-1])), backends)
-        return perform.Done(action)
+        return Done(action)
 
     patch.setattr(perform, "_retire", retire)
 
@@ -91,6 +92,10 @@ def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(simulated_agent.State, "decode", lambda data: replace(real(data), value=0))
 
 
+def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_due", lambda draft: draft.record.until or 0.0)
+
+
 @pytest.mark.parametrize(
     ("plant", "check", "first"),
     [
@@ -103,6 +108,7 @@ def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
         (reserves_no_quota, checks.quota_is_not_overspent, 16),
         (leaves_strays_behind, checks.what_can_finish_does, 0),
         (forgets_the_state, checks.the_result_is_exact, 2),
+        (asks_again_at_once, checks.the_controller_rests, 0),
     ],
 )
 def test_a_planted_bug_is_caught(

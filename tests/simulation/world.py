@@ -34,6 +34,7 @@ HOUR = 3600.0
 FAULTY_SECONDS = 5 * HOUR
 CALM_HOURS = 60.0
 MICRO_BATCH = 8
+RESTLESS_TICKS = 8  # so many in a row at one instant are a controller that spins
 
 
 class ControllerKilled(BaseException):
@@ -88,6 +89,7 @@ class World:
         self.folders = Folders(folder / "home")
         self.runs: list[str] = []
         self.restarts = 0
+        self.restless_at: list[float] = []
         self.discarded: set[str] = set()
         self._slow = random.choice((0.0, 0.05, 0.2))
         self._calm = False
@@ -121,12 +123,18 @@ class World:
             with self._mortality():
                 if self._engine is None:
                     self._up()
-                assert self._engine is not None
-                self._engine.tick()
+                self._tick()
             self._user()
             self.clock.advance(self.random.uniform(4.0, 20.0))
             if self.clock_jumps and not self._calm and self.random.random() < 0.005:
                 self._disturb_clock()
+
+    def _tick(self) -> None:
+        assert self._engine is not None
+        for _ in range(RESTLESS_TICKS):
+            if self._engine.tick() > 0.0:
+                return
+        self.restless_at.append(self.clock.elapsed())
 
     @contextlib.contextmanager
     def _mortality(self) -> Iterator[None]:
