@@ -32,7 +32,7 @@ soak: setup ## the long tests: simulation, torture and fuzz, 20 minutes each
 	@$(BIN)/pytest -m soak --timeout 0 -s
 
 bench: setup ## every benchmark; its figures belong into docs/benchmarks.md
-	@for each in benchmarks/[!_]*.py; do echo "== $$each"; $(BIN)/python "$$each" || exit 1; done
+	@for each in benchmarks/[!_]*.py; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$(basename "$$each" .py)" || exit 1; done
 
 docs: setup ## write the generated pages anew
 	@$(BIN)/python scripts/generate_docs.py

@@ -1,10 +1,10 @@
 """How fast the command line starts: `orchestrator --version` and `ps` against `kaggle --version`.
 
-    python benchmarks/cli_start.py [--json] [--runs 15]
+    python -m benchmarks.cli_start [--json] [--runs 15]
 
 Whole processes, in turn (A B C A B C …), after one warm-up each; medians of the wall seconds and of the
 ratios taken round by round. The real `kaggle` client is installed into a throw-away venv if it is not there;
-`--version` makes it neither read credentials nor touch the network.
+`--version` makes it neither read credentials nor touch the network. `ps` lists a ledger of 20 runs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ import time
 import venv
 from pathlib import Path
 
-KAGGLE = "kaggle==2.2.5"
+from benchmarks.tick import job
+from orchestrator.core.run import Submitted
+from orchestrator.ledger import Ledger
+
+RUNS = 20  # what `ps` has to list
+KAGGLE = ("kaggle==2.2.4", "six")  # it imports six and does not say so
 
 
 def kaggle_command(folder: Path) -> list[str]:
     """The real client's own command, installed beside nothing else."""
     venv.create(folder / "kaggle", with_pip=True)
     binaries = folder / "kaggle" / "bin"
-    subprocess.run([binaries / "pip", "install", "-q", KAGGLE], check=True)
+    subprocess.run([binaries / "pip", "install", "-q", *KAGGLE], check=True)
     return [str(binaries / "kaggle"), "--version"]
 
 
@@ -46,11 +51,12 @@ def measure(runs: int) -> dict[str, float]:
             "ps": [ours, "ps"],
             "kaggle": kaggle_command(folder),
         }
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": temporary,
-            "ORCHESTRATOR_HOME": f"{temporary}/home",
-        }
+        home = folder / "home"
+        home.mkdir()
+        with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
+            for number in range(RUNS):
+                ledger.submit(Submitted(f"job-{number:08d}", job(number), float(number)), due_at=None)
+        environment = {"PATH": os.environ["PATH"], "HOME": temporary, "ORCHESTRATOR_HOME": str(home)}
         for command in commands.values():
             seconds(command, environment)
         taken: dict[str, list[float]] = {name: [] for name in commands}

@@ -1,6 +1,6 @@
 """How fast the folder store is: put and get against read + sha256 + write of the same bytes.
 
-    python benchmarks/store_throughput.py [--json] [--megabytes 512] [--rounds 7] [--folder .]
+    python -m benchmarks.store_throughput [--json] [--megabytes 512] [--rounds 7] [--folder .]
 
 In turn on one disk (plain, put, get, plain, …), the bytes read lying in the page cache and those written
 deleted at once, so that each begins with the same memory free; medians of the speeds and of the ratios taken

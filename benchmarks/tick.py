@@ -1,6 +1,6 @@
 """One tick of the controller with 9,900 queued and 100 running runs: all of them due, and 1 % of them due.
 
-    python benchmarks/tick.py [--json] [--database URL]
+    python -m benchmarks.tick [--json] [--database URL]
 
 The engine, ledger and decide are the real ones; the platform only answers that its sessions are running.
 Prints the median seconds of several ticks of each kind, and the process's peak memory.

@@ -34,8 +34,9 @@ _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", 
 
 class ProcessOptions(BaseModel):
     """Sessions as processes of this machine. `memory_gb` unset means the host's, and no session is held to
-    it; `threads` unset, the host's cores shared among the slots; `session_seconds` unset, no wall. A session that was asked to stop is killed after `grace_seconds`. Of the controller's
-    environment the agent sees what names no secret, and the names in `pass_env`."""
+    it; `threads` unset, the host's cores shared among the slots; `session_seconds` unset, no wall. A session
+    that was asked to stop is killed after `grace_seconds`. Of the controller's environment the agent sees
+    what names no secret, and the names in `pass_env`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
