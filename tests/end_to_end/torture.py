@@ -22,7 +22,7 @@ from orchestrator.core.run import Assigned
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
 
 STEPS, STEP_SECONDS = 200, 0.05
-SESSION_SECONDS = 15.0
+SESSION_SECONDS = 20.0
 KILLS = (3, 6)  # a round
 PAUSE_SECONDS = 5.0  # between two kills, at most
 VICTIMS = (Role.CONTROLLER, Role.AGENT, Role.LEADER, Role.WORKER, Role.GUARDIAN)
@@ -98,6 +98,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the processes
     folder = Path(mkdtemp(prefix="torture-"))
     try:
         killed = torture(options.rounds, options.seed, folder)
