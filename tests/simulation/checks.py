@@ -114,11 +114,11 @@ def nothing_starts_twice(world: World) -> list[str]:
 
 def quota_is_not_overspent(world: World) -> list[str]:
     """No session of ours is cut off by a quota that our launches together planned to stay within: unless
-    the platform started one twice, or let one run on that it called gone, or a clock lied about dates."""
+    the platform started one twice, an agent froze and passed its budget, or a clock lied about dates."""
     found = []
     for platform in world.platforms.values():
         faults = platform.scenario.faults
-        if platform.scenario.quota is None or faults.double_start or world.clock_jumps:
+        if platform.scenario.quota is None or faults.double_start or faults.freeze or world.clock_jumps:
             continue
         cut = [life for life in platform.history.lifetimes if life.end == "the quota is used up"]
         found += [f"{life.session} was cut off by the quota" for life in cut]
