@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -58,17 +59,20 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> None:
         signal.signal(each, stop)
     name = "submit" if leave_when_idle else "up"
 
+    def write(line: dict[str, object], text: str) -> None:
+        with contextlib.suppress(OSError):  # a log that cannot be written ends no controller
+            call.out.record(line)
+            call.out.say(text)
+            sys.stdout.flush()
+
     def say(text: str) -> None:
         now = wired.clock.now()
-        call.out.record({"at": now, "text": text})
-        call.out.say(f"{utc_text(now)} {text}")
-        sys.stdout.flush()
+        write({"at": now, "text": text}, f"{utc_text(now)} {text}")
 
     def told(record: RunRecord, event: Event) -> None:
         now = wired.clock.now()
-        call.out.record({"at": now, "run": record.run, "event": event})
-        call.out.say(f"{utc_text(now)} {record.run} {story.event_text(event)}")
-        sys.stdout.flush()
+        text = f"{utc_text(now)} {record.run} {story.event_text(event)}"
+        write({"at": now, "run": record.run, "event": event}, text)
 
     with call.home.ledger() as ledger:
         while not stopped.is_set():

@@ -197,14 +197,14 @@ class User:
     # --- Runs -------------------------------------------------------------------------------------------
 
     def record(self, run: str) -> RunRecord:
-        with self.ledger() as ledger:
+        with self._ledger() as ledger:
             return ledger.record(run)
 
     def history(self, run: str) -> tuple[Stored, ...]:
-        with self.ledger() as ledger:
+        with self._ledger() as ledger:
             return ledger.history(run)
 
-    def ledger(self) -> Ledger:
+    def _ledger(self) -> Ledger:
         return Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}")
 
     def wait_for(self, run: str, condition: Callable[[RunRecord], Any], what: str) -> RunRecord:
@@ -241,14 +241,14 @@ class User:
 
     # --- Processes --------------------------------------------------------------------------------------
 
-    def processes(self) -> list[Process]:
+    def _processes(self) -> list[Process]:
         """What runs of this home: whatever lives below it, or names it."""
         home = str(self.home)
         found = (_process(int(name)) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
         return [p for p in found if p is not None and (p.cwd.startswith(home) or home in " ".join(p.command))]
 
     def by_role(self) -> dict[Role, list[Process]]:
-        found = self.processes()
+        found = self._processes()
         roles = {process.pid: self._role(process) for process in found}
         for process in found:
             if roles[process.pid] is Role.OTHER and roles.get(process.parent) is Role.LEADER:
@@ -271,11 +271,11 @@ class User:
 
     def wait_for_silence(self) -> None:
         """Waits until nothing of this home runs any more."""
-        wait_until(lambda: not self.processes(), lambda: f"the end of {self.processes()}\n{self.story()}")
+        wait_until(lambda: not self._processes(), lambda: f"the end of {self._processes()}\n{self.story()}")
 
     def close(self) -> None:
         """Ends whatever still runs, controllers first so that nothing new starts."""
-        while found := self.processes():
+        while found := self._processes():
             for process in sorted(found, key=lambda p: self._role(p) is not Role.CONTROLLER):
                 process.send(signal.SIGKILL)
             wait_until(partial(_all_gone, found), "the killed to die")
