@@ -3,6 +3,7 @@ behind but the folder of a store that had none."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 import secrets
@@ -70,6 +71,9 @@ def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
         return
     _check_names(wired.config, names)
     yield from _platforms(wired, names)
+    if not names:
+        with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`
+            yield from _taken_out(call, wired.config)
     for given in wired.config.stores:
         if not names or given.name in names:
             yield from _looked_at(
@@ -96,12 +100,13 @@ def _looked_at(what: str, look: Callable[[], tuple[str, str]]) -> Iterator[Findi
 
 def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:
     text = os_error_text(error) if isinstance(error, OSError) else str(error)
-    first, *rest = text.splitlines()
-    return Finding(what, "missing", first, "\n".join(rest) if rest else _mend(what, error), exit_code(error))
+    first, *rest = text.splitlines() or [type(error).__name__]
+    more = f" (and {count_text(len(rest), 'more fault')})" if rest else ""
+    return Finding(what, "missing", first + more, "\n".join(rest) or _mend(what, error), exit_code(error))
 
 
 def _mend(what: str, error: OrchestratorError | OSError) -> str:
-    if what == "home":
+    if what == "home" and exit_code(error) is Exit.HUMAN:  # a full disk says itself what to do
         return "set ORCHESTRATOR_HOME (or --home) to a folder that you may write to"
     return "correct the config" if isinstance(error, InputError) else ""
 
@@ -151,6 +156,26 @@ def _platforms(wired: Wired, names: tuple[str, ...]) -> Iterator[Finding]:
     for answer in answers:
         if not names or answer.platform in names:
             yield _platform(answer, types[answer.platform])
+
+
+def _taken_out(call: Call, config: Config) -> Iterator[Finding]:
+    """Platforms that the config no longer has, though sessions are there: of those nothing is heard."""
+    ledger = call.home.existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        live = ledger.live()
+    known = {each.name for each in config.platforms}
+    lost: dict[str, list[str]] = {}
+    for record in live:
+        places = {stray.platform for stray in record.strays}
+        places |= {record.session.order.platform} if record.session is not None else set()
+        for name in places - known:
+            lost.setdefault(name, []).append(record.run)
+    for name, runs in sorted(lost.items()):
+        text = f"not in the config any more, but sessions of {', '.join(runs)} are there"
+        mend = "put it back into the config until they are over, then `down` and `up --detach`"
+        yield Finding(f"platform {name}", "missing", text, mend, Exit.INPUT)
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

@@ -121,7 +121,8 @@ def _end(
         hints.next_commands(call, run, ("show",), ("why",), ("logs",), ("pull", "-o", "DIR"))
         return Exit.OK
     style = "yellow" if record.phase is Phase.HELD else "red"
-    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, style)} after {took}: {record.reason}")
+    reason = record.reason.removeprefix(f"{record.phase}; ")
+    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, style)} after {took}: {reason}")
     out.record(
         {"run": run, "phase": record.phase, "sessions": sessions, "reason": record.reason, "checkpoint": best}
     )

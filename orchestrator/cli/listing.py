@@ -67,7 +67,7 @@ def _row(summary: RunSummary, progress: Progress) -> tuple[str, ...]:
 def _note(summary: RunSummary) -> str:
     if summary.phase is Phase.QUEUED and summary.until is not None:
         return f"waits until {utc_text(summary.until)}"
-    if summary.phase in (Phase.RUNNING, Phase.DONE, Phase.CANCELLED):
+    if summary.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # else it is why it was put there
         return ""
     reason = summary.reason.partition("\n")[0]
     return reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"

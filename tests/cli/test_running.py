@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -114,6 +115,19 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
     assert child.returncode == 0
     assert "has taken over" in out
     assert "no controller runs" in user("down").out
+
+
+def test_a_platform_taken_out_of_the_config_is_named_while_it_is_used(user: Caller) -> None:
+    run = user.submitted(user.job(total=2000))
+    user.wait_for_phase(run, "running")
+    user.config("platforms: {there: {type: process}}")
+    assert run in user("doctor", code=2).out
+    assert "platform here" in user("doctor", code=2).out
+    user.config()
+    user("doctor")
+    user("cancel", run)
+    assert "unknown until measured" not in user("ps", "--all").out
+    assert re.search(r"cancelled after \S+ newest checkpoint", user("show", run, "-f", code=1).out)
 
 
 def test_what_a_session_would_lose_is_not_thrown_away_silently(user: Caller) -> None:

@@ -152,6 +152,10 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
     user.config(f"{CONFIG}stores: {{attic: {{type: folder, path: config.yaml}}}}")
     answer = user("doctor", "--json", code=4)
     assert [f["what"] for f in answer.json["findings"] if f["state"] != "ok"] == ["store attic"]
+    user.config("platforms: {here: {type: process, slotz: 3, threads: 0}}")
+    answer = user("doctor", code=2)
+    assert "and 1 more fault" in answer.out
+    assert {"slotz", "threads"} <= {word.strip("':,;()") for word in answer.out.split()}
 
 
 def test_the_schema_accepts_the_job_and_completion_knows_the_commands(user: Caller) -> None:
