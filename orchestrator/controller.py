@@ -24,9 +24,11 @@ def run(
     stopped: threading.Event,
     *,
     leave_when_idle: bool,
+    outdated: Callable[[], bool],
     say: Callable[[str], None],
-) -> None:
-    """Ticks until `stopped` is set, or (if asked to) until nothing is left to do or to wait for.
+) -> bool:
+    """Ticks until `stopped` is set, or (if asked to) until nothing is left to do or to wait for, or until it
+    is `outdated`: then returns True, and whoever wired this engine wires another.
 
     A ledger that does not answer is waited for; another controller's takeover ends this one with `Fenced`.
     """
@@ -45,5 +47,8 @@ def run(
         idle_since = (idle_since or clock.monotonic()) if idle else None
         if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:
             say("nothing is left to do")
-            return
+            return False
+        if outdated():
+            return True
         clock.wait(wake, pause)
+    return False

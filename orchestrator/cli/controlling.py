@@ -13,15 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from orchestrator import config as configuration
 from orchestrator import controller
 from orchestrator.cli import live, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
-from orchestrator.clock import Clock, utc_text
+from orchestrator.clock import Clock, SystemClock, utc_text
 from orchestrator.core.run import Event, RunRecord
 from orchestrator.engine import Watchers
-from orchestrator.errors import BackendError, InputError
+from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.ledger import Ledger, Owner
 
 START_SECONDS = 60.0
@@ -42,13 +43,16 @@ def up(call: Call) -> int:
             f"a controller runs already: {owner}" if found else "a controller runs in the background"
         )
         return Exit.OK
-    _control(call, wired, leave_when_idle=call.options.until_idle)
+    outdated = _control(call, wired, leave_when_idle=call.options.until_idle)
     sys.stdout.flush()
+    if outdated:  # a new process, so that nothing this one has under way runs beside the next controller
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "orchestrator", *sys.argv[1:]])
     # What workers are doing right now is idempotent and is decided again by the next controller.
     os._exit(Exit.OK)
 
 
-def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> None:
+def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
+    """Whether it left because the config is another now."""
     stopped, wake = threading.Event(), threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -74,16 +78,60 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> None:
         text = f"{utc_text(now)} {record.run} {story.event_text(event)}"
         write({"at": now, "run": record.run, "event": event}, text)
 
+    outdated = False
+    changes = ConfigChanges(call.home, say)
     with call.home.ledger() as ledger:
         while not stopped.is_set():
             with ledger.take_over(name, now=wired.clock.now()) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 watchers = Watchers(event=told, reading=live.writer(wired.folders))
                 engine = wired.engine(ledger, takeover.fence, wake, watchers)
-                controller.run(engine, wired.clock, wake, stopped, leave_when_idle=leave_when_idle, say=say)
-            if not leave_when_idle or not ledger.anything_left():  # who submitted meanwhile saw it alive
+                outdated = controller.run(
+                    engine,
+                    wired.clock,
+                    wake,
+                    stopped,
+                    leave_when_idle=leave_when_idle,
+                    outdated=changes,
+                    say=say,
+                )
+            if (
+                outdated or not leave_when_idle or not ledger.anything_left()
+            ):  # who submitted meanwhile saw it alive
                 break
-        say(f"controller {os.getpid()} leaves")
+        say(f"controller {os.getpid()} {'starts anew with the changed config' if outdated else 'leaves'}")
+    return outdated
+
+
+class ConfigChanges:
+    """Called now and then: whether the config is another than it was, and one that can be read.
+
+    A change that is wrong is told once, and the controller goes on with what it has.
+    """
+
+    def __init__(self, home: Home, say: Callable[[str], None]) -> None:
+        self._home = home
+        self._say = say
+        self._seen = self._stamp()
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = (self._home.path / configuration.FILE).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    def __call__(self) -> bool:
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        try:
+            Wired.from_home(self._home.path, SystemClock()).backends()
+        except OrchestratorError as error:
+            self._say(f"the config has changed and cannot be used, going on with the one before:\n{error}")
+            return False
+        return True
 
 
 def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:

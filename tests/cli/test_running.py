@@ -117,6 +117,25 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
     assert "no controller runs" in user("down").out
 
 
+def test_a_controller_goes_on_with_a_changed_config_unless_it_is_wrong(user: Caller) -> None:
+    child = user.start("up")
+    assert child.stdout is not None
+    before = wait_until(user.owner, "a controller")
+    assert before is not None
+    user.config(CONFIG.replace("process, session_seconds: 5", "proces"))
+    said = iter(child.stdout.readline, "")
+    assert any("cannot be used, going on" in line for line in said)
+    assert user.owner() == before
+    user.config(CONFIG.replace("session_seconds: 5", "session_seconds: 7"))
+    assert any("starts anew with the changed config" in line for line in said)
+    assert any("has taken over" in line for line in said)
+    after = user.owner()
+    assert after is not None
+    assert (after.pid, after.since > before.since) == (child.pid, True)
+    user("down")
+    assert child.wait(30) == 0
+
+
 def test_a_platform_taken_out_of_the_config_is_named_while_it_is_used(user: Caller) -> None:
     run = user.submitted(user.job(total=2000))
     user.wait_for_phase(run, "running")
