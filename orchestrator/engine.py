@@ -184,6 +184,8 @@ class Engine:
             if record.phase is Phase.QUEUED and record.wish is None:
                 if self._market.full:
                     parked.append(record)
+                    if tracked is None:
+                        self._waiting[record.run] = record
                     continue
                 route = self._market.route(record, self._ledger.measurements(record.job.name))
             inputs = tracked.inputs(now, monotonic, route) if tracked else Inputs(now, monotonic, route=route)
