@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core import wire
-from orchestrator.core.run import RunRecord
 from orchestrator.core.session import AgentStatus, Observation
 
 if TYPE_CHECKING:
+    from orchestrator.core.run import RunRecord
     from orchestrator.perform import Folders
 
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Event, RunRecord, Submitted, Wished, apply
-from orchestrator.core.run import submit as submitted
-from orchestrator.core.speed import Measurement
 from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import migrate
 from orchestrator.ledger.reading import CHUNK, LedgerReader, record_of
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
+
+if TYPE_CHECKING:  # a listing starts without the core's events
+    from orchestrator.core.run import Event, RunRecord, Submitted, Wished
+    from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0
 
@@ -77,7 +78,9 @@ class Ledger(LedgerReader):
 
     def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
         """Records a new run. Raises LedgerConflict where there is one of this name."""
-        record = submitted(event)
+        from orchestrator.core.run import submit
+
+        record = submit(event)
         with self._database.write() as connection:
             connection.execute(insert(runs), run_row(record, due_at))
             connection.execute(insert(events), _event_row(event, record.run, record.version, None))
@@ -194,6 +197,8 @@ class _Draft:
 
 
 def _draft(proposal: Proposal) -> _Draft:
+    from orchestrator.core.run import apply
+
     record = proposal.record
     assert proposal.events, "nothing to append; `schedule` changes a due time"
     rows = []

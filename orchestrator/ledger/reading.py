@@ -11,18 +11,20 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.core.run import Event, RunRecord
-from orchestrator.core.speed import Measurement
 from orchestrator.errors import BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import events, measurements, runs
+
+if TYPE_CHECKING:  # a listing starts without the core's events
+    from orchestrator.core.run import Event, RunRecord
+    from orchestrator.core.speed import Measurement
 
 CHUNK = 500  # rows asked for by name at once
 MEASUREMENTS_MAX = 256
@@ -211,6 +213,8 @@ class LedgerReader:
 
 def record_of(run: str, text: str) -> RunRecord:
     """The record a row holds; BackendError where it cannot be read."""
+    from orchestrator.core.run import RunRecord
+
     try:
         return wire.decode(RunRecord, text.encode())
     except ValueError as error:
@@ -224,6 +228,8 @@ def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
 
 
 def _event(run: str, text: str) -> Event:
+    from orchestrator.core.run import Event
+
     try:
         return cast(Event, wire.decode(cast("type[Any]", Event), text.encode()))
     except ValueError as error:
@@ -231,6 +237,8 @@ def _event(run: str, text: str) -> Event:
 
 
 def _measurement(job_key: str, text: str) -> Measurement:
+    from orchestrator.core.speed import Measurement
+
     try:
         return wire.decode(Measurement, text.encode())
     except ValueError as error:

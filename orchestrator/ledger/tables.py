@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BigInteger,
@@ -22,8 +22,9 @@ from sqlalchemy import (
 )
 
 from orchestrator.core import wire
-from orchestrator.core.checkpoint import newest
-from orchestrator.core.run import RunRecord
+
+if TYPE_CHECKING:  # a listing starts without the core's events
+    from orchestrator.core.run import RunRecord
 
 REVISION = "0001"  # the newest script in orchestrator/migrations/versions
 VERSION_TABLE = "orchestrator_version"
@@ -93,6 +94,8 @@ CONTROLLER_ROW = 1
 
 def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
     """The row of `runs` that stands for a record."""
+    from orchestrator.core.checkpoint import newest
+
     order = record.session.order if record.session is not None else None
     accepted = newest(record.accepted)
     return {
