@@ -169,7 +169,8 @@ def _component(folder: Path, name: str, value: object) -> Any:
         return _thaw(value, {})
     from safetensors.torch import load_file
 
-    return _thaw(value, load_file(path))
+    # load_file maps the file: a component that keeps a tensor would lean on those pages, unaligned, for good
+    return _thaw(value, {at: tensor.clone() for at, tensor in load_file(path).items()})
 
 
 def _random_state() -> dict[str, object]:

@@ -28,14 +28,17 @@ PAUSE_SECONDS = 5.0  # between two kills, at most
 VICTIMS = (Role.CONTROLLER, Role.AGENT, Role.LEADER, Role.WORKER, Role.GUARDIAN)
 
 
-def torture(rounds: int, seed: int, folder: Path) -> Counter[Role]:
-    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError."""
+def torture(rounds: int, seed: int, folder: Path, threads: int = 1) -> Counter[Role]:
+    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError.
+
+    Sessions train on so many threads; the uninterrupted training always on one.
+    """
     expected = train_in_one_piece(folder / "uninterrupted", "torture.py", STEPS, "0")
     killed: Counter[Role] = Counter()
     for number in range(rounds):
         place = folder / f"round-{number}"
         try:
-            sessions, victims = play(Random(f"{seed} {number}"), place, expected)
+            sessions, victims = play(Random(f"{seed} {number}"), place, expected, threads)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, round {number}: {error}") from error
         killed += victims
@@ -46,9 +49,9 @@ def torture(rounds: int, seed: int, folder: Path) -> Counter[Role]:
     return killed
 
 
-def play(random: Random, folder: Path, expected: dict[str, str]) -> tuple[int, Counter[Role]]:
+def play(random: Random, folder: Path, expected: dict[str, str], threads: int) -> tuple[int, Counter[Role]]:
     """One round: how many sessions it took and who was killed."""
-    user = User(folder, session_seconds=SESSION_SECONDS)
+    user = User(folder, session_seconds=SESSION_SECONDS, threads=threads)
     try:
         run = user.submit(
             command=f"python torture.py {{steps}} {STEP_SECONDS}",
@@ -97,11 +100,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.torture", description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of each session (default: 1)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the processes
     folder = Path(mkdtemp(prefix="torture-"))
     try:
-        killed = torture(options.rounds, options.seed, folder)
+        killed = torture(options.rounds, options.seed, folder, options.threads)
     except AssertionError as error:
         sys.stdout.write(f"FAILED: {error}\nEverything of the failed round is in {folder}\n")
         return 1
