@@ -66,12 +66,12 @@ class Progress:
 
     @property
     def share(self) -> float:
-        return self.step / self.total if self.total else 1.0
+        return min(1.0, self.step / self.total) if self.total else 1.0
 
     @property
     def seconds_left(self) -> float | None:
         """Of training at the present rate; None where there is none."""
-        return (self.total - self.step) / self.steps_per_second if self.steps_per_second else None
+        return max(0, self.total - self.step) / self.steps_per_second if self.steps_per_second else None
 
 
 def progress(total: int, accepted_step: int | None, live: Live | None) -> Progress:

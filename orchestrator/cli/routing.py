@@ -78,7 +78,7 @@ def choice_text(choice: Choice, job: Job) -> str:
         f"done in about {span(figures.finish - figures.start)} ({low} to {high})",
         count_text(figures.sessions, "session"),
     ]
-    if figures.rate_source == unknown_source(choice, job):
+    if not rate_is_known(choice, job):
         parts = ["how long it takes is not known until it is measured"]
     if offer.quota is not None:
         parts.append(f"{span(figures.quota_seconds)} of quota")
@@ -94,20 +94,20 @@ def choice_text(choice: Choice, job: Job) -> str:
 
 def rate_text(choice: Choice, job: Job) -> str:
     """`13.2 steps/s: measured over 40 s of training`."""
-    if choice.estimate.rate_source == unknown_source(choice, job):
+    if not rate_is_known(choice, job):
         return choice.estimate.rate_source
     steps = choice.estimate.samples_per_second / job.work.global_batch
     return f"{number_text(steps)} steps/s: {choice.estimate.rate_source}"
 
 
-def unknown_source(choice: Choice, job: Job) -> str | None:
-    """What the source of a rate says where nothing at all is known of it; None where something is."""
+def rate_is_known(choice: Choice, job: Job) -> bool:
+    """Whether the estimate rests on anything: a measurement, a claim or a bound."""
     profile = job.profile(choice.offer.accelerator)
     row = catalogue.get(choice.offer.accelerator)
     if profile is None or row is None:
-        return None
-    guess = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
-    return None if guess.known else guess.source
+        return True
+    prior = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
+    return prior.known or choice.estimate.rate_source != prior.source
 
 
 def until_text(until: Until) -> str:

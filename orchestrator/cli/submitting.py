@@ -189,7 +189,8 @@ def plan(call: Call) -> int:
     with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():
         route = routing.route_of(wired, ledger, RunRecord(job.name, job, wired.clock.now()))
         measurements = routing.measured(ledger, job)
-    hops = hops_of(job, route, now=wired.clock.now(), measurements=measurements)
+    measured = route.chosen is None or routing.rate_is_known(route.chosen, job)
+    hops = hops_of(job, route, now=wired.clock.now(), measurements=measurements) if measured else ()
     answer = verdict(route)
     call.out.document({
         "job": job.name, "verdict": answer, "opens_at": opens_at(route), "route": routing.route_json(route),

@@ -25,6 +25,9 @@ def test_a_plan_launches_and_writes_nothing(user: Caller) -> None:
     (user.home / "config.yaml").unlink()
     user.home.rmdir()
     job = user.job(total=1000)
+    claim = "{steps_per_second: [5, 9], batch: 8, on: here, source: a guess, date: 2026-01-01}"
+    spec = user.folder / job
+    spec.write_text(spec.read_text().replace("precision: fp32", f"precision: fp32, claim: {claim}"))
     for words in (("plan", job), ("submit", job, "--dry-run")):
         text = user(*words).out
         assert "process/cpu" in text
@@ -34,6 +37,14 @@ def test_a_plan_launches_and_writes_nothing(user: Caller) -> None:
     assert document["verdict"] == "ok"
     assert document["hops"][-1]["to_step"] == 1000
     assert not user.home.exists()
+
+
+def test_a_plan_of_an_unknown_speed_promises_no_dates(user: Caller) -> None:
+    job = user.job()
+    answer = user("plan", job)
+    assert "not known until it is measured" in answer.out
+    assert "HOP" not in answer.out
+    assert user("plan", job, "--json").json["hops"] == []
 
 
 def test_a_job_that_no_offer_ever_takes_makes_no_run(user: Caller) -> None:
