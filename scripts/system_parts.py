@@ -41,7 +41,14 @@ def has_postgresql() -> bool:
     return installed or (shutil.which("initdb") is not None and shutil.which("postgres") is not None)
 
 
-PARTS = (Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),)
+def has_docker() -> bool:
+    return shutil.which("dockerd") is not None
+
+
+PARTS = (
+    Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),
+    Part("Docker", ("docker.io",), "the tests of containers and images", has_docker),
+)
 
 
 def main(parts: tuple[Part, ...] = PARTS, environ: Mapping[str, str] = os.environ) -> int:

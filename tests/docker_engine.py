@@ -1,0 +1,221 @@
+"""A private Docker engine for tests: a daemon with its own data root, socket and pid file, without a bridge.
+
+Nothing is pulled: the image `python_image` is made of this machine's own Python. A daemon that loses whoever
+started it shuts down by itself, and its containers with it. A pytest plugin too: `docker_engine` (one a test
+session), `python_image`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+import pytest
+
+INSTALL = "apt-get install -y --no-install-recommends docker.io"
+MISSING = f"the Docker daemon is not installed, or this is not root: {INSTALL}"
+PYTHON_IMAGE = "tests/python:host"
+_START_SECONDS = 60.0
+# Two daemons on one machine would fight for docker0 and its firewall rules.
+_FLAGS = ("--bridge=none", "--iptables=false", "--ip-masq=false")
+_TOOLS = (
+    "sh", "bash", "cat", "cp", "chmod", "chown", "env", "false", "find", "grep", "head", "id", "kill", "ln",
+    "ls", "mkdir", "mv", "ps", "rm", "sed", "sleep", "stat", "tail", "tar", "timeout", "touch", "true",
+    "useradd",
+)  # fmt: skip
+_LIBRARIES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2", "libgomp.so.1", "libstdc++.so.6",
+              "libgcc_s.so.1")  # fmt: skip
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "__pycache__", "site-packages", "dist-packages"}
+
+
+@dataclass
+class Engine:
+    """One daemon. `folder` is short, as a socket's path must be."""
+
+    folder: Path
+    flags: tuple[str, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder}/docker.sock"
+
+    def client(self) -> docker.DockerClient:
+        return docker.DockerClient(base_url=self.url, timeout=60)
+
+    def start(self) -> None:
+        command = [
+            "setpriv", "--pdeathsig", "TERM", "dockerd", "--data-root", f"{self.folder}/data",
+            "--exec-root", f"{self.folder}/exec", "--pidfile", f"{self.folder}/docker.pid",
+            "--host", self.url, *_FLAGS, *self.flags,
+        ]  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            environ = os.environ | self.environ
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
+        deadline = time.monotonic() + _START_SECONDS
+        while not self.answers():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            threading.Event().wait(0.05)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.wait(_START_SECONDS)
+
+    def answers(self) -> bool:
+        try:
+            client = self.client()
+            client.ping()
+            client.close()
+        except docker.errors.DockerException:
+            return False
+        return True
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()[-4000:]
+
+    def remove_containers(self) -> None:
+        client = self.client()
+        for container in client.containers.list(all=True):
+            container.remove(force=True)
+        for volume in client.volumes.list():
+            volume.remove(force=True)
+        client.close()
+
+
+def installed() -> bool:
+    return shutil.which("dockerd") is not None and os.geteuid() == 0
+
+
+@contextmanager
+def running(*flags: str, environ: dict[str, str] | None = None) -> Iterator[Engine]:
+    """A fresh daemon with no image in it."""
+    assert installed(), MISSING
+    engine = Engine(Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp")), flags, environ or {})
+    try:
+        engine.start()
+        try:
+            yield engine
+        finally:
+            if engine.process is not None and engine.process.poll() is None:
+                engine.remove_containers()
+                engine.stop()
+    finally:
+        shutil.rmtree(engine.folder, ignore_errors=True)
+
+
+# --- An image without a registry --------------------------------------------------------------------------
+
+
+def load_python_image(engine: Engine, packages: Sequence[Path] = ()) -> str:
+    """Imports this machine's Python and a few tools as an image (facts/engines.md §5); `packages` are folders
+    and files that go into its site-packages."""
+    client = engine.client()
+    try:
+        data = _python_archive(packages)
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SSL_CERT_FILE": str(_CERTIFICATES),
+                       "PIP_CERT": str(_CERTIFICATES), "LANG": "C.UTF-8"}  # fmt: skip
+        changes = [f"ENV {name}={value}" for name, value in environment.items()]
+        repository, tag = PYTHON_IMAGE.split(":")
+        client.api.import_image_from_data(data, repository, tag, changes=changes)
+        return PYTHON_IMAGE
+    finally:
+        client.close()
+
+
+def _python_archive(packages: Sequence[Path]) -> bytes:
+    standard, interpreter = Path(sysconfig.get_path("stdlib")), Path(sys.executable).resolve()
+    tools = [Path(found) for name in _TOOLS if (found := shutil.which(name))]
+    extensions = list((standard / "lib-dynload").glob("*.so"))
+    files = {interpreter, *tools, *_needed([interpreter, *tools, *extensions])}
+    files |= {_CERTIFICATES, *Path("/etc").glob("ld.so.conf*"), Path("/etc/nsswitch.conf")}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("bin", "lib", "lib64", "sbin"):
+            _link(archive, name, f"usr/{name}")
+        for name, mode in (("tmp", 0o1777), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755), ("run", 0o755)):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, mode
+            archive.addfile(folder)
+        for path in sorted(files):
+            if path.exists():
+                archive.add(path.resolve(), _place(path))
+        archive.add(standard, _place(standard), filter=_without_ballast)
+        for name in ("python", "python3", f"python3.{sys.version_info.minor}"):
+            _link(archive, f"usr/local/bin/{name}", str(interpreter))
+        sites = sysconfig.get_path("purelib", vars={"base": str(Path(sys.base_prefix))})
+        for path in packages:
+            archive.add(path, f"{sites.lstrip('/')}/{path.name}", filter=_without_ballast)
+        _text(archive, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+        _text(archive, "etc/group", "root:x:0:\n")
+    return buffer.getvalue()
+
+
+def _needed(binaries: Sequence[Path]) -> set[Path]:
+    """The shared libraries that ldd names, and those that glibc and torch open by themselves."""
+    found: set[Path] = set()
+    told = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
+    for line in told.splitlines():
+        words = line.split()
+        found |= {Path(word) for word in words if word.startswith("/") and not word.endswith(":")}
+    folders = {path.parent for path in found if path.name.startswith("libc.so")}
+    return found | {folder / name for folder in folders for name in _LIBRARIES}
+
+
+def _place(path: Path) -> str:
+    """Where it goes: top-level bin, lib … are links into /usr."""
+    text = str(path)
+    merged = text.startswith(("/bin/", "/lib/", "/lib64/", "/sbin/"))
+    return f"usr{text}" if merged else text.lstrip("/")
+
+
+def _without_ballast(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    name = Path(entry.name).name
+    return None if name in _LEFT_OUT or name.endswith(".a") or name.startswith("config-3") else entry
+
+
+def _link(archive: tarfile.TarFile, name: str, target: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    archive.addfile(entry)
+
+
+def _text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(text), 0o644
+    archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+# --- pytest -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[Engine]:
+    """One daemon for all tests of this process; skipped, with the way to get it, where there is none."""
+    if not installed():
+        pytest.skip(MISSING)
+    with running() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def python_image(docker_engine: Engine) -> str:
+    """The name of an image with this machine's Python, standard library only."""
+    return load_python_image(docker_engine)
