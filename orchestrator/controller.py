@@ -14,26 +14,26 @@ from orchestrator.engine import Engine
 from orchestrator.errors import BackendError, Fenced
 
 LINGER_SECONDS = 3.0  # a detached controller waits so long for another submit before it leaves
-LEDGER_RETRY_SECONDS = 5.0
+LEDGER_RETRY_SECONDS = 2.0
 
 
 def run(
     engine: Engine,
     clock: Clock,
     wake: threading.Event,
-    stopped: threading.Event,
+    stopped: Callable[[], bool],
     *,
     leave_when_idle: bool,
     outdated: Callable[[], bool],
     say: Callable[[str], None],
 ) -> bool:
-    """Ticks until `stopped` is set, or (if asked to) until nothing is left to do or to wait for, or until it
+    """Ticks until `stopped` says so, or (if asked to) until nothing is left to do or to wait for, or until it
     is `outdated`: then returns True, and whoever wired this engine wires another.
 
     A ledger that does not answer is waited for; another controller's takeover ends this one with `Fenced`.
     """
     idle_since: float | None = None
-    while not stopped.is_set():
+    while not stopped():
         wake.clear()
         try:
             pause = engine.tick()
@@ -42,7 +42,7 @@ def run(
             raise
         except BackendError as error:
             say(f"the ledger does not answer, trying again: {error}")
-            clock.wait(stopped, LEDGER_RETRY_SECONDS)
+            clock.wait(wake, LEDGER_RETRY_SECONDS)
             continue
         idle_since = (idle_since or clock.monotonic()) if idle else None
         if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:

@@ -93,6 +93,7 @@ COMMANDS = (
     Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "end the controller; sessions go on", "controlling:down"),
+    Command("health", "succeeds while the controller ticks; for probes", "health:health"),
     Command("schema", "the JSON Schema of jobs, for editors", "editors:schema"),
     Command("completion", "a completion script for your shell", "editors:completion", (SHELL,)),
 )  # fmt: skip

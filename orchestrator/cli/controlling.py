@@ -15,7 +15,7 @@ from types import FrameType
 
 from orchestrator import config as configuration
 from orchestrator import controller
-from orchestrator.cli import live, story
+from orchestrator.cli import health, live, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
@@ -53,11 +53,13 @@ def up(call: Call) -> int:
 
 def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
     """Whether it left because the config is another now."""
-    stopped, wake = threading.Event(), threading.Event()
+    wake = threading.Event()
+    stop_asked = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopped.set()
-        wake.set()
+        """Sets no Event: its lock may be held by the very code that the signal interrupts."""
+        nonlocal stop_asked
+        stop_asked = True
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, stop)
@@ -81,16 +83,18 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
     outdated = False
     changes = ConfigChanges(call.home, say)
     with call.home.ledger() as ledger:
-        while not stopped.is_set():
-            with ledger.take_over(name, now=wired.clock.now()) as takeover:
+        while not stop_asked:
+            since = wired.clock.now()
+            with ledger.take_over(name, now=since) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 watchers = Watchers(event=told, reading=live.writer(wired.folders))
                 engine = wired.engine(ledger, takeover.fence, wake, watchers)
+                changes.ticked = health.notes(call.home, wired.clock, since)
                 outdated = controller.run(
                     engine,
                     wired.clock,
                     wake,
-                    stopped,
+                    lambda: stop_asked,
                     leave_when_idle=leave_when_idle,
                     outdated=changes,
                     say=say,

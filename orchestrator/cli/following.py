@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import hints, live, watching
+from orchestrator.cli import hints, interrupt, live, watching
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.interrupt import Interrupt
 from orchestrator.cli.output import clock_text, count_text, size_text
 from orchestrator.cli.story import NEWS, event_text, short_session
 from orchestrator.cli.watching import Sight, View
@@ -40,22 +41,28 @@ def follow(call: Call, ledger: Ledger, run: str, lay_out: Callable[[RunRecord], 
     `lay_out` is asked to lay a finished run's newest checkpoint out, and says where it did.
     """
     view = watching.view(call.out, run)
+    watched = None
     try:
-        with view:
-            record, history = _watch(call, ledger, run, view)
+        with interrupt.noticed() as away, view:
+            watched = _watch(call, ledger, run, view, away)
     except KeyboardInterrupt:
+        pass
+    if watched is None:
         call.out.record({"run": run, "view": "ended"})
         call.out.say(f"\nThe view has ended; {run} goes on. To look again:")
         hints.next_commands(call, run, ("show", "-f"), ("cancel",))
         return Exit.INTERRUPTED
-    return _end(call, record, history, lay_out)
+    return _end(call, *watched, lay_out)
 
 
-def _watch(call: Call, ledger: Ledger, run: str, view: View) -> tuple[RunRecord, list[Event]]:
+def _watch(
+    call: Call, ledger: Ledger, run: str, view: View, away: Interrupt
+) -> tuple[RunRecord, list[Event]] | None:
+    """Until the run rests, or (None) the user looks away."""
     never, orphan = threading.Event(), _Orphan()
     history: list[Event] = []
     seq = 0
-    while True:
+    while not away.seen:
         fresh: tuple[Stored, ...] = ledger.history(run, after=seq)
         record = ledger.record(run)
         for stored in fresh:
@@ -69,6 +76,7 @@ def _watch(call: Call, ledger: Ledger, run: str, view: View) -> tuple[RunRecord,
         view.show(Sight(record, reading, call.clock.now(), call.clock.monotonic()))
         _look_for_controller(call, ledger, orphan, view)
         call.clock.wait(never, LOOK_SECONDS)
+    return None
 
 
 def _session_of(history: list[Event]) -> str:

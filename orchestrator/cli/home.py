@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.perform import Folders
 
 VARIABLE = "ORCHESTRATOR_HOME"
+DATABASE = "ORCHESTRATOR_DATABASE"
 CONFIG = "config.yaml"
 LEDGER = "ledger.sqlite"
 _MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
@@ -63,12 +64,20 @@ class Home:
     def controller_log(self) -> Path:
         return self.path / "controller.log"
 
+    @property
+    def tick(self) -> Path:
+        """The note of the controller's newest tick, for `health`."""
+        return self.path / "tick.json"
+
     def result(self, run: str, step: int) -> Path:
         """Where `submit --follow` lays a finished run's checkpoint out."""
         return self.path / "results" / run / f"step-{step}"
 
     def database(self) -> str:
-        """The ledger's URL. Raises what reading the config raises, where it may name one."""
+        """The ledger's URL: of the config, else `$ORCHESTRATOR_DATABASE`, else a file in this home.
+
+        Raises what reading the config raises, where it may name one.
+        """
         try:
             text = self.config_file.read_text("utf-8")
         except (OSError, ValueError):  # none, or one whose reading explains what is wrong with it
@@ -76,8 +85,10 @@ class Home:
         if _MAY_NAME_A_DATABASE.search(text):
             from orchestrator import config
 
-            return config.load(self.path).database
-        return f"sqlite:///{self.path / LEDGER}"
+            found = config.load(self.path)
+            if isinstance(found.document.tree, dict) and found.document.tree.get("database") is not None:
+                return found.database
+        return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
 
     def ledger(self) -> Ledger:
         """Opens the ledger, made where there is none yet."""

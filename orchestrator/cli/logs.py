@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestrator.cli import story
+from orchestrator.cli import interrupt, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import Phase
@@ -30,15 +30,15 @@ def logs(call: Call) -> int:
         reader = Reader(call.home.folders.run(run))
         printer = _printer(call, ledger, run)
         never = threading.Event()
-        try:
-            while True:
+        with interrupt.noticed() as away:
+            while not away.seen:
                 resting = _resting(ledger.record(run))  # looked up first: what comes before the end is read
                 for session, data in reader.fresh():
                     printer(session, data)
                 if resting or not call.options.follow:
                     break
                 call.clock.wait(never, LOOK_SECONDS)
-        except KeyboardInterrupt:
+        if away.seen:
             return Exit.INTERRUPTED
         printer("", b"")
         if reader.is_empty:
