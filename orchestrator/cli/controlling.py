@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -89,14 +90,14 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 watchers = Watchers(event=told, reading=live.writer(wired.folders))
                 engine = wired.engine(ledger, takeover.fence, wake, watchers)
-                changes.ticked = health.notes(call.home, wired.clock, since)
+                note = health.notes(call.home, wired.clock, since)
                 outdated = controller.run(
                     engine,
                     wired.clock,
                     wake,
                     lambda: stop_asked,
                     leave_when_idle=leave_when_idle,
-                    outdated=changes,
+                    outdated=partial(_after_tick, note, changes),
                     say=say,
                 )
             if (
@@ -105,6 +106,11 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 break
         say(f"controller {os.getpid()} {'starts anew with the changed config' if outdated else 'leaves'}")
     return outdated
+
+
+def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:
+    note()
+    return outdated()
 
 
 class ConfigChanges:

@@ -1,0 +1,68 @@
+"""`health` tells a controller that ticks from one that is frozen, gone or another's."""
+
+from __future__ import annotations
+
+import signal
+
+from orchestrator.cli.health import TICK_SECONDS_MAX
+from tests.cli.calls import Caller, wait_until
+
+
+def is_healthy(user: Caller) -> bool:
+    probe = user.start("health")
+    probe.communicate(timeout=60)
+    return probe.returncode == 0
+
+
+def test_only_a_controller_that_ticks_is_healthy(user: Caller) -> None:
+    assert "no controller runs" in user("health", code=4).err
+    assert list(user.home.iterdir()) == [user.home / "config.yaml"], "a probe makes nothing"
+    controller = user.start("up")
+    wait_until(lambda: is_healthy(user), "the first tick")
+    answer = user("health", "--json").json
+    assert answer["controller"]["pid"] == controller.pid
+    assert answer["tick_seconds_ago"] <= TICK_SECONDS_MAX
+    controller.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not is_healthy(user), "the frozen to be noticed")
+        assert "lives but has not ticked" in user("health", code=4).err
+    finally:
+        controller.send_signal(signal.SIGCONT)
+    wait_until(lambda: is_healthy(user), "the next tick")
+    controller.kill()
+    controller.communicate()
+    assert "no controller runs" in user("health", code=4).err
+
+
+def test_what_an_earlier_controller_noted_speaks_for_no_other(user: Caller) -> None:
+    first = user.start("up")
+    wait_until(lambda: is_healthy(user), "the first tick")
+    noted = (user.home / "tick.json").read_bytes()
+    first.kill()
+    first.communicate()
+    second = user.start("up")
+    wait_until(lambda: user.owner() is not None and is_healthy(user), "the next controller's tick")
+    second.send_signal(signal.SIGSTOP)
+    try:
+        (user.home / "tick.json").write_bytes(noted)
+        assert "has not ticked yet" in user("health", code=4).err
+    finally:
+        second.send_signal(signal.SIGCONT)
+        second.terminate()
+    assert second.wait(30) == 0
+
+
+def test_the_variable_names_the_database_where_the_config_names_none(user: Caller) -> None:
+    elsewhere = f"sqlite:///{user.folder / 'elsewhere.sqlite'}"
+    user("ps", ORCHESTRATOR_DATABASE=elsewhere)
+    assert (user.folder / "elsewhere.sqlite").exists()
+    assert not (user.home / "ledger.sqlite").exists()
+    user.config(f"database: sqlite:///{user.folder / 'named.sqlite'}\n")
+    (user.folder / "elsewhere.sqlite").unlink()
+    user("ps", ORCHESTRATOR_DATABASE=elsewhere)
+    assert (user.folder / "named.sqlite").exists()
+    assert not (user.folder / "elsewhere.sqlite").exists()
+    assert (
+        "cannot live in 'mysql'"
+        in user("--home", "other", "ps", code=2, ORCHESTRATOR_DATABASE="mysql://x/y").err
+    )
