@@ -112,6 +112,13 @@ def looks_like_credentials(name: str) -> bool:
     return base not in _EXAMPLES and _CREDENTIAL.fullmatch(base) is not None
 
 
+def holds_key(content: bytes) -> bool:
+    """Whether a file of this content should rather stay at home, whatever its name."""
+    return _PRIVATE_KEY.match(content[:200]) is not None or (
+        len(content) < 20_000 and _SERVICE_ACCOUNT.search(content) is not None
+    )
+
+
 # --- What goes along ------------------------------------------------------------------------------------
 
 
@@ -307,7 +314,7 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
                 archive.addfile(info)
                 continue
             content, mode = _read(entry.path)
-            if entry.name not in allow and _holds_key(content):
+            if entry.name not in allow and holds_key(content):
                 faults.credentials.append(entry.name)
             info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
             info.size = len(content)
@@ -334,9 +341,3 @@ def _read(path: Path) -> tuple[bytes, int]:
 
 def _moment(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _holds_key(content: bytes) -> bool:
-    return _PRIVATE_KEY.match(content[:200]) is not None or (
-        len(content) < 20_000 and _SERVICE_ACCOUNT.search(content) is not None
-    )

@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.stores": PURE,
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
+    "orchestrator.images": (*PURE, "orchestrator.bundle"),
     "orchestrator.inputs": (*PURE, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),

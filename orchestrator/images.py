@@ -1,0 +1,374 @@
+"""Freezes an image folder, and the folders it builds on, into one archive named by its content.
+
+Decides what a build is given and in which order, and refuses what cannot be built or should stay at home.
+Must never know an engine, the values of build arguments, or where the archive goes from here.
+
+In the archive: a folder `0/`, `1/`, … with the build context of each image, and `chain.json`: {"images":
+[{"name", "arguments": {ARG: default or null}, "from": […]}, …]} in that order. `from` are the references, as
+written, of images that are not built here. Each image after the first builds on the one before it, whose id
+its argument BASE takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator import bundle
+from orchestrator.errors import InputError
+
+CHAIN = "chain.json"
+DOCKERFILE = "Dockerfile"
+REQUIREMENTS = "requirements.txt"
+BASE = "BASE"
+_IGNORE = ".dockerignore"
+# Neither belongs into an image, and both differ between checkouts of the same sources.
+_ALWAYS_OUT = frozenset({".git", "__pycache__"})
+_NAMED = 5
+_FOLDER = re.compile(r"\.\.?(/|$)")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|(\w+))")
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Dockerfile:
+    """What of a Dockerfile matters here. `base` is the folder of the image below, where one is built first;
+    `wants_requirements` the line that copies requirements.txt, 0 if none does."""
+
+    folder: Path
+    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+    base: Path | None = None
+    base_line: int = 0
+    wants_requirements: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / DOCKERFILE
+
+    @property
+    def name(self) -> str:
+        """As a part of an image's name: lower-case letters, digits and single hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.folder.resolve().name.lower()).strip("-") or "image"
+
+
+def freeze(folder: Path, into: Path, *, requirements: Path | None = None, allow: Collection[str] = ()) -> str:
+    """Writes `<into>/<sha256>.tar.gz`, durable when this returns, and returns the sha256 of its bytes.
+
+    The same folders give the same bytes on every machine. A Dockerfile that copies a requirements.txt which
+    its folder does not hold is given `requirements`, the job's own. `allow` are paths in an image's folder
+    that only look like credentials. Raises InputError naming the file, the line where there is one, and what
+    to do.
+    """
+    chain = _chain(folder)
+    entries: dict[str, Path] = {}
+    for number, image in enumerate(chain):
+        for name, path in _context(image, requirements).items():
+            entries[f"{number}/{name}"] = path
+    _check_size(chain, entries)
+    allowed = {name for name in entries if name.partition("/")[2] in allow}
+    _check_credentials({name: path for name, path in entries.items() if name not in allowed})
+    with tempfile.TemporaryDirectory() as scratch:
+        described = Path(scratch) / CHAIN
+        described.write_text(_describe(chain), encoding="utf-8")
+        return bundle.freeze(None, into, allow=allowed, also={**entries, CHAIN: described})
+
+
+def _describe(chain: list[_Dockerfile]) -> str:
+    images = [
+        {"name": image.name, "arguments": dict(sorted(image.arguments.items())), "from": list(image.origins)}
+        for image in chain
+    ]
+    return json.dumps({"images": images}, indent=1, sort_keys=True) + "\n"
+
+
+# --- The chain ------------------------------------------------------------------------------------------
+
+
+def _chain(folder: Path) -> list[_Dockerfile]:
+    """The images in the order of building: what others build on comes first."""
+    found: list[_Dockerfile] = []
+    seen: list[Path] = []
+    current: Path | None = folder
+    while current is not None:
+        place = current.resolve()
+        if place in seen:
+            loop = " → ".join(path.name for path in [*seen[seen.index(place) :], place])
+            top = found[-1]
+            raise InputError(f"{top.path}:{top.base_line}: ARG {BASE} builds images in a circle: {loop}")
+        image = _parse(current, found[-1] if found else None)
+        seen.append(place)
+        found.append(image)
+        current = image.base
+    return found[::-1]
+
+
+def _read(folder: Path, above: _Dockerfile | None) -> str:
+    path = folder / DOCKERFILE
+    if not path.is_file():
+        if above is not None:
+            raise InputError(
+                f"{above.path}:{above.base_line}: ARG {BASE} leads to {folder}, which holds no {DOCKERFILE}"
+            )
+        raise InputError(
+            f"{folder}: no {DOCKERFILE} there; an image is a folder that holds one, or a name that an engine "
+            "can pull"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
+    arguments: dict[str, str | None] = {}
+    origins: list[str] = []
+    stages: set[str] = set()
+    faults: list[tuple[int, str]] = []
+    base: str | None = None
+    base_line = wants = froms = 0
+    base_used = False
+    for line, word, rest in _instructions(_read(folder, above)):
+        if word == "ARG":
+            for name, default in _declared(line, rest, faults):
+                if name == BASE and default is not None and not froms and _FOLDER.match(default):
+                    base, base_line, default = default, line, None
+                arguments[name] = arguments.get(name) if default is None else default
+        elif word == "FROM":
+            froms += 1
+            reference, stage = _from(rest)
+            used = {a or b for a, b in _VARIABLE.findall(reference)}
+            unknown = sorted(used - set(arguments))
+            if not reference:
+                faults.append((line, "FROM names no image"))
+            elif unknown:
+                faults.append((line, f"FROM uses {', '.join(unknown)}, which no ARG before it declares"))
+            elif base is not None and BASE in used:
+                base_used = True
+            elif reference.lower() not in {*stages, "scratch"}:
+                origins.append(reference)
+            stages |= {stage}
+        elif word in ("COPY", "ADD") and _copies_requirements(rest):
+            wants = wants or line
+    if not froms:
+        faults.append((1, "no FROM: it says what the image builds on"))
+    if base is not None and not base_used and froms:
+        faults.append((base_line, f"ARG {BASE} names a folder, but no FROM uses it: FROM ${{{BASE}}}"))
+    if faults:
+        raise InputError("\n".join(f"{folder / DOCKERFILE}:{line}: {text}" for line, text in faults))
+    below = None if base is None else Path(os.path.normpath(folder.absolute() / base))
+    return _Dockerfile(folder, arguments, tuple(dict.fromkeys(origins)), below, base_line, wants)
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, word and the rest of every instruction, continued lines joined, comments left out."""
+    escape = match.group(1) if (match := _ESCAPE.match(text)) else "\\"
+    begun, parts = 0, list[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        begun = begun or number
+        parts.append(stripped.removesuffix(escape))
+        if not stripped.endswith(escape):
+            word, _, rest = " ".join(parts).strip().partition(" ")
+            yield begun, word.upper(), rest.strip()
+            begun, parts = 0, []
+    if parts:
+        word, _, rest = " ".join(parts).strip().partition(" ")
+        yield begun, word.upper(), rest.strip()
+
+
+def _declared(line: int, rest: str, faults: list[tuple[int, str]]) -> Iterator[tuple[str, str | None]]:
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        faults.append((line, f"ARG {rest}: {error}"))
+        return
+    for word in words:
+        name, given, default = word.partition("=")
+        yield name, default if given else None
+
+
+def _from(rest: str) -> tuple[str, str]:
+    """The reference, and the name of the stage (empty: none)."""
+    words = [word for word in rest.split() if not word.startswith("--")]
+    stage = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else ""
+    return (words[0] if words else ""), stage
+
+
+def _copies_requirements(rest: str) -> bool:
+    words = re.findall(r"[^\s\",\[\]]+", rest)
+    if any(word.startswith("--from") for word in words):
+        return False
+    sources = [word for word in words if not word.startswith("--")][:-1]
+    return any(posixpath.normpath(source.lstrip("/")) == REQUIREMENTS for source in sources)
+
+
+# --- What goes along ------------------------------------------------------------------------------------
+
+
+def _context(image: _Dockerfile, requirements: Path | None) -> dict[str, Path]:
+    found = _files(image.folder)
+    if image.wants_requirements and REQUIREMENTS not in found:
+        if requirements is None:
+            raise InputError(
+                f"{image.path}:{image.wants_requirements}: copies {REQUIREMENTS}, which is not in this "
+                "folder; put it there, or name the job's under `requirements` in the spec"
+            )
+        if not requirements.is_file():
+            raise InputError(f"{requirements}: no such file; `requirements` in the spec names it")
+        found[REQUIREMENTS] = requirements
+    return found
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of one context by their paths in it, without what .dockerignore leaves out. The Dockerfile
+    and .dockerignore itself always go along, as with docker's own client."""
+    root = folder.resolve()
+    ignore = _ignore_of(folder)
+    found: dict[str, Path] = {}
+    for parent, folders, files in os.walk(root, onerror=_unreadable):
+        prefix = Path(parent).relative_to(root).as_posix()
+        prefix = "" if prefix == "." else f"{prefix}/"
+        for name in list(folders):
+            # With exceptions (`!`), a file below a folder that is left out may go along after all.
+            out = ignore.leaves_out(prefix + name) and not ignore.has_exceptions
+            if name in _ALWAYS_OUT or out:
+                folders.remove(name)
+            elif (Path(parent) / name).is_symlink():
+                files.append(name)
+        for name in files:
+            path = prefix + name
+            kept = path in (DOCKERFILE, _IGNORE) or not ignore.leaves_out(path)
+            if name not in _ALWAYS_OUT and kept:
+                found[path] = _checked(folder, root, path)
+        if len(found) > bundle.ENTRIES_MAX:
+            raise InputError(
+                f"{folder}: more than {bundle.ENTRIES_MAX} files; name what the image does not need in "
+                f"{folder / _IGNORE}"
+            )
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+
+@dataclass(frozen=True)
+class _Ignore:
+    """The patterns of a .dockerignore file in order, each with whether it leaves out or lets in (`!`)."""
+
+    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
+
+    @property
+    def has_exceptions(self) -> bool:
+        return not all(leaves_out for _, leaves_out in self.patterns)
+
+    def leaves_out(self, name: str) -> bool:
+        """The last pattern that fits the path, or a folder above it, has the word."""
+        folders = [match.start() for match in re.finditer("/", name)]
+        paths = [*(name[:end] for end in folders), name]
+        verdicts = (out for pattern, out in reversed(self.patterns) if any(map(pattern.fullmatch, paths)))
+        return next(verdicts, False)
+
+
+def _ignore_of(folder: Path) -> _Ignore:
+    path = folder / _IGNORE
+    patterns: list[tuple[re.Pattern[str], bool]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or line.startswith("#"):
+            continue
+        pattern = posixpath.normpath(text.removeprefix("!").strip().lstrip("/"))
+        if pattern == ".":
+            continue
+        try:
+            patterns.append((re.compile(_expression(pattern)), not text.startswith("!")))
+        except re.error as error:
+            raise InputError(f"{path}:{number}: {text}: {error}") from error
+    return _Ignore(tuple(patterns))
+
+
+def _expression(pattern: str) -> str:
+    """A .dockerignore pattern as a regular expression, as docker's own client makes it."""
+    parts = re.findall(r"\*\*+/?|\*|\?|\\.|[\[\]^-]|.", pattern)
+    found = ""
+    for number, part in enumerate(parts, start=1):
+        if part.startswith("**"):
+            found += ".*" if number == len(parts) else "(.*/)?"
+        elif part in ("*", "?"):
+            found += "[^/]*" if part == "*" else "[^/]"
+        else:
+            found += part if part in "[]^-" or len(part) > 1 else re.escape(part)
+    return found
+
+
+def _checked(folder: Path, root: Path, name: str) -> Path:
+    """The file to read for `name`: a link inside the folder goes along as the file that it leads to."""
+    path = root / name
+    target = path.resolve()
+    if path.is_symlink() and not target.is_relative_to(root):
+        raise InputError(f"{folder / name}: a link that leaves the folder; copy what it leads to")
+    try:
+        mode = target.stat().st_mode
+    except OSError as error:
+        raise InputError(f"{folder / name}: cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(mode):
+        kind = "a link to a folder" if stat.S_ISDIR(mode) else "a socket, pipe or device"
+        raise InputError(
+            f"{folder / name}: {kind} cannot go along; remove it or name it in {folder / _IGNORE}"
+        )
+    return target
+
+
+def _check_size(chain: list[_Dockerfile], entries: Mapping[str, Path]) -> None:
+    sizes = {name: path.stat().st_size for name, path in entries.items()}
+    total = sum(sizes.values())
+    if total <= bundle.BYTES_MAX:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
+    told = ", ".join(f"{_shown(chain, name)} {sizes[name] / 1e6:.1f} MB" for name in largest)
+    raise InputError(
+        f"{chain[-1].folder}: {total / 1e6:.1f} MB go into the image's build, the limit is "
+        f"{bundle.BYTES_MAX / 1e6:.0f} MB; name what the image does not need in {_IGNORE}. "
+        f"The largest: {told}"
+    )
+
+
+def _shown(chain: list[_Dockerfile], name: str) -> str:
+    number, _, path = name.partition("/")
+    return str(chain[int(number)].folder / path)
+
+
+def _check_credentials(entries: Mapping[str, Path]) -> None:
+    found = sorted(
+        str(path)
+        for name, path in entries.items()
+        if bundle.looks_like_credentials(name) or bundle.holds_key(_content(path))
+    )
+    if found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise InputError(
+            f"looks like credentials: {', '.join(found[:_NAMED])}{more}; an image keeps what it was built "
+            f"from: name them in {_IGNORE}, or list those that are none under `source_allow` in the spec"
+        )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error

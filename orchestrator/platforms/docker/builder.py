@@ -1,0 +1,407 @@
+"""Builds a frozen chain of images on one engine, or pulls an image by its name: each only where it is absent.
+
+Decides whether there is anything to build, and what a failure means to the caller. Must never know jobs,
+sessions or the folders on this machine: an archive comes in (orchestrator.images says what is in it), the id
+of an image goes out. Everything blocks. Raises Transient, AccessDenied or Rejected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+import tarfile
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+import requests
+import urllib3
+from docker.errors import APIError, DockerException, NotFound
+
+from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
+
+Say = Callable[[str], None]
+
+LABEL = "orchestrator.image"
+_CHAIN = "chain.json"
+_BASE = "BASE"
+_VARIANT = "VARIANT"
+# A build or pull that says nothing for so long has lost its engine; quiet steps (a large wheel) take minutes.
+_SILENCE_SECONDS = 1800
+_LINES_MAX = 15
+_COMMAND_CHARS_MAX = 100
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_REFERENCE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
+_LOGIN = re.compile(r"://[^/\s@]+@")
+_EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)")
+_KILLED = 128
+_NO_ROOM = ("no space left on device", "disk quota exceeded")
+_BUSY = ("toomanyrequests", "too many requests", "rate limit")
+_DENIED = ("access denied", "access forbidden", "unauthorized", "authentication required", "denied:",
+           "no basic auth credentials", "incorrect username or password")  # fmt: skip
+_MISSING = ("manifest unknown", "not found", "name unknown", "does not exist", "no matching manifest",
+            "no such image", "invalid reference", "must be lowercase")  # fmt: skip
+_LOST = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, ConnectionError)
+
+
+@dataclass(frozen=True)
+class _Image:
+    """One image of a chain: `digest` covers every file of its context with name, mode and content."""
+
+    number: int
+    name: str
+    arguments: Mapping[str, str | None]
+    origins: tuple[str, ...]
+    digest: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.number}/"
+
+
+def build(
+    client: docker.DockerClient,
+    archive: Path,
+    arguments: Mapping[str, str],
+    say: Say,
+    *,
+    network: str | None = None,
+) -> str:
+    """The id of the last image of the chain, every image of it built unless this engine has it already.
+
+    An image is the same as long as its files, the build arguments that it declares and what it builds on are
+    the same; it is tagged `orchestrator/<name>:<variant>-<12 hex digits of those>`. `network` is what build
+    steps may reach, in docker's words. `say` hears of every step and line.
+    """
+    _check(arguments)
+    images = _chain(archive)
+    variant = arguments.get(_VARIANT) or next(
+        (default for image in images if (default := image.arguments.get(_VARIANT))), "plain"
+    )
+    site = _Site(client, archive, variant, say, network)
+    below: str | None = None
+    for image in images:
+        given = {name: arguments[name] for name in image.arguments if name in arguments}
+        if below is not None:
+            given[_BASE] = below
+        below = _ensure(site, image, given)
+    if below is None:
+        raise Rejected(f"the frozen image {archive.name} holds no image: submit again")
+    return below
+
+
+def pull(client: docker.DockerClient, reference: str, say: Say) -> str:
+    """What an image given by name is at this moment: `name@sha256:…`, or its id where it is on this engine
+    alone. Pulled only if absent."""
+    found = _inspect(client, reference)
+    if found is None:
+        _pull(client, reference, say)
+        found = _inspect(client, reference)
+        if found is None:
+            raise Transient(f"{reference} was pulled, and is gone again from the engine")
+    digests: list[str] = found.get("RepoDigests") or []
+    own = [each for each in digests if each.partition("@")[0] == _repository(reference)]
+    return next(iter([*own, *digests]), str(found["Id"]))
+
+
+# --- What there is to build -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where the images of one chain are built, and who hears of it."""
+
+    client: docker.DockerClient
+    archive: Path
+    variant: str
+    say: Say
+    network: str | None
+
+    def title(self, image: _Image) -> str:
+        return f"{image.name} ({self.variant})"
+
+    def tag(self, image: _Image, sha256: str) -> str:
+        variant = re.sub(r"[^A-Za-z0-9_.-]", "-", self.variant)
+        return f"orchestrator/{image.name}:{variant}-{sha256[:12]}"
+
+
+def _check(arguments: Mapping[str, str]) -> None:
+    """An image keeps its build arguments for everyone to read."""
+    for name, value in arguments.items():
+        if _LOGIN.search(value):
+            raise Rejected(
+                f"build argument {name}: the address holds a login, and the image would keep it; use an "
+                "index that asks for none"
+            )
+
+
+def _chain(archive: Path) -> list[_Image]:
+    try:
+        with tarfile.open(archive) as files:
+            described = json.load(_opened(files, files.getmember(_CHAIN)))["images"]
+            digests = [hashlib.sha256() for _ in described]
+            for member in files:
+                number, _, name = member.name.partition("/")
+                if name:
+                    content = hashlib.sha256(_opened(files, member).read()).hexdigest()
+                    digests[int(number)].update(f"{name}\0{member.mode}\0{content}\0".encode())
+        return [
+            _Image(number, each["name"], each["arguments"], tuple(each["from"]), digest.hexdigest())
+            for number, (each, digest) in enumerate(zip(described, digests, strict=True))
+        ]
+    except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, IndexError) as error:
+        raise Rejected(f"the frozen image {archive.name} cannot be read ({error}): submit again") from error
+
+
+def _opened(files: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    stream = files.extractfile(member)
+    if stream is None:
+        raise tarfile.TarError(f"{member.name} is no file")
+    return stream
+
+
+@contextmanager
+def _context(archive: Path, image: _Image) -> Iterator[IO[bytes]]:
+    """The image's own files as a tar archive. A file, as bytes are sent slowly (facts/engines.md §2)."""
+    with tempfile.TemporaryFile() as stream:
+        with (
+            tarfile.open(archive) as files,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as context,
+        ):
+            for member in files:
+                if member.name.startswith(image.prefix):
+                    content = _opened(files, member)
+                    member.name = member.name.removeprefix(image.prefix)
+                    context.addfile(member, content)
+        stream.seek(0)
+        yield stream
+
+
+def _filled(reference: str, image: _Image, given: Mapping[str, str]) -> str:
+    """A reference with its arguments filled in, as the engine would."""
+    values = {name: value for name, value in image.arguments.items() if value is not None}
+    values.update(given)
+
+    def value(match: re.Match[str]) -> str:
+        name, sign, other = match.group(1) or match.group(4), match.group(2), match.group(3) or ""
+        if sign == "+":
+            return other if values.get(name) else ""
+        return values.get(name) or (other if sign == "-" else "")
+
+    # A default may name another argument, and that another: as deep as there are arguments.
+    for _ in range(len(values) + 1):
+        reference = _REFERENCE.sub(value, reference)
+    return reference
+
+
+# --- Building -------------------------------------------------------------------------------------------
+
+
+def _ensure(site: _Site, image: _Image, given: Mapping[str, str]) -> str:
+    title = site.title(image)
+    origins: dict[str, str] = {}
+    for written in image.origins:
+        reference = _filled(written, image, given)
+        if not reference:
+            raise Rejected(f"image {title}: FROM {written} needs a build argument that is not given")
+        origins[reference] = _origin(site, reference, title)
+    inputs = json.dumps([image.digest, dict(given), origins], sort_keys=True)
+    tag = site.tag(image, hashlib.sha256(inputs.encode()).hexdigest())
+    found = _inspect(site.client, tag)
+    if found is None:
+        _build(site, image, given, tag)
+        found = _inspect(site.client, tag)
+    if found is None:
+        raise Transient(f"image {title}: the engine ended the build without a word")
+    return str(found["Id"])
+
+
+def _origin(site: _Site, reference: str, title: str) -> str:
+    """The id of what an image builds on, brought by ourselves so that a failure says why."""
+    try:
+        pull(site.client, reference, site.say)
+    except (Transient, AccessDenied, Rejected) as error:
+        raise type(error)(f"image {title} builds on {reference}: {error}") from error
+    found = _inspect(site.client, reference)
+    if found is None:
+        raise Transient(f"image {title} builds on {reference}, which is gone again from the engine")
+    return str(found["Id"])
+
+
+@dataclass
+class _Watch:
+    """What a build has said: its step, the step's command and its newest lines."""
+
+    title: str
+    say: Say
+    step: str = ""
+    command: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
+    begun: str = ""
+
+    def hear(self, text: str) -> None:
+        match = _STEP.match(text)
+        if match is not None:
+            number, count, command = match.groups()
+            self.step, self.command = f"step {number}/{count}", " ".join(command.split())
+            self.lines.clear()
+            self.begun = ""
+            shown = self.command
+            if len(shown) > _COMMAND_CHARS_MAX:
+                shown = shown[: _COMMAND_CHARS_MAX - 1] + "…"
+            self.say(f"building {self.title}: {self.step}: {shown}")
+            return
+        *whole, self.begun = re.split(r"[\r\n]+", _COLOUR.sub("", self.begun + text))
+        for line in whole:
+            self._line(line)
+
+    def end(self) -> None:
+        """A last line may have no end."""
+        self._line(self.begun)
+        self.begun = ""
+
+    def _line(self, line: str) -> None:
+        # The engine's own remarks: layers, cache hits and the containers of its steps.
+        engines = line.startswith((" ---> ", "Removing intermediate container ", "Successfully "))
+        if line.strip() and not engines:
+            self.lines.append(line.rstrip())
+            self.say(f"building {self.title}: {self.step}: {line.strip()}")
+
+
+def _build(site: _Site, image: _Image, given: Mapping[str, str], tag: str) -> None:
+    watch = _Watch(site.title(image), site.say)
+    with _told(f"image {watch.title}"), _context(site.archive, image) as context:
+        events = site.client.api.build(
+            fileobj=context, custom_context=True, tag=tag, buildargs=dict(given), rm=True, forcerm=True,
+            decode=True, timeout=_SILENCE_SECONDS, network_mode=site.network, labels={LABEL: image.name},
+        )  # fmt: skip
+        for event in events:
+            if "stream" in event:
+                watch.hear(str(event["stream"]))
+            elif "error" in event:
+                watch.end()
+                raise _failed(site.client, watch, str(event["error"]).strip())
+            elif "status" in event:
+                site.say(f"building {watch.title}: {watch.step}: {_progress(event)}")
+
+
+def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> BackendError:
+    said = "\n".join(f"  | {line}" for line in watch.lines)
+    title = f"image {watch.title}"
+    if _no_room(f"{message}\n{said}"):
+        return Transient(f"{title}: {watch.step}: {_full(message)}")
+    code = int(match.group(1)) if (match := _EXIT_CODE.search(message)) else None
+    if (code is None or code > _KILLED) and not _answers(client):
+        return Transient(f"{title}: the engine was lost at {watch.step}: {message}")
+    if code is None and not watch.step.strip():
+        return Rejected(f"{title}: {message}")
+    why = message if code is None else f"exit code {code}"
+    killed = "; killed, as when the engine runs out of memory" if code == _KILLED + 9 else ""
+    last = f"; its last lines:\n{said}" if said else ""
+    return Rejected(f"{title}: {watch.step} failed: {watch.command} ({why}{killed}){last}")
+
+
+def _no_room(text: str) -> bool:
+    return any(sign in text.lower() for sign in _NO_ROOM)
+
+
+def _full(message: str) -> str:
+    return f"the engine's disk is full ({message}): free some, e.g. with `docker system prune`"
+
+
+def _answers(client: docker.DockerClient) -> bool:
+    try:
+        client.ping()
+    except (DockerException, *_LOST):
+        return False
+    return True
+
+
+# --- Pulling --------------------------------------------------------------------------------------------
+
+
+def _inspect(client: docker.DockerClient, reference: str) -> dict[str, Any] | None:
+    with _told(reference):
+        try:
+            return client.images.get(reference).attrs
+        except NotFound:
+            return None
+
+
+def _pull(client: docker.DockerClient, reference: str, say: Say) -> None:
+    if reference.startswith("sha256:"):
+        raise Rejected(f"{reference} is not on this engine, and an id alone cannot be pulled")
+    done: dict[str, tuple[int, int]] = {}
+    with _told(reference, _refusal):
+        for event in client.api.pull(reference, stream=True, decode=True):
+            if "error" in event:
+                raise _refusal(reference, str(event["error"]).strip())
+            detail = event.get("progressDetail") or {}
+            if event.get("status") == "Downloading" and detail.get("total"):
+                done[event["id"]] = (detail.get("current", 0), detail["total"])
+                here, whole = (sum(each[side] for each in done.values()) / 1e6 for side in (0, 1))
+                say(f"pulling {reference}: {here:.1f} of {whole:.1f} MB")
+            elif "status" in event:
+                say(f"pulling {reference}: {_progress(event)}")
+
+
+def _progress(event: Mapping[str, Any]) -> str:
+    return " ".join(str(event[key]) for key in ("id", "status") if event.get(key))
+
+
+def _refusal(reference: str, message: str) -> BackendError:
+    """A registry's no, by what to do next. Docker Hub does not tell a private image from a missing one."""
+    low = message.lower()
+    if _no_room(message):
+        return Transient(f"{reference}: {_full(message)}")
+    if any(sign in low for sign in _BUSY):
+        return Transient(f"{reference} cannot be pulled for now: {message}")
+    if any(sign in low for sign in _DENIED):
+        return AccessDenied(
+            f"{reference} cannot be pulled: {message}; if it exists, `docker login` where the controller runs"
+        )
+    if any(sign in low for sign in _MISSING):
+        return Rejected(f"{reference} cannot be pulled: {message}; is the name right?")
+    return Transient(f"{reference} cannot be pulled, its registry was not reached: {message}")
+
+
+def _repository(reference: str) -> str:
+    """The name without tag and digest, in the short form that engines use."""
+    name = reference.partition("@")[0]
+    if ":" in name.rpartition("/")[2]:
+        name = name.rpartition(":")[0]
+    return name.removeprefix("docker.io/").removeprefix("library/")
+
+
+# --- Errors ---------------------------------------------------------------------------------------------
+
+
+def _refused(what: str, message: str) -> BackendError:
+    if _no_room(message):
+        return Transient(f"{what}: {_full(message)}")
+    return Rejected(f"{what}: {message}")
+
+
+@contextmanager
+def _told(what: str, refused: Callable[[str, str], BackendError] = _refused) -> Iterator[None]:
+    """Turns what the SDK raises inside into ours."""
+    try:
+        yield
+    except APIError as error:
+        message = str(error.explanation or error)
+        code = error.status_code or 500
+        if refused is _refused and (code >= 500 or code in (408, 409, 429)) and not _no_room(message):
+            raise Transient(f"{what}: the engine could not: {message}") from error
+        raise refused(what, message) from error
+    except (DockerException, *_LOST) as error:
+        if "Permission denied" in str(error):
+            raise AccessDenied(f"{what}: no right to use the Docker engine: {error}") from error
+        raise Transient(f"{what}: the engine was lost: {error}") from error

@@ -1,0 +1,114 @@
+"""The job images of this repository, built for real on the tests' engine, once a test session.
+
+A pytest plugin: `image_arguments`, the build arguments with which images build without a registry, and
+`graphmer_image`, the id of images/graphmer for the CPU. Packages come from this machine's package index.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pip
+import pytest
+
+from orchestrator import images
+from orchestrator.platforms.docker import builder
+from tests.docker_engine import PYTHON_IMAGE, Engine
+
+ROOT = Path(__file__).resolve().parent.parent
+PIP_IMAGE = "tests/python:pip"
+# glibc keeps them for programs linked long ago; torch opens libpthread by its name.
+_LIBRARIES = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6")
+_SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+def load_pip_image(engine: Engine, folder: Path) -> str:
+    """An image on `tests.docker_engine.PYTHON_IMAGE` that has pip too; `folder` is an empty one to use."""
+    client = engine.client()
+    try:
+        asked = client.containers.run(PYTHON_IMAGE, ["python3", "-c", _SITE_PACKAGES], remove=True)
+        site_packages = asked.decode().strip()
+        shutil.copytree(Path(pip.__file__).parent, folder / "pip", ignore=shutil.ignore_patterns("*.pyc"))
+        lines = [f"FROM {PYTHON_IMAGE}", f"COPY pip {site_packages}/pip"]
+        for library in _libraries():
+            shutil.copy(library, folder / library.name)
+            lines.append(f"COPY {library.name} {library.parent}/")
+        (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+        client.images.build(path=str(folder), tag=PIP_IMAGE, rm=True)
+    finally:
+        client.close()
+    return PIP_IMAGE
+
+
+def _libraries() -> list[Path]:
+    told = subprocess.run(["ldd", sys.executable], capture_output=True, text=True, check=True).stdout
+    libc = next(Path(word) for word in told.split() if word.startswith("/") and "/libc.so" in word)
+    return [path for name in _LIBRARIES if (path := libc.parent / name).exists()]
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The files of a folder over HTTP, at the address given."""
+    handler = functools.partial(_Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _torch_wheel(folder: Path) -> bool:
+    """Whether pip of this machine finds the torch of images/base, by its own settings; then it is there."""
+    pins = (ROOT / "images" / "base" / "torch-cpu.txt").read_text().splitlines()
+    wanted = next(line for line in pins if line.startswith("torch="))
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def image_arguments(
+    docker_engine: Engine, python_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """Build arguments for images/…, good for the whole session; builds need the network `host`.
+
+    Where this machine's pip knows a torch for the CPU, builds get it from here, otherwise from torch's own
+    index.
+    """
+    assert python_image == PYTHON_IMAGE
+    image = load_pip_image(docker_engine, tmp_path_factory.mktemp("pip-image"))
+    wheels = tmp_path_factory.mktemp("wheels")
+    if not _torch_wheel(wheels):
+        yield {"PYTHON_IMAGE": image}
+        return
+    with serving(wheels) as address:
+        yield {"PYTHON_IMAGE": image, "TORCH_INDEX": "", "PIP_FIND_LINKS": address}
+
+
+@pytest.fixture(scope="session")
+def graphmer_image(
+    docker_engine: Engine, image_arguments: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The id of images/graphmer for the CPU. Takes about a minute, once a test session."""
+    into = tmp_path_factory.mktemp("frozen-images")
+    requirements = ROOT / "jobs" / "graphmer" / "requirements.txt"
+    sha256 = images.freeze(ROOT / "images" / "graphmer", into, requirements=requirements)
+    client = docker_engine.client()
+    try:
+        archive = into / f"{sha256}.tar.gz"
+        return builder.build(client, archive, image_arguments, lambda _: None, network="host")
+    finally:
+        client.close()
