@@ -1,0 +1,58 @@
+# The orchestrator in a container: the controller in the foreground, its state in a volume (docs/container.md).
+# No line of this needs BuildKit. Mirrors and certificates of pip come as build arguments.
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+
+# --- The wheel --------------------------------------------------------------------------------------------
+FROM ${PYTHON_IMAGE} AS wheel
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m pip install --quiet setuptools==80.9.0
+COPY pyproject.toml README.md LICENSE ./
+COPY orchestrator orchestrator
+RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
+
+# --- What it needs, then the wheel: a change of our code alone installs nothing else anew --------------------
+FROM ${PYTHON_IMAGE} AS install
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_TRUSTED_HOST
+ARG PIP_CERT
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m venv --without-pip /opt/orchestrator
+COPY pyproject.toml scripts/constraints.txt ./
+RUN python -c "import tomllib; \
+project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+print(*project['dependencies'], *project['optional-dependencies']['postgresql'], sep='\n')" > requirements.txt \
+    && python -m pip --python /opt/orchestrator install --quiet -r requirements.txt -c constraints.txt
+COPY --from=wheel /wheels /wheels
+RUN python -m pip --python /opt/orchestrator install --quiet --no-index --no-deps /wheels/*.whl
+
+# --- The image --------------------------------------------------------------------------------------------
+FROM ${PYTHON_IMAGE}
+LABEL org.opencontainers.image.title="orchestrator" \
+      org.opencontainers.image.description="Finishes long training runs on accelerators that never last" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# By hand, as not every base has useradd. A new volume takes the owner of the folder that it covers.
+RUN echo 'orchestrator:x:1000:1000::/var/lib/orchestrator:/bin/sh' >> /etc/passwd \
+    && echo 'orchestrator:x:1000:' >> /etc/group \
+    && mkdir -p /var/lib/orchestrator && chown 1000:1000 /var/lib/orchestrator \
+    && chmod 700 /var/lib/orchestrator
+COPY --from=install /opt/orchestrator /opt/orchestrator
+ENV PATH=/opt/orchestrator/bin:$PATH \
+    HOME=/var/lib/orchestrator \
+    ORCHESTRATOR_HOME=/var/lib/orchestrator \
+    LANG=C.UTF-8
+USER 1000:1000
+WORKDIR /var/lib/orchestrator
+VOLUME /var/lib/orchestrator
+# Healthy only while the controller of this home's database lives and ticks.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 CMD ["orchestrator", "health"]
+ENTRYPOINT ["orchestrator"]
+CMD ["up"]
