@@ -6,6 +6,7 @@ next. Decides nothing, journals nothing.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from orchestrator.core.action import (
     Trouble,
 )
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
+from orchestrator.core.job import frozen_image
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -58,6 +60,10 @@ class Folders:
         """The resume checkpoint on its way into a session."""
         return self.home / "staged" / session
 
+    def image(self, sha256: str) -> Path:
+        """The frozen folders an image is built from."""
+        return self.home / "images" / f"{sha256}.tar.gz"
+
     @property
     def inputs(self) -> Path:
         """Verified copies of jobs' inputs, by their content."""
@@ -73,6 +79,10 @@ class Folders:
     def live(self, run: str) -> Path:
         """The newest reading of the run's session, for viewers; volatile."""
         return self.run(run) / "live.json"
+
+    def preparing(self, run: str) -> Path:
+        """What is being done for the run's next session, for viewers; volatile."""
+        return self.run(run) / "preparing"
 
 
 @dataclass(frozen=True)
@@ -136,17 +146,32 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if order.resume is not None:
         staged = folders.staged(order.session)
         stored.fetch(backends.store, order.run, order.resume, staged)
+    image = frozen_image(order.image)
     materials = Materials(
         bundle=folders.bundle(order.bundle),
         agent=folders.agent,
         resume=staged,
         inputs=inputs.stage(order.inputs, folders.inputs),
+        image=None if image is None else folders.image(image),
         secrets={name: backends.secret(name) for name in order.secrets},
+        say=lambda text: _tell(folders.preparing(order.run), text),
     )
-    backends.platform(order.platform).prepare(order, materials)
+    try:
+        pinned = backends.platform(order.platform).prepare(order, materials)
+    finally:
+        folders.preparing(order.run).unlink(missing_ok=True)
     if staged is not None:
         shutil.rmtree(staged, ignore_errors=True)
-    return Done(action)
+    return Done(action, image=pinned)
+
+
+def _tell(path: Path, text: str) -> None:
+    """A line for viewers; a disk that is full costs only that."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(".tmp-preparing")
+        draft.write_text(text)
+        draft.replace(path)
 
 
 def _collect(action: Collect, backends: Backends) -> Report:

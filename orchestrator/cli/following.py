@@ -73,7 +73,8 @@ def _watch(
         if record.phase.final or (record.phase is Phase.HELD and record.wish is None):
             return record, history
         reading = live.read(call.home.folders, run, record.session.name if record.session else None)
-        view.show(Sight(record, reading, call.clock.now(), call.clock.monotonic()))
+        busy = live.preparing(call.home.folders, run) if record.phase is Phase.PREPARING else ""
+        view.show(Sight(record, reading, call.clock.now(), call.clock.monotonic(), busy))
         _look_for_controller(call, ledger, orphan, view)
         call.clock.wait(never, LOOK_SECONDS)
     return None

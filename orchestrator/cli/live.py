@@ -55,6 +55,14 @@ def read(folders: Folders, run: str, session: str | None) -> Live | None:
     return found if found.session == session else None
 
 
+def preparing(folders: Folders, run: str) -> str:
+    """What is being done for the run's next session; empty where nobody says."""
+    try:
+        return folders.preparing(run).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a run is: `step` as last reported, else of the newest checkpoint. Rates are of the session."""

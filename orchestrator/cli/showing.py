@@ -79,7 +79,8 @@ def show(call: Call) -> int:
         record, history = ledger.record(run), ledger.history(run)
         owner = ledger.owner()
     reading = live.read(call.home.folders, run, record.session.name if record.session else None)
-    sight = Sight(record, reading, call.clock.now(), call.clock.monotonic())
+    busy = live.preparing(call.home.folders, run) if record.phase is Phase.PREPARING else ""
+    sight = Sight(record, reading, call.clock.now(), call.clock.monotonic(), busy)
     sessions = stays(stored.event for stored in history)
     call.out.document({
         "run": run, "phase": record.phase, "submitted_at": record.submitted_at, "ended_at": record.ended_at,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import bundle, inputs, spec
+from orchestrator import bundle, images, inputs, spec
 from orchestrator.cli import controlling, following, hints, pulling, routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
@@ -20,7 +20,7 @@ from orchestrator.cli.wiring import Wired
 from orchestrator.cli.wiring import secret as secret_value
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.estimate import Hop
-from orchestrator.core.job import Job
+from orchestrator.core.job import FROZEN_IMAGE, Job
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict, commands, opens_at, verdict
@@ -102,7 +102,7 @@ def _running(ledger: Ledger, name: str) -> str | None:
 
 
 def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, Route]:
-    frozen = _frozen(parsed, wired.folders.home / "bundles")
+    frozen = _frozen(parsed, wired.folders.home)
     name = f"{frozen.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     event = Submitted(name, frozen, wired.clock.now())
     route = routing.route_of(wired, ledger, _candidate(event))
@@ -113,8 +113,13 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
 
 
 def _frozen(parsed: Parsed, into: Path) -> Job:
-    sha256 = bundle.freeze(parsed.source, into, allow=parsed.source_allow, also=parsed.also)
-    return replace(parsed.job, bundle=sha256, inputs=inputs.pin(parsed.job.inputs))
+    """The job with everything it names pinned: archives of its source and image in the home `into`."""
+    sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
+    image = parsed.job.image
+    if parsed.image is not None:
+        frozen = images.freeze(parsed.image, into / "images", requirements=parsed.requirements)
+        image = f"{FROZEN_IMAGE}{frozen}"
+    return replace(parsed.job, bundle=sha256, image=image, inputs=inputs.pin(parsed.job.inputs))
 
 
 def _candidate(event: Submitted) -> RunRecord:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LINE_SECONDS = 10.0
+PREPARING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Sight:
     live: Live | None
     now: float
     monotonic: float
+    preparing: str = ""
 
     @property
     def progress(self) -> Progress:
@@ -59,6 +61,8 @@ class Sight:
                 return f"waits until {utc_text(record.until)}: {record.reason}"
             return f"waits: {record.reason}" if record.reason else "waits for a place to run"
         words = f"{short_session(session.name)} on {place(session.order)}"
+        if record.phase is Phase.PREPARING and self.preparing:
+            words += f": {self.preparing}"
         wall = session.wall_at
         if record.phase is Phase.RUNNING and wall is not None:
             words += f", {clock_text(wall - self.now)} to its wall"
@@ -118,6 +122,7 @@ class JsonView:
                 "steps_total": found.total, "steps_per_second": found.steps_per_second, "loss": found.loss,
                 "seconds_left": found.seconds_left,
                 "session": sight.record.session.name if sight.record.session else None,
+                "preparing": sight.preparing or None,
             })  # fmt: skip
 
     def remark(self, text: str) -> None:
@@ -144,6 +149,9 @@ class PlainView:
 
     def show(self, sight: Sight) -> None:
         found, record = sight.progress, sight.record
+        if record.phase is Phase.PREPARING and record.session is not None and sight.preparing:
+            self._preparing(sight, record.session.name)
+            return
         if record.phase is not Phase.RUNNING or record.session is None or found.steps_per_second is None:
             return
         session = record.session.name
@@ -154,6 +162,11 @@ class PlainView:
         if text != self._told:
             self._told_at, self._told, self._session = sight.monotonic, text, session
             self._line(sight.now, short_session(session), text)
+
+    def _preparing(self, sight: Sight, session: str) -> None:
+        if sight.preparing != self._told and sight.monotonic - self._told_at >= PREPARING_SECONDS:
+            self._told_at, self._told = sight.monotonic, sight.preparing
+            self._line(sight.now, short_session(session), sight.preparing)
 
     def remark(self, text: str) -> None:
         self._out.say(f"{' ' * 11}{text}")

@@ -100,12 +100,13 @@ class Trouble(StrEnum):
 @dataclass(frozen=True)
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's."""
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's, `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     reply: StopReply | None = None
+    image: str | None = None
     kind: Literal["done"] = "done"
 
 

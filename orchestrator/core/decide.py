@@ -175,7 +175,7 @@ def _prepared(draft: _Draft, report: Report) -> None:
     if isinstance(report, Done):
         assert isinstance(report.action, Prepare)
         if report.action.order == draft.session.order:
-            draft.emit(Prepared(draft.now))
+            draft.emit(Prepared(draft.now, report.image))
         return
     order = draft.session.order
     if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:

@@ -87,11 +87,22 @@ class Work:
         return next((m for m in smaller if self.accumulate(m, devices) is not None), None)
 
 
+FROZEN_IMAGE = "build:"  # and the sha256 of the archive of its folders: see orchestrator.images
+
+
+def frozen_image(image: str | None) -> str | None:
+    """The sha256 of the frozen folders an image is built from; None where it is an image's name."""
+    return image.removeprefix(FROZEN_IMAGE) if image is not None and image.startswith(FROZEN_IMAGE) else None
+
+
 @dataclass(frozen=True)
 class Needs:
+    """`image`: nothing but the job's image holds its code."""
+
     disk_gb: float = 0.0
     memory_gb: float = 0.0
     internet: bool = False
+    image: bool = False
 
 
 @dataclass(frozen=True)

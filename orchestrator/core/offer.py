@@ -24,6 +24,7 @@ class Traits:
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
     is taken off for the agent's budget. After `session_seconds + slack_seconds` a session cannot run any
     more, whatever the platform says. `visibility_seconds`: how long a started session may stay unseen.
+    `custom_images`: sessions run in the job's image; with `needs_image` none runs that names no image.
     """
 
     session_seconds: float | None = None
@@ -36,6 +37,7 @@ class Traits:
     setup_seconds: float = 10.0
     human_start: bool = False
     custom_images: bool = False
+    needs_image: bool = False
     owned: bool = True
     metered: bool = False
     internet: bool = False

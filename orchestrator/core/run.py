@@ -161,9 +161,11 @@ class Assigned:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The materials are staged; this is also the intent to launch."""
+    """The materials are staged; this is also the intent to launch. `image` is what the job's image was at
+    this moment, from now on the run's."""
 
     at: float
+    image: str | None = None
     kind: Literal[Kind.PREPARED] = Kind.PREPARED
 
 
@@ -373,6 +375,9 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
+        case Prepared(image=image) if image is not None:
+            job = replace(record.job, image=image)
+            return replace(record, job=job, session=_session_after(record, event))
         case Noted():
             return replace(record, notes=(*record.notes, event.text)[-NOTES_MAX:])
         case Confirmed():

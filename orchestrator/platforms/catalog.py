@@ -42,6 +42,18 @@ def _simulated(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
     return SimulatedPlatform(name, options, clock)
 
 
+def _docker_options() -> type:
+    from orchestrator.platforms.docker.options import DockerOptions
+
+    return DockerOptions
+
+
+def _docker(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
+    from orchestrator.platforms.docker.platform import DockerPlatform
+
+    return DockerPlatform(name, options, folder, clock)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A type of platform: the class of its options, and how one is made; both import it when called."""
@@ -51,6 +63,7 @@ class Entry:
 
 
 TYPES: Mapping[str, Entry] = {
+    "docker": Entry(_docker_options, _docker),
     "process": Entry(_process_options, _process),
     "simulated": Entry(_simulated_options, _simulated),
 }

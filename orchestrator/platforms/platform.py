@@ -7,7 +7,7 @@ taken effect. No handle that a platform issues is needed to find a session again
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,13 +22,16 @@ class Materials:
     """Local files that go into a session. `bundle` is the source archive (.tar.gz); `agent` the agent as
     one zip application; `resume` a folder holding a verified checkpoint in the layout of
     `orchestrator.core.checkpoint` (`checkpoints/<name>/manifest.json`, `blobs/`), or None; `inputs` the
-    folder of verified inputs, or None; `secrets` name → value, never journalled or logged."""
+    folder of verified inputs, or None; `image` the frozen folders of an image to build, or None; `secrets`
+    name → value, never journalled or logged. `say` takes a line of progress at any time, from this thread."""
 
     bundle: Path
     agent: Path
     resume: Path | None = None
     inputs: Path | None = None
+    image: Path | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,11 @@ class Platform(Protocol):
     def survey(self) -> tuple[Offer, ...]:
         """The offers now, those unavailable included with their reason. Changes nothing."""
 
-    def prepare(self, order: Order, materials: Materials) -> None:
-        """Stages all a session needs where it will find it; may take long; starts nothing."""
+    def prepare(self, order: Order, materials: Materials) -> str | None:
+        """Stages all a session needs where it will find it; may take long; starts nothing.
+
+        Returns what the order's image, given by a name that may move, is for good: `name@sha256:…` or an id.
+        """
 
     def launch(self, order: Order) -> None:
         """Starts the session unless one of this name was ever started. Returns without waiting for it.

@@ -53,8 +53,8 @@ class RetryingPlatform:
     def survey(self) -> tuple[Offer, ...]:
         return self._again(self._inner.survey)
 
-    def prepare(self, order: Order, materials: Materials) -> None:
-        self._again(self._inner.prepare, order, materials)
+    def prepare(self, order: Order, materials: Materials) -> str | None:
+        return self._again(self._inner.prepare, order, materials)
 
     def launch(self, order: Order) -> None:
         self._inner.launch(order)

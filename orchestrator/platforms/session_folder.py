@@ -20,12 +20,13 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core import wire
-from orchestrator.core.session import ABSENT, AgentStatus, Observation, Order, Outcome, Result, Sighting
+from orchestrator.core.session import ABSENT, AgentStatus, Observation, Order, Outcome, Sighting
 from orchestrator.errors import Rejected
+from orchestrator.platforms import reading
 from orchestrator.platforms.outbox import link_or_copy, sync_folder, write_whole
 from orchestrator.platforms.platform import Materials
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")
 _LOCK_TRIES = 200
 _LOCK_PAUSE_SECONDS = 0.01
 
@@ -39,7 +40,7 @@ class SessionFolder:
     @classmethod
     def of(cls, platform_folder: Path, session: str) -> SessionFolder:
         """Raises Rejected for a name that is none of ours: it could lead out of the platform's folder."""
-        if not _NAME.fullmatch(session):
+        if not NAME.fullmatch(session):
             raise Rejected(f"{session!r} is not the name of a session")
         return cls(platform_folder / session)
 
@@ -156,11 +157,7 @@ class SessionFolder:
 
     def status(self) -> AgentStatus | None:
         """The agent's last status; None where there is none that can be read."""
-        data = _read(self.outbox / "status.json")
-        try:
-            return None if data is None else wire.decode(AgentStatus, data)
-        except ValueError:
-            return None
+        return reading.status(_read(self.outbox / "status.json"))
 
     def observation(self, *, killed: str | None = None) -> Observation:
         """One reading. `killed`: why the platform killed it, if it did.
@@ -175,7 +172,7 @@ class SessionFolder:
             return Observation(Sighting.PENDING) if alive else ABSENT
         seen = (incarnation,)
         if marker is not None:
-            return _ended(seen, status, marker)
+            return reading.ended(seen, status, marker)
         if alive:
             return Observation(Sighting.RUNNING, seen, status)
         return Observation(
@@ -211,11 +208,3 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _ended(seen: tuple[str, ...], status: AgentStatus | None, marker: bytes) -> Observation:
-    try:
-        return Observation(Sighting.ENDED, seen, status, wire.decode(Result, marker))
-    except ValueError as error:
-        detail = f"its result cannot be read: {error}"
-        return Observation(Sighting.ENDED, seen, status, ending=Outcome.CRASHED, detail=detail)

@@ -133,7 +133,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         seed=spec.seed,
         tags=tuple(spec.tags),
         inputs=tuple(Input(i.name, _origin(i.from_, folder), i.sha256) for i in spec.inputs),
-        needs=Needs(spec.needs.disk_gb, spec.needs.memory_gb, spec.needs.internet),
+        needs=Needs(spec.needs.disk_gb, spec.needs.memory_gb, spec.needs.internet, image=spec.source is None),
         checkpoint=_checkpoint(spec),
         route=_route(spec.route),
         without_progress=spec.retry.without_progress,

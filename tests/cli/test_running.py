@@ -6,6 +6,8 @@ import os
 import re
 import signal
 from pathlib import Path
+from random import Random
+from threading import Event
 
 from tests.cli.calls import CONFIG, Caller, wait_until
 
@@ -42,6 +44,20 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     assert again.returncode == 1, "the run was not finished"
     assert user.phase(run) == "cancelled"
     assert user("cancel", run, "--json").json["changed"] is False
+
+
+def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:
+    run = user.submitted(user.job(total=2000))
+    random = Random(7)
+    for words in (("show", run, "-f"), ("logs", run, "-f")) * 4:
+        viewer = user.start(*words)
+        assert viewer.stdout is not None
+        assert viewer.stdout.readline()
+        Event().wait(random.uniform(0.0, 0.6))
+        viewer.send_signal(signal.SIGINT)
+        _, err = viewer.communicate(timeout=30)
+        assert viewer.returncode == 130, err
+    user("cancel", run)
 
 
 def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Launches one order of a process platform, perhaps dying on the way: `launch.py FOLDER ORDER LINE`."""
+"""Launches one order, perhaps dying on the way: `launch.py TYPE OPTIONS FOLDER ORDER LINE`."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from orchestrator.core import wire
 from orchestrator.core.session import Order
 from orchestrator.platforms import process, session_folder
 from orchestrator.platforms.catalog import build
+from orchestrator.platforms.docker import container
+from orchestrator.platforms.docker import platform as docker
 
-PLATFORM_CODE = (process.__file__, session_folder.__file__)
+PLATFORM_CODE = tuple(module.__file__ for module in (process, session_folder, docker, container))
 
 
 class DeathAtLine:
@@ -36,10 +39,9 @@ class DeathAtLine:
         return self
 
 
-def main(folder: str, order_file: str, line: str) -> None:
+def main(type_: str, options: str, folder: str, order_file: str, line: str) -> None:
     order = wire.decode(Order, Path(order_file).read_bytes())
-    options = {"accelerator": order.accelerator}
-    platform = build(order.platform, "process", options, folder=Path(folder), clock=SystemClock())
+    platform = build(order.platform, type_, json.loads(options), folder=Path(folder), clock=SystemClock())
     if int(line):
         sys.settrace(DeathAtLine(int(line)))
     platform.launch(order)

@@ -89,7 +89,11 @@ class Rig(ABC):
 
 
 class SurvivingRig(Rig):
-    """A rig whose platform can be driven from other processes as well."""
+    """A rig whose platform can be driven from other processes as well. `launch_lines` new lines of platform
+    code run before the start of the agent, which is near the last of them; with `slack_lines` around it."""
+
+    launch_lines: int
+    slack_lines: int = 3
 
     @abstractmethod
     def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
@@ -337,12 +341,13 @@ class SurvivingSuite:
         assert rig.trainings("a-s01") == 1
 
     def test_a_launcher_killed_at_any_line_starts_nothing_twice(self, rig: SurvivingRig) -> None:
-        before, around = Random(20261120).sample(range(1, 53), 4), range(53, 58)  # the start of the agent
+        around = range(rig.launch_lines - rig.slack_lines, rig.launch_lines + rig.slack_lines)
+        before = Random(20261120).sample(range(1, around.start), 4)
         self.kill_at(rig, [*sorted(before), *around])
 
     @pytest.mark.soak
     def test_a_launcher_killed_at_every_line_starts_nothing_twice(self, rig: SurvivingRig) -> None:
-        self.kill_at(rig, list(range(1, 70)))
+        self.kill_at(rig, list(range(1, rig.launch_lines + 15)))
 
     def kill_at(self, rig: SurvivingRig, lines: list[int]) -> None:
         killed = 0

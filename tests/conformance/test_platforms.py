@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
 import pytest
+from docker.errors import NotFound
 
 from orchestrator.agent import archive
 from orchestrator.clock import SystemClock
@@ -19,10 +21,13 @@ from orchestrator.core.job import Keep, Precision
 from orchestrator.core.offer import Uplink
 from orchestrator.core.session import Order, Sighting, StopReply
 from orchestrator.platforms import catalog
+from orchestrator.platforms.docker import archives, container
+from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.platforms.simulated import Scenario, SimulatedOffer, SimulatedPlatform, expected_state
 from tests.conformance import train
 from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
+from tests.docker_engine import Engine
 from tests.simulation.clock import VirtualClock
 
 PATIENCE_SECONDS = 60.0
@@ -57,21 +62,40 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def launch_command(
+    type_: str, options: Mapping[str, object], folder: Path, order: Order, die_at_line: int
+) -> Sequence[str]:
+    file = folder / f"{order.session}.order"
+    file.write_bytes(wire.encode(order))
+    code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]; import runpy; sys.argv = sys.argv[1:]; "
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    words = (type_, json.dumps(options), str(folder / "sessions"), str(file), str(die_at_line))
+    return [sys.executable, "-c", code, str(LAUNCH), *words]
+
+
+def pack(folder: Path) -> Path:
+    """The bundle of the suite's training."""
+    bundle = folder / "bundle.tar.gz"
+    with tarfile.open(bundle, "w:gz") as file:
+        file.add(train.__file__, "train.py")
+    return bundle
+
+
 class ProcessRig(SurvivingRig):
     budget_seconds = 5.0
+    launch_lines = 56
+    options: Mapping[str, object] = {"accelerator": "cpu", "setup_seconds": 1.0}
 
     def __init__(self, folder: Path, agent: Path) -> None:
         self.folder = folder
         self.agent = agent
-        self.bundle = folder / "bundle.tar.gz"
-        with tarfile.open(self.bundle, "w:gz") as file:
-            file.add(train.__file__, "train.py")
+        self.bundle = pack(folder)
         self.launched: list[str] = []
         self.platform = self.another_controller()
 
     def another_controller(self) -> Platform:
-        options = {"accelerator": "cpu", "setup_seconds": 1.0}
-        return catalog.build("here", "process", options, folder=self.folder / "sessions", clock=SystemClock())
+        folder = self.folder / "sessions"
+        return catalog.build("here", "process", self.options, folder=folder, clock=SystemClock())
 
     def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
         self.launched.append(session)
@@ -111,18 +135,78 @@ class ProcessRig(SurvivingRig):
         return train.uninterrupted(step)
 
     def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
-        file = self.folder / f"{order.session}.order"
-        file.write_bytes(wire.encode(order))
-        code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]; import runpy; sys.argv = sys.argv[1:]; "
-        code += "runpy.run_path(sys.argv[0], run_name='__main__')"
-        place = str(self.folder / "sessions")
-        return [sys.executable, "-c", code, str(LAUNCH), place, str(file), str(die_at_line)]
+        return launch_command("process", self.options, self.folder, order, die_at_line)
 
     def close(self) -> None:
         """Ends what a test left running."""
         for session in self.launched:
             if self.see(session).sighting in (Sighting.RUNNING, Sighting.PENDING):
                 self.until(lambda session=session: self.platform.stop(session) is StopReply.ENDED)  # type: ignore[misc]
+
+
+class DockerRig(SurvivingRig):
+    budget_seconds = 8.0
+    launch_lines = 25
+    TRACE = f"{container.FOLDER}/work/trace"
+
+    def __init__(self, folder: Path, agent: Path, engine: Engine, image: str) -> None:
+        self.folder = folder
+        self.agent = agent
+        self.engine = engine
+        self.bundle = pack(folder)
+        self.client = engine.client()
+        self.options: dict[str, object] = {
+            "host": engine.url, "image": image, "setup_seconds": 1.0, "poll_seconds": 0.2, "slots": 4,
+        }  # fmt: skip
+        self.platform = self.another_controller()
+
+    def another_controller(self) -> Platform:
+        folder = self.folder / "sessions"
+        return catalog.build("here", "docker", self.options, folder=folder, clock=SystemClock())
+
+    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        given: dict[str, object] = {
+            "command": ("python", "train.py", str(total), "0.01", "3"),
+            "bundle": hashlib.sha256(self.bundle.read_bytes()).hexdigest(),
+            "env": (("TRACE", self.TRACE),),
+            "threads": 1,
+        }
+        return any_order(session, total, generation, **(given | changes))
+
+    def materials(self, resume: Path | None = None) -> Materials:
+        return Materials(self.bundle, self.agent, resume=resume)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, "waited too long"
+            Event().wait(0.05)
+
+    def corrupt(self, session: str) -> str:
+        into = self.folder / "listed"
+        container.bring(self.client, session, "outbox/checkpoints", into)
+        newest = max(entry.name for entry in into.iterdir())
+        state = hashlib.sha256(train.uninterrupted(int(newest.split("-")[0]))).hexdigest()
+        altered = archives.Entry(f"outbox/blobs/{state}", b"altered")
+        container.put(self.client, session, DockerOptions(), altered)
+        return newest
+
+    def trainings(self, session: str) -> int:
+        try:
+            trace = container.read(self.client, session, "work/trace", 1 << 20)
+        except NotFound:
+            return 0
+        return len(trace.splitlines()) if trace else 0
+
+    def expected(self, order: Order, step: int) -> bytes:  # noqa: ARG002
+        return train.uninterrupted(step)
+
+    def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
+        return launch_command("docker", self.options, self.folder, order, die_at_line)
+
+    def close(self) -> None:
+        self.client.close()
+        self.engine.remove_containers()
 
 
 class SimulatedRig(Rig):
@@ -165,6 +249,16 @@ class TestProcess(PlatformSuite, SurvivingSuite):
     @pytest.fixture
     def rig(self, tmp_path: Path, agent: Path) -> Iterator[ProcessRig]:
         rig = ProcessRig(tmp_path, agent)
+        yield rig
+        rig.close()
+
+
+class TestDocker(PlatformSuite, SurvivingSuite):
+    @pytest.fixture
+    def rig(
+        self, tmp_path: Path, agent: Path, docker_engine: Engine, python_image: str
+    ) -> Iterator[DockerRig]:
+        rig = DockerRig(tmp_path, agent, docker_engine, python_image)
         yield rig
         rig.close()
 

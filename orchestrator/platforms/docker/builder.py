@@ -38,6 +38,8 @@ _SILENCE_SECONDS = 1800
 _LINES_MAX = 15
 _COMMAND_CHARS_MAX = 100
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+# The engine's own: layers, cache hits and the containers of its steps.
+_REMARKS = (" ---> ", "Removing intermediate container ", "Successfully ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REFERENCE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
 _LOGIN = re.compile(r"://[^/\s@]+@")
@@ -259,6 +261,9 @@ class _Watch:
                 shown = shown[: _COMMAND_CHARS_MAX - 1] + "…"
             self.say(f"building {self.title}: {self.step}: {shown}")
             return
+        if text.startswith(_REMARKS):
+            self.end()
+            return
         *whole, self.begun = re.split(r"[\r\n]+", _COLOUR.sub("", self.begun + text))
         for line in whole:
             self._line(line)
@@ -269,9 +274,7 @@ class _Watch:
         self.begun = ""
 
     def _line(self, line: str) -> None:
-        # The engine's own remarks: layers, cache hits and the containers of its steps.
-        engines = line.startswith((" ---> ", "Removing intermediate container ", "Successfully "))
-        if line.strip() and not engines:
+        if line.strip():
             self.lines.append(line.rstrip())
             self.say(f"building {self.title}: {self.step}: {line.strip()}")
 
@@ -283,14 +286,18 @@ def _build(site: _Site, image: _Image, given: Mapping[str, str], tag: str) -> No
             fileobj=context, custom_context=True, tag=tag, buildargs=dict(given), rm=True, forcerm=True,
             decode=True, timeout=_SILENCE_SECONDS, network_mode=site.network, labels={LABEL: image.name},
         )  # fmt: skip
+        error = ""
+        # Heard to the end, as only that gives the connection back.
         for event in events:
             if "stream" in event:
                 watch.hear(str(event["stream"]))
             elif "error" in event:
-                watch.end()
-                raise _failed(site.client, watch, str(event["error"]).strip())
+                error = str(event["error"]).strip()
             elif "status" in event:
                 site.say(f"building {watch.title}: {watch.step}: {_progress(event)}")
+    watch.end()
+    if error:
+        raise _failed(site.client, watch, error)
 
 
 def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> BackendError:
@@ -340,10 +347,11 @@ def _pull(client: docker.DockerClient, reference: str, say: Say) -> None:
     if reference.startswith("sha256:"):
         raise Rejected(f"{reference} is not on this engine, and an id alone cannot be pulled")
     done: dict[str, tuple[int, int]] = {}
+    error = ""
     with _told(reference, _refusal):
         for event in client.api.pull(reference, stream=True, decode=True):
             if "error" in event:
-                raise _refusal(reference, str(event["error"]).strip())
+                error = str(event["error"]).strip()
             detail = event.get("progressDetail") or {}
             if event.get("status") == "Downloading" and detail.get("total"):
                 done[event["id"]] = (detail.get("current", 0), detail["total"])
@@ -351,6 +359,8 @@ def _pull(client: docker.DockerClient, reference: str, say: Say) -> None:
                 say(f"pulling {reference}: {here:.1f} of {whole:.1f} MB")
             elif "status" in event:
                 say(f"pulling {reference}: {_progress(event)}")
+    if error:
+        raise _refusal(reference, error)
 
 
 def _progress(event: Mapping[str, Any]) -> str:

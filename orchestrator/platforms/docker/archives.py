@@ -1,0 +1,119 @@
+"""Files into and out of a container as tar streams: nothing is held in memory but one chunk.
+
+Trusts nothing that comes out: only plain files below the folder asked for are taken. Knows no session.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_CHUNK_BYTES = 1 << 20
+_BLOCK = tarfile.BLOCKSIZE
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One member: a folder (None), bytes, or a local file that does not change meanwhile."""
+
+    name: str
+    content: bytes | Path | None
+    mode: int = 0o600
+
+
+def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
+    """A tar stream in which everything belongs to `uid` and `gid`."""
+    for entry in entries:
+        info = tarfile.TarInfo(entry.name)
+        info.uid, info.gid, info.mode = uid, gid, entry.mode
+        if entry.content is None:
+            info.type, info.mode = tarfile.DIRTYPE, 0o700
+            yield info.tobuf(tarfile.PAX_FORMAT)
+            continue
+        content = entry.content
+        info.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+        yield b"\0" * (-info.size % _BLOCK)
+    yield b"\0" * (2 * _BLOCK)
+
+
+def tree(folder: Path, name: str) -> Iterator[Entry]:
+    """A local folder and all below it, as `name`."""
+    yield Entry(name, None)
+    for path in sorted(folder.rglob("*")):
+        inside = f"{name}/{path.relative_to(folder).as_posix()}"
+        yield Entry(inside, None if path.is_dir() else path)
+
+
+def only_file(stream: Iterable[bytes], size_max: int) -> bytes:
+    """The content of the one file in a stream. Raises ValueError where there is none, or it is larger."""
+    with _opened(stream) as archive:
+        for member in archive:
+            if member.isreg() and member.size <= size_max:
+                content = archive.extractfile(member)
+                assert content is not None
+                return content.read()
+    raise ValueError("no plain file of that size")
+
+
+def unpack_file(stream: Iterable[bytes], target: Path) -> bool:
+    """Writes the one file in a stream to the new file `target`; False where there is none."""
+    with _opened(stream) as archive:
+        for member in archive:
+            if member.isreg():
+                _write(archive, member, target)
+                return True
+    return False
+
+
+def unpack(stream: Iterable[bytes], into: Path) -> None:
+    """Writes the files of a folder's stream below `into`, without the folder's own name."""
+    with _opened(stream) as archive:
+        for member in archive:
+            parts = PurePosixPath(member.name).parts[1:]
+            if not member.isreg() or not parts or ".." in parts:
+                continue
+            target = into.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write(archive, member, target)
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    content = archive.extractfile(member)
+    assert content is not None
+    with target.open("wb") as file:
+        shutil.copyfileobj(content, file, _CHUNK_BYTES)
+
+
+def _opened(stream: Iterable[bytes]) -> tarfile.TarFile:
+    return tarfile.open(fileobj=io.BufferedReader(_Reader(stream), _CHUNK_BYTES), mode="r|")
+
+
+class _Reader(io.RawIOBase):
+    """An iterable of chunks as a file."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._rest:
+            try:
+                self._rest = next(self._chunks)
+            except StopIteration:
+                return 0
+        taken = self._rest[: len(view)]
+        view[: len(taken)] = taken
+        self._rest = self._rest[len(taken) :]
+        return len(taken)

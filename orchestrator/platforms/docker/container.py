@@ -1,0 +1,293 @@
+"""One session as the engine has it: a container, a volume, labels; found by its name and nothing else.
+
+The container is filled under a passing name and then renamed: docker's names are unique, so a session is
+prepared whole or not at all, and once. Decides nothing about when. Layout inside: docs/session-folder.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import APIError
+from docker.errors import NotFound as DockerNotFound
+from docker.types import DeviceRequest, Mount
+
+from orchestrator.core import wire
+from orchestrator.core.session import Order
+from orchestrator.errors import Rejected
+from orchestrator.platforms.docker import archives
+from orchestrator.platforms.docker.archives import Entry
+from orchestrator.platforms.docker.images import Image
+from orchestrator.platforms.docker.options import DockerOptions
+from orchestrator.platforms.platform import Materials
+
+LABEL = "orchestrator"
+ROOT = "/orchestrator"
+FOLDER = f"{ROOT}/session"
+OUTBOX = f"{FOLDER}/outbox"
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Found:
+    """A container of ours as a listing shows it. `state` is docker's: created, running, paused, exited …"""
+
+    id: str
+    name: str
+    state: str
+    labels: Mapping[str, str]
+
+    @property
+    def session(self) -> str:
+        return self.labels.get(f"{LABEL}.session", "")
+
+    @property
+    def platform(self) -> str:
+        return self.labels.get(f"{LABEL}.platform", "")
+
+    @property
+    def home(self) -> str:
+        """Which orchestrator it is of."""
+        return self.labels.get(f"{LABEL}.home", "")
+
+    @property
+    def order(self) -> str:
+        return self.labels.get(f"{LABEL}.order", "")
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The ids of the GPUs that were given to it."""
+        return tuple(each for each in self.labels.get(f"{LABEL}.gpus", "").split(",") if each)
+
+    @property
+    def pin(self) -> str | None:
+        """What the job's image was when it was made."""
+        return self.labels.get(f"{LABEL}.pin") or None
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it bears its session's name: until then it is being filled."""
+        return self.name == self.session
+
+    @property
+    def started(self) -> bool:
+        return self.state != "created"
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("running", "paused", "restarting", "removing")
+
+
+def listed(client: docker.DockerClient, **labels: str) -> tuple[Found, ...]:
+    """Every container with these labels, in one call."""
+    wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()] or [f"{LABEL}.session"]
+    rows = client.api.containers(all=True, filters={"label": wanted})
+    return tuple(
+        Found(row["Id"], _name(row["Names"] or ["/"]), str(row["State"]), dict(row["Labels"])) for row in rows
+    )
+
+
+def _name(names: list[str]) -> str:
+    return str(names[0]).lstrip("/")
+
+
+def fingerprint(order: Order) -> str:
+    """What tells one order from another, small enough for a label."""
+    return hashlib.sha256(wire.encode(order)).hexdigest()
+
+
+# --- Making one -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a container is made of. `gpus` are ids."""
+
+    order: Order
+    image: Image
+    options: DockerOptions
+    home: str
+    gpus: tuple[str, ...] = ()
+    cdi: bool = False
+
+    @property
+    def labels(self) -> dict[str, str]:
+        given = {
+            "session": self.order.session, "run": self.order.run, "platform": self.order.platform,
+            "home": self.home, "order": fingerprint(self.order), "gpus": ",".join(self.gpus),
+            "pin": self.image.pin or "",
+        }  # fmt: skip
+        return {f"{LABEL}.{key}": value for key, value in given.items()}
+
+
+def create(client: docker.DockerClient, plan: Plan, materials: Materials) -> None:
+    """Makes and fills the session's container, unless another controller has done so meanwhile.
+
+    Raises Rejected where a container that is not ours bears its name.
+    """
+    mark = uuid.uuid4().hex[:8]
+    order = plan.order
+    volume, passing = f"{order.session}.{mark}", f"{order.session}.preparing-{mark}"
+    client.api.create_volume(volume, labels=plan.labels)
+    container = ""
+    try:
+        container = _container(client, plan, passing, volume)
+        entries = _entries(order, materials)
+        client.api.put_archive(container, ROOT, archives.pack(entries, plan.options.uid, plan.options.gid))
+        client.api.rename(container, order.session)
+    except BaseException as error:
+        _remove(client, container, volume)
+        if isinstance(error, APIError) and error.status_code == 409 and container:
+            if any(found.prepared for found in listed(client, session=order.session)):
+                return
+            raise Rejected(
+                f"a container named {order.session} that is not ours is on the engine: rename or remove it"
+            ) from error
+        raise
+
+
+def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) -> str:
+    options, order = plan.options, plan.order
+    memory = None if options.memory_gb is None else int(options.memory_gb * _GIB)
+    host = client.api.create_host_config(
+        mounts=[Mount(ROOT, volume)],
+        init=True,  # reaps what a training leaves behind, and hands signals on
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        mem_limit=memory,
+        memswap_limit=memory,
+        nano_cpus=None if options.cpus is None else int(options.cpus * 1e9),
+        pids_limit=options.pids,
+        shm_size=int(options.shm_gb * _GIB),
+        network_mode=options.network if order.internet else "none",
+        device_requests=[gpu_request(plan.gpus, plan.cdi)] if plan.gpus else None,
+    )
+    made = client.api.create_container(
+        plan.image.reference,
+        entrypoint=[options.python, f"{FOLDER}/agent.pyz", FOLDER],
+        command=[],
+        name=name,
+        user=options.user,
+        working_dir=ROOT,
+        environment={"HOME": f"{ROOT}/home", "USER": "orchestrator", "PYTHONDONTWRITEBYTECODE": "1"},
+        labels=plan.labels,
+        host_config=host,
+        healthcheck={"test": ["NONE"]},
+    )
+    return str(made["Id"])
+
+
+def gpu_request(ids: tuple[str, ...], cdi: bool) -> DeviceRequest:
+    """These GPUs, by the nvidia runtime or as CDI devices."""
+    if cdi:
+        return DeviceRequest(driver="cdi", device_ids=[f"nvidia.com/gpu={each}" for each in ids])
+    return DeviceRequest(driver="nvidia", device_ids=list(ids), capabilities=[["gpu"]])
+
+
+def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
+    """The session folder before its start, and a home for programs that want one."""
+    yield Entry("home", None)
+    yield Entry("session", None)
+    yield Entry("session/agent.pyz", materials.agent)
+    yield Entry("session/bundle.tar.gz", materials.bundle)
+    if order.resume is not None:
+        resume = materials.resume
+        if resume is None or not (resume / "checkpoints" / order.resume / "manifest.json").is_file():
+            raise Rejected(f"the order resumes at {order.resume}, the materials do not hold it")
+        yield Entry("session/staged", None)
+        yield Entry("session/staged/checkpoints", None)
+        yield from archives.tree(
+            resume / "checkpoints" / order.resume, f"session/staged/checkpoints/{order.resume}"
+        )
+        yield from archives.tree(resume / "blobs", "session/staged/blobs")
+    if materials.inputs is not None:
+        yield from archives.tree(materials.inputs, "session/inputs")
+    if materials.secrets:
+        yield Entry("session/secrets.json", json.dumps(dict(materials.secrets)).encode())
+    yield Entry("session/order.json", wire.encode(order))
+
+
+# --- Reading and asking -----------------------------------------------------------------------------------
+
+
+def read(client: docker.DockerClient, container: str, path: str, size_max: int) -> bytes | None:
+    """A small file of the session folder; None where it is not there."""
+    try:
+        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
+        return archives.only_file(stream, size_max)
+    except (DockerNotFound, ValueError):
+        return None
+
+
+def bring(client: docker.DockerClient, container: str, path: str, into: Path) -> None:
+    """A folder of the session folder; nothing where it is not there."""
+    try:
+        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
+    except DockerNotFound:
+        return
+    archives.unpack(stream, into)
+
+
+def bring_file(client: docker.DockerClient, container: str, path: str, target: Path) -> bool:
+    try:
+        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
+    except DockerNotFound:
+        return False
+    return archives.unpack_file(stream, target)
+
+
+def put(client: docker.DockerClient, container: str, options: DockerOptions, entry: Entry) -> None:
+    """A file into the session folder."""
+    client.api.put_archive(container, FOLDER, archives.pack([entry], options.uid, options.gid))
+
+
+def age_seconds(client: docker.DockerClient, container: str) -> float:
+    """Since its start, by the engine's own clock."""
+    started = client.api.inspect_container(container)["State"]["StartedAt"]
+    return (_moment(client.info()["SystemTime"]) - _moment(started)).total_seconds()
+
+
+def _moment(text: str) -> datetime:
+    """RFC 3339 with nanoseconds, which datetime does not read."""
+    seconds, _, rest = text.partition(".")
+    zone = rest.lstrip("0123456789") if rest else ""
+    return datetime.fromisoformat(seconds + (zone or "") if rest else text).astimezone(UTC)
+
+
+# --- Removing ---------------------------------------------------------------------------------------------
+
+
+def remove(client: docker.DockerClient, container: str) -> None:
+    """Takes a container that does not run away, with its volume. Raises APIError (409) for one that runs."""
+    inspected: dict[str, Any] = client.api.inspect_container(container)
+    volumes = [mount["Name"] for mount in inspected["Mounts"] if mount.get("Destination") == ROOT]
+    client.api.remove_container(container)
+    for volume in volumes:
+        _remove(client, "", volume)
+
+
+def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
+    if container:
+        try:
+            client.api.remove_container(container, force=True)
+        except DockerNotFound:
+            pass
+    try:
+        client.api.remove_volume(volume)
+    except DockerNotFound:
+        pass
+
+
+def remove_volumes(client: docker.DockerClient, **labels: str) -> None:
+    """Takes away what volumes with these labels are left without a container."""
+    wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()]
+    for row in client.api.volumes(filters={"label": wanted})["Volumes"] or ():
+        _remove(client, "", row["Name"])

@@ -1,0 +1,76 @@
+"""What a user may set about one Docker engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Tls(BaseModel):
+    """The client's side of mutual TLS, as docker's own `--tlscacert`, `--tlscert`, `--tlskey`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+class DockerOptions(BaseModel):
+    """Sessions as containers of one engine: at `host`, of the docker `context`, or where DOCKER_HOST, and
+    then the current context, say.
+
+    `accelerator` is what the containers get: `cpu`, or the name of the GPU whose ids are `gpus` (as
+    `--gpus device=` takes them); a session takes as many as the accelerator has devices, and shares none
+    unless `share_gpus`. `slots` counts CPU sessions; with GPUs it follows from them. `memory_gb`, `cpus`,
+    `shm_gb`, `pids` bound a container. `image` serves jobs that name none. A job has the network `network`
+    if it asks for the internet, otherwise none. A session is killed `grace_seconds` after it was asked to
+    stop, or when it runs longer than `session_seconds` and `slack_seconds`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    host: str | None = None
+    context: str | None = None
+    tls: Tls | None = None
+    accelerator: str = Field(default="cpu", min_length=1)
+    gpus: tuple[str, ...] = ()
+    share_gpus: bool = False
+    slots: int = Field(default=1, ge=1)
+    memory_gb: float | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
+    threads: int | None = Field(default=None, ge=1)
+    shm_gb: float = Field(default=1.0, gt=0)
+    pids: int = Field(default=4096, ge=64)
+    user: str = Field(default="1000:1000", pattern=r"^[0-9]+:[0-9]+$")
+    network: str = Field(default="bridge", min_length=1)
+    image: str | None = Field(default=None, min_length=1)
+    build_args: dict[str, str] = Field(default_factory=dict)
+    build_network: Literal["default", "host", "none"] = "default"
+    python: str = Field(default="python3", min_length=1)
+    session_seconds: float | None = Field(default=None, gt=0)
+    wall_margin_seconds: float = Field(default=0.0, ge=0)
+    slack_seconds: float = Field(default=30.0, ge=0)
+    grace_seconds: float = Field(default=300.0, gt=0)
+    visibility_seconds: float = Field(default=10.0, gt=0)
+    poll_seconds: float = Field(default=2.0, gt=0)
+    setup_seconds: float = Field(default=10.0, ge=0)
+    timeout_seconds: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> Self:
+        if self.context is not None and self.host is not None:
+            raise ValueError("`host` and `context` both name an engine: give one of them")
+        if self.tls is not None and (self.host is None or not self.host.startswith("tcp://")):
+            raise ValueError("`tls` goes with a `host` of tcp://")
+        return self
+
+    @property
+    def uid(self) -> int:
+        return int(self.user.partition(":")[0])
+
+    @property
+    def gid(self) -> int:
+        return int(self.user.partition(":")[2])

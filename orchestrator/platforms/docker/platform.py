@@ -1,0 +1,301 @@
+"""Sessions as containers of a Docker engine, near or far: nothing is mounted from any machine.
+
+A session is its container, by name and label: whoever asks finds the same. Files go in before the start and
+come out at any time as archives. Must never decide, and hold no state but clients and a stop's patience.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import APIError
+from docker.errors import NotFound as DockerNotFound
+
+from orchestrator.clock import Clock
+from orchestrator.core.offer import Offer
+from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
+from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.platforms import reading
+from orchestrator.platforms.docker import container as containers
+from orchestrator.platforms.docker import gpus, images
+from orchestrator.platforms.docker.archives import Entry
+from orchestrator.platforms.docker.connection import Connection
+from orchestrator.platforms.docker.container import LABEL, Found
+from orchestrator.platforms.docker.options import DockerOptions
+from orchestrator.platforms.docker.outbox import ContainerOutbox
+from orchestrator.platforms.docker.surveying import offers
+from orchestrator.platforms.outbox import bring, write_whole
+from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.session_folder import NAME
+
+_FILE_BYTES_MAX = 16 << 20
+_KILLED = 137  # 128 + SIGKILL
+
+
+class DockerPlatform:
+    """The docker platform `name`; `folder` is its own on this machine and holds the id of this home."""
+
+    def __init__(self, name: str, options: DockerOptions, folder: Path, clock: Clock) -> None:
+        self._name = name
+        self._options = options
+        self._folder = folder
+        self._clock = clock
+        self._connection = Connection(name, options)
+        self._memory_gb: float | None = None
+        self._asked: dict[str, float] = {}
+        self._asked_lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def survey(self) -> tuple[Offer, ...]:
+        client = self._connection.client("survey")
+        with self._connection.told("survey"):
+            info = client.info()
+            foreign = tuple(f for f in containers.listed(client) if f.home != self._home())
+            return offers(
+                self._name, self._options, info, foreign=foreign, gpu_memory_gb=self._gpu_memory(client, info)
+            )
+
+    def _gpu_memory(self, client: docker.DockerClient, info: dict[str, Any]) -> float | None:
+        """Asked for once: a GPU does not grow."""
+        if self._memory_gb is None and self._options.gpus and gpus.lack(info) is None:
+            self._memory_gb = gpus.memory_gb(client, self._options, gpus.by_cdi(info))
+        return self._memory_gb
+
+    # --- Starting ---------------------------------------------------------------------------------------
+
+    def prepare(self, order: Order, materials: Materials) -> str | None:
+        self._check(order)
+        client = self._connection.client("prepare")
+        with self._connection.told("prepare"):
+            there = self._cleared(client, order)
+            if there is not None:
+                return there.pin
+            if _tombstone(client, order.session):
+                return None
+            image = images.resolve(client, self._options, order, materials)
+            materials.say("copying the job's files into its container")
+            chosen = gpus.choose(client, self._options, order)
+            cdi = bool(chosen) and gpus.by_cdi(client.info())
+            plan = containers.Plan(order, image, self._options, self._home(), chosen, cdi)
+            containers.create(client, plan, materials)
+            gpus.check_alone(client, self._options, order, chosen)
+            return image.pin
+
+    def _cleared(self, client: docker.DockerClient, order: Order) -> Found | None:
+        """The container if the order is prepared already; otherwise the way is clear for it now."""
+        for found in containers.listed(client, session=order.session):
+            if found.prepared and found.order == containers.fingerprint(order):
+                return found
+            if found.started and found.prepared:
+                raise Rejected(f"{order.session} was started with another order")
+            containers.remove(client, found.id)
+        return None
+
+    def launch(self, order: Order) -> None:
+        self._check(order)
+        client = self._connection.client("launch")
+        with self._connection.told("launch"):
+            found = self._named(client, order.session)
+            if found is None:
+                if _tombstone(client, order.session):
+                    raise Rejected(f"{order.session} was stopped before it was launched")
+                raise Rejected(f"{order.session} is not prepared")
+            if found.order != containers.fingerprint(order):
+                raise Rejected(f"{order.session} is not prepared for this order")
+            if found.started:
+                return
+            try:
+                client.api.start(found.id)
+            except DockerNotFound:
+                raise Rejected(f"{order.session} was stopped before it was launched") from None
+
+    def _check(self, order: Order) -> None:
+        if not NAME.fullmatch(order.session):
+            raise Rejected(f"{order.session!r} is not the name of a session")
+        if order.platform != self._name or order.accelerator != self._options.accelerator:
+            asked, mine = (
+                f"{order.accelerator} on {order.platform}",
+                f"{self._options.accelerator} on {self._name}",
+            )
+            raise Rejected(f"the order is for {asked}; this is {mine}")
+
+    def _home(self) -> str:
+        """Tells the containers of this home from those of another on the same engine."""
+        path = self._folder / "home-id"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, uuid.uuid4().hex.encode())
+        return path.read_text()
+
+    # --- Looking ----------------------------------------------------------------------------------------
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        wanted = tuple(names)
+        client = self._connection.client("observe")
+        with self._connection.told("observe"):
+            found = containers.listed(client, platform=self._name)
+            there = {each.session: each for each in found if each.prepared}
+            return {name: self._observation(client, there.get(name)) for name in wanted}
+
+    def _observation(self, client: docker.DockerClient, found: Found | None) -> Observation:
+        if found is None or not found.started:
+            return ABSENT
+        try:
+            if found.alive:
+                return self._living(client, found)
+            return self._ended(client, found)
+        except DockerNotFound:  # removed between the two calls
+            return ABSENT
+
+    def _living(self, client: docker.DockerClient, found: Found) -> Observation:
+        status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
+        self._enforce_wall(client, found)
+        if status is None:
+            return Observation(Sighting.PENDING)
+        detail = "the container is paused: `docker unpause` lets it go on" if found.state == "paused" else ""
+        return Observation(Sighting.RUNNING, (status.incarnation,), status, detail=detail)
+
+    def _ended(self, client: docker.DockerClient, found: Found) -> Observation:
+        state = client.api.inspect_container(found.id)["State"]
+        incarnation = containers.read(client, found.id, "outbox/incarnation", _FILE_BYTES_MAX)
+        status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
+        marker = containers.read(client, found.id, "outbox/result.json", _FILE_BYTES_MAX)
+        seen = (incarnation.decode().strip(),) if incarnation else ()
+        if marker is not None:
+            return reading.ended(seen, status, marker)
+        ending, detail = _how(state)
+        return Observation(Sighting.ENDED, seen, status, ending=ending, detail=detail)
+
+    def _enforce_wall(self, client: docker.DockerClient, found: Found) -> None:
+        """Kills what runs longer than its limit, by the engine's own clock."""
+        limit = self._options.session_seconds
+        if limit is None:
+            return
+        if containers.age_seconds(client, found.id) > limit + self._options.slack_seconds:
+            self._kill(client, found)
+
+    def collect(self, name: str, into: Path) -> Collected:
+        client = self._connection.client("collect")
+        with self._connection.told("collect"):
+            found = self._named(client, name)
+            if found is None or not found.started:
+                raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
+            outbox = ContainerOutbox(client, found.id)
+            collected = bring(outbox, into)
+            outbox.files(into, ended=not found.alive)
+            return collected
+
+    # --- Ending -----------------------------------------------------------------------------------------
+
+    def stop(self, name: str) -> StopReply:
+        client = self._connection.client("stop")
+        with self._connection.told("stop"):
+            found = self._named(client, name)
+            if found is None or not found.started:
+                if self._never_starts(client, name):
+                    return StopReply.ENDED
+                found = self._named(client, name)
+            if found is None or not found.alive:
+                return StopReply.ENDED
+            return self._ask(client, found)
+
+    def _never_starts(self, client: docker.DockerClient, name: str) -> bool:
+        """Sees to it that nothing of this name starts any more; False where something just has."""
+        if not NAME.fullmatch(name):
+            return True
+        given = {"session": name, "platform": self._name, "home": self._home()}
+        client.api.create_volume(
+            _stopped(name), labels={f"{LABEL}.{key}": value for key, value in given.items()}
+        )
+        found = self._named(client, name)
+        if found is None:
+            return True
+        try:  # should it be started in this moment, it leaves at once and without training
+            containers.put(client, found.id, self._options, Entry("stop", b""))
+            containers.remove(client, found.id)
+        except APIError as error:
+            if error.status_code not in (404, 409):
+                raise
+            return error.status_code == 404
+        return True
+
+    def _ask(self, client: docker.DockerClient, found: Found) -> StopReply:
+        now = self._clock.monotonic()
+        with self._asked_lock:
+            first = found.session not in self._asked
+            asked = self._asked.setdefault(found.session, now)
+        try:
+            if first:
+                containers.put(client, found.id, self._options, Entry("stop", b""))
+                if found.state == "paused":
+                    client.api.unpause(found.id)
+                client.api.kill(found.id, "SIGTERM")
+            elif now - asked > self._options.grace_seconds:
+                self._kill(client, found)
+        except APIError as error:
+            if error.status_code not in (404, 409, 500):
+                raise
+            again = self._named(client, found.session)  # it may just have ended
+            if again is not None and again.alive:
+                raise
+            return StopReply.ENDED
+        return StopReply.REQUESTED
+
+    def _kill(self, client: docker.DockerClient, found: Found) -> None:
+        try:
+            client.api.kill(found.id, "SIGKILL")
+        except APIError as error:
+            if error.status_code not in (404, 409):
+                raise
+
+    def discard(self, name: str) -> None:
+        client = self._connection.client("discard")
+        with self._connection.told("discard"):
+            for found in containers.listed(client, session=name, platform=self._name):
+                if found.alive:
+                    raise Transient(f"{name} is still running", backend=self._name, operation="discard")
+                containers.remove(client, found.id)
+            containers.remove_volumes(client, session=name, platform=self._name)
+        with self._asked_lock:
+            self._asked.pop(name, None)
+
+    def _named(self, client: docker.DockerClient, name: str) -> Found | None:
+        """The session's container. Raises Rejected where a foreign one bears its name."""
+        if not NAME.fullmatch(name):
+            return None
+        for found in containers.listed(client, session=name, platform=self._name):
+            if found.prepared:
+                return found
+        return None
+
+
+def _stopped(session: str) -> str:
+    """The name of the volume that says: never start this."""
+    return f"{session}.stopped"
+
+
+def _tombstone(client: docker.DockerClient, session: str) -> bool:
+    try:
+        client.api.inspect_volume(_stopped(session))
+    except DockerNotFound:
+        return False
+    return True
+
+
+def _how(state: Mapping[str, object]) -> tuple[Outcome, str]:
+    """What a container's end without a result means."""
+    code = state.get("ExitCode")
+    if state.get("OOMKilled"):
+        return Outcome.OUT_OF_MEMORY, "the container was killed for want of memory"
+    if code == _KILLED:
+        return Outcome.LOST, "the container was killed (docker kill, or its engine went down)"
+    said = f": {state['Error']}" if state.get("Error") else ""
+    return Outcome.LOST, f"the container ended with exit code {code} and no result{said}"
