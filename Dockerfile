@@ -1,9 +1,11 @@
 # The orchestrator in a container: the controller in the foreground, its state in a volume (docs/container.md).
 # No line of this needs BuildKit. Mirrors and certificates of pip come as build arguments.
-ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+ARG PYTHON_IMAGE
+# An argument that is given but empty means the default too: docker-compose 1.29 gives them so.
+FROM ${PYTHON_IMAGE:-python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d} AS python
 
 # --- The wheel --------------------------------------------------------------------------------------------
-FROM ${PYTHON_IMAGE} AS wheel
+FROM python AS wheel
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
@@ -17,7 +19,7 @@ COPY orchestrator orchestrator
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
 
 # --- What it needs, then the wheel: a change of our code alone installs nothing else anew --------------------
-FROM ${PYTHON_IMAGE} AS install
+FROM python AS install
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
@@ -35,7 +37,7 @@ COPY --from=wheel /wheels /wheels
 RUN python -m pip --python /opt/orchestrator install --quiet --no-index --no-deps /wheels/*.whl
 
 # --- The image --------------------------------------------------------------------------------------------
-FROM ${PYTHON_IMAGE}
+FROM python
 LABEL org.opencontainers.image.title="orchestrator" \
       org.opencontainers.image.description="Finishes long training runs on accelerators that never last" \
       org.opencontainers.image.licenses="Apache-2.0"

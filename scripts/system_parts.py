@@ -45,9 +45,18 @@ def has_docker() -> bool:
     return shutil.which("dockerd") is not None
 
 
+def has_compose() -> bool:
+    plugin = (
+        shutil.which("docker") is not None
+        and not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+    )
+    return plugin or shutil.which("docker-compose") is not None
+
+
 PARTS = (
     Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),
     Part("Docker", ("docker.io",), "the tests of containers and images", has_docker),
+    Part("Docker Compose", ("docker-compose",), "the tests of compose.yaml", has_compose),
 )
 
 
