@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.offer import Offer
@@ -81,3 +82,57 @@ class Platform(Protocol):
     def discard(self, name: str) -> None:
         """Removes what an ended or never launched session left on the platform. Called only after its
         outbox is safe or given up; discarding what is not there is no error."""
+
+
+# --- What a platform may offer besides --------------------------------------------------------------------
+
+
+class Health(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # sessions run, and something is not as it should be
+    MISSING = "missing"  # sessions do not run before a human has acted
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a platform looked at in itself, as `engine` or `disk`. `mend`: what a human does about it,
+    or, where all is well, does to have more; one command or sentence a line."""
+
+    what: str
+    health: Health
+    text: str
+    mend: str = ""
+
+
+@runtime_checkable
+class Checkup(Protocol):
+    """Optional: a platform that can say more of itself than its offers do."""
+
+    def checkup(self) -> tuple[Finding, ...]:
+        """What works and what is missing. Changes nothing; may take seconds. Raises what `survey` raises."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something of this home that lies on the platform, as a container or a volume. `session` and `run` are
+    whose it is, empty where it is no session's; `state` is the platform's own word; `alive`: it runs."""
+
+    kind: str
+    name: str
+    session: str
+    run: str
+    state: str
+    alive: bool = False
+
+
+@runtime_checkable
+class Cleaning(Protocol):
+    """Optional: a platform on which something may be left behind that no session's name leads to."""
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """All that this home has there, what live sessions need included: which of it is left over only the
+        ledger knows, read after this. Nothing of other homes, nothing that is not ours. Changes nothing."""
+
+    def remove(self, leftover: Leftover) -> None:
+        """Removes it, killing it where it was `alive`; no error where it is not there any more. Raises
+        Transient where it has come alive since, or is in use."""

@@ -16,7 +16,15 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import Observation, Order, StopReply
 from orchestrator.errors import Transient
-from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.platform import (
+    Checkup,
+    Cleaning,
+    Collected,
+    Finding,
+    Leftover,
+    Materials,
+    Platform,
+)
 
 T = TypeVar("T")
 
@@ -70,3 +78,17 @@ class RetryingPlatform:
 
     def discard(self, name: str) -> None:
         self._again(self._inner.discard, name)
+
+    # --- What the inner one may offer besides -----------------------------------------------------------
+
+    def checkup(self) -> tuple[Finding, ...]:
+        """Nothing where the inner platform has no checkup."""
+        return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """Nothing where the inner platform leaves nothing."""
+        return self._again(self._inner.leftovers) if isinstance(self._inner, Cleaning) else ()
+
+    def remove(self, leftover: Leftover) -> None:
+        assert isinstance(self._inner, Cleaning), "it has no leftovers"
+        self._again(self._inner.remove, leftover)

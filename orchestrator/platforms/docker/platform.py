@@ -7,7 +7,6 @@ come out at any time as archives. Must never decide, and hold no state but clien
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,17 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms import reading
+from orchestrator.platforms.docker import checking, gpus, images, leftovers
 from orchestrator.platforms.docker import container as containers
-from orchestrator.platforms.docker import gpus, images
 from orchestrator.platforms.docker.archives import Entry
 from orchestrator.platforms.docker.connection import Connection
 from orchestrator.platforms.docker.container import LABEL, Found
+from orchestrator.platforms.docker.gpus import Probe
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
 from orchestrator.platforms.docker.surveying import offers
-from orchestrator.platforms.outbox import bring, write_whole
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.outbox import bring
+from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
 from orchestrator.platforms.session_folder import NAME
 
 _FILE_BYTES_MAX = 16 << 20
@@ -46,7 +46,7 @@ class DockerPlatform:
         self._folder = folder
         self._clock = clock
         self._connection = Connection(name, options)
-        self._memory_gb: float | None = None
+        self._probe = Probe()
         self._asked: dict[str, float] = {}
         self._asked_lock = threading.Lock()
 
@@ -58,16 +58,28 @@ class DockerPlatform:
         client = self._connection.client("survey")
         with self._connection.told("survey"):
             info = client.info()
-            foreign = tuple(f for f in containers.listed(client) if f.home != self._home())
-            return offers(
-                self._name, self._options, info, foreign=foreign, gpu_memory_gb=self._gpu_memory(client, info)
-            )
+            others = tuple(f for f in containers.listed(client) if not self._is_mine(f))
+            probe = self._probed(client, info)
+            return offers(self._name, self._options, info, others=others, probe=probe)
 
-    def _gpu_memory(self, client: docker.DockerClient, info: dict[str, Any]) -> float | None:
-        """Asked for once: a GPU does not grow."""
-        if self._memory_gb is None and self._options.gpus and gpus.lack(info) is None:
-            self._memory_gb = gpus.memory_gb(client, self._options, gpus.by_cdi(info))
-        return self._memory_gb
+    def _is_mine(self, found: Found) -> bool:
+        return (found.home, found.platform) == (leftovers.known_home(self._folder), self._name)
+
+    def _probed(self, client: docker.DockerClient, info: dict[str, Any]) -> Probe:
+        """Asked until there is an answer: a GPU does not grow."""
+        if not self._probe.found and self._options.gpus and gpus.lack(info) is None:
+            home = leftovers.known_home(self._folder) or ""
+            self._probe = gpus.probe(
+                client, self._options, self._options.gpus, cdi=gpus.by_cdi(info), home=home
+            )
+        return self._probe
+
+    def checkup(self) -> tuple[Finding, ...]:
+        client = self._connection.client("checkup")
+        with self._connection.told("checkup"):
+            home = leftovers.known_home(self._folder) or ""
+            place = self._connection.place
+            return checking.findings(client, self._options, client.info(), place=place, home=home)
 
     # --- Starting ---------------------------------------------------------------------------------------
 
@@ -129,11 +141,7 @@ class DockerPlatform:
 
     def _home(self) -> str:
         """Tells the containers of this home from those of another on the same engine."""
-        path = self._folder / "home-id"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, uuid.uuid4().hex.encode())
-        return path.read_text()
+        return leftovers.home(self._folder)
 
     # --- Looking ----------------------------------------------------------------------------------------
 
@@ -266,6 +274,19 @@ class DockerPlatform:
             containers.remove_volumes(client, session=name, platform=self._name)
         with self._asked_lock:
             self._asked.pop(name, None)
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        home = leftovers.known_home(self._folder)
+        if home is None:
+            return ()
+        client = self._connection.client("leftovers")
+        with self._connection.told("leftovers"):
+            return leftovers.found(client, home)
+
+    def remove(self, leftover: Leftover) -> None:
+        client = self._connection.client("remove")
+        with self._connection.told("remove"):
+            leftovers.remove(client, self._home(), leftover)
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:
         """The session's container. Raises Rejected where a foreign one bears its name."""

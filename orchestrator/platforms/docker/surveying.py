@@ -1,41 +1,51 @@
-"""What one engine offers now. Changes nothing on it, but for a moment's container that asks nvidia-smi."""
+"""What one engine offers now, from what was read of it. Reads nothing itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.offer import Offer, Traits, Unavailable, Uplink, until_human
+from orchestrator.core.offer import Offer, Traits, Unavailable, Until, UntilKind, Uplink, until_human
 from orchestrator.platforms.docker import gpus
 from orchestrator.platforms.docker.container import Found
+from orchestrator.platforms.docker.gpus import Probe
 from orchestrator.platforms.docker.options import DockerOptions
 
 CPU = "cpu"
 
 
 def offers(
-    name: str,
-    options: DockerOptions,
-    info: dict[str, Any],
-    *,
-    foreign: tuple[Found, ...],
-    gpu_memory_gb: float | None,
+    name: str, options: DockerOptions, info: dict[str, Any], *, others: tuple[Found, ...], probe: Probe
 ) -> tuple[Offer, ...]:
-    """`info` is the engine's own; `foreign` are containers of other homes; `gpu_memory_gb` where known."""
+    """`info` is the engine's own; `others` are containers that are not of this home's platform `name`;
+    `probe` is what the configured GPUs said."""
     if options.accelerator == CPU:
         return (_cpu(name, options, info),)
     reason = gpus.lack(info)
-    if reason is None and not options.gpus:
-        reason = f"the config names no `gpus` for {options.accelerator}"
-        return (_gpu(name, options, gpu_memory_gb, 1, Unavailable(reason, until_human("gpus: ['0']"))),)
     if reason is not None:
-        return (_gpu(name, options, gpu_memory_gb, 1, Unavailable(reason, until_human(*gpus.HOW_TO_ADD))),)
+        return (_gpu(name, options, 1, Unavailable(reason, until_human(*gpus.HOW_TO_ADD))),)
     row = catalogue.get(options.accelerator)
     devices = row.devices if row is not None else 1
-    left = set(options.gpus) - (set() if options.share_gpus else gpus.held(foreign))
+    unfit = _unfit(name, options, devices, probe)
+    if unfit is not None:
+        return (_gpu(name, options, 1, unfit),)
+    left = set(options.gpus) - (set() if options.share_gpus else gpus.held(others))
     slots = options.slots if options.share_gpus else len(left) // devices
-    taken = Unavailable("other orchestrators' sessions hold its GPUs", until_human("wait, or stop them"))
-    return (_gpu(name, options, gpu_memory_gb, max(1, slots), None if slots else taken),)
+    taken = Unavailable("sessions of others hold its GPUs", Until(UntilKind.TIME))
+    return (_gpu(name, options, max(1, slots), None if slots else taken, probe.memory_gb),)
+
+
+def _unfit(name: str, options: DockerOptions, devices: int, probe: Probe) -> Unavailable | None:
+    """Why the GPUs that the config names are no such accelerator."""
+    named = len(set(options.gpus))
+    if named < devices:
+        ids = ", ".join(f"'{number}'" for number in range(devices))
+        reason = f"{options.accelerator} takes {devices} GPU(s), the config names {named or 'none'}"
+        return Unavailable(reason, until_human(f"write `gpus: [{ids}]` under {name} in the config"))
+    if probe.refusal is not None:
+        reason = f"the engine does not give GPU {', '.join(options.gpus)}: {probe.refusal}"
+        return Unavailable(reason, until_human(*gpus.way_out(probe.refusal)))
+    return None
 
 
 def _cpu(name: str, options: DockerOptions, info: dict[str, Any]) -> Offer:
@@ -52,7 +62,11 @@ def _cpu(name: str, options: DockerOptions, info: dict[str, Any]) -> Offer:
 
 
 def _gpu(
-    name: str, options: DockerOptions, memory_gb: float | None, slots: int, unavailable: Unavailable | None
+    name: str,
+    options: DockerOptions,
+    slots: int,
+    unavailable: Unavailable | None,
+    memory_gb: float | None = None,
 ) -> Offer:
     return Offer(
         platform=name,

@@ -1,0 +1,99 @@
+"""What this home has on an engine: its containers and volumes, by label; and which home this is.
+
+Must never know which session lives: the ledger does. Touches nothing of another home, or without a label.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import docker
+from docker.errors import APIError
+from docker.errors import NotFound as DockerNotFound
+
+from orchestrator.errors import Transient
+from orchestrator.platforms.docker import container as containers
+from orchestrator.platforms.docker.container import LABEL, Found
+from orchestrator.platforms.platform import Leftover
+
+CONTAINER, VOLUME = "container", "volume"
+_HOME_ID = "home-id"
+
+
+def known_home(folder: Path) -> str | None:
+    """The id of this home in the platform's own folder; None where nothing was ever prepared."""
+    try:
+        return (folder / _HOME_ID).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def home(folder: Path) -> str:
+    """The id of this home, drawn where there is none yet: the same for all who draw at once."""
+    found = known_home(folder)
+    if found is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".tmp-{uuid.uuid4().hex}"
+    draft.write_text(uuid.uuid4().hex)
+    try:
+        os.link(draft, folder / _HOME_ID)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    return (folder / _HOME_ID).read_text()
+
+
+def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:
+    """Everything with this home's label; a volume that a container has goes with its container."""
+    mine = containers.listed(client, home=home)
+    rows = client.api.volumes(filters={"label": [f"{LABEL}.home={home}"]})["Volumes"] or ()
+    used = {
+        mount["Name"]
+        for row in client.api.containers(all=True, filters={"label": [f"{LABEL}.home={home}"]})
+        for mount in row.get("Mounts", ())
+        if mount.get("Name")
+    }
+    volumes = (
+        Leftover(
+            kind=VOLUME,
+            name=row["Name"],
+            session=(row["Labels"] or {}).get(f"{LABEL}.session", ""),
+            run=(row["Labels"] or {}).get(f"{LABEL}.run", ""),
+            state="of no container",
+        )
+        for row in rows
+        if row["Name"] not in used
+    )
+    return (*(_container(each) for each in mine), *volumes)
+
+
+def _container(each: Found) -> Leftover:
+    run = each.labels.get(f"{LABEL}.run", "")
+    return Leftover(CONTAINER, each.name, each.session, run, each.state, alive=each.alive)
+
+
+def remove(client: docker.DockerClient, home: str, leftover: Leftover) -> None:
+    """Removes one, if it is still there and as it was found. Raises Transient where it has come alive."""
+    try:
+        if leftover.kind == VOLUME:
+            client.api.remove_volume(leftover.name)
+            return
+        for each in containers.listed(client, home=home):
+            if each.name != leftover.name:
+                continue
+            if each.alive and not leftover.alive:
+                raise Transient(f"{each.name} is running now")
+            if each.alive:
+                client.api.kill(each.id, "SIGKILL")
+                client.api.wait(each.id)
+            containers.remove(client, each.id)
+    except DockerNotFound:
+        pass
+    except APIError as error:
+        if error.status_code != 409:
+            raise
+        raise Transient(f"{leftover.name} is in use: {error.explanation}") from error
