@@ -215,6 +215,26 @@ def test_a_missing_or_telling_build_argument_is_told(client: docker.DockerClient
         assert "secret" not in str(error.value)
 
 
+def test_dockers_broken_credential_store_is_for_a_human(
+    docker_engine: Engine, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folders / "bin", {"docker-credential-broken": "#!/bin/sh\necho locked; exit 1\n",
+                            "config.json": '{"credsStore": "broken"}'})  # fmt: skip
+    (folders / "bin" / "docker-credential-broken").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folders}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(folders / "bin"))
+    client = docker_engine.client()
+    for wanted in (
+        lambda: make(client, folders / "top"),
+        lambda: builder.pull(client, "127.0.0.1:9/x", print),
+    ):
+        with pytest.raises(
+            AccessDenied, match=r"credential store .*docker-credential-broken.*locked.*config\.json"
+        ):
+            wanted()
+    client.close()
+
+
 def test_an_archive_that_is_damaged_is_told(client: docker.DockerClient, folders: Path) -> None:
     archive = folders / "damaged.tar.gz"
     archive.write_bytes(b"\x1f\x8b nothing")
@@ -398,11 +418,12 @@ def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
         "import json, os, pwd, warnings, importlib.metadata as m; warnings.simplefilter('error');"
         "import torch, numpy, safetensors, yaml; me = pwd.getpwuid(os.getuid());"
         "open(os.path.expanduser('~/written'), 'w').close();"
-        "print(json.dumps([me.pw_name, os.getuid(), os.getcwd(), torch.ones(3).numpy().sum().item(),"
+        "print(json.dumps([me.pw_name, os.getuid(), os.getcwd() == me.pw_dir,"
+        "torch.ones(3).numpy().sum().item(),"
         "{d.name.lower().replace('_', '-'): d.version for d in m.distributions()}]))"
     )
-    name, uid, home, total, installed = json.loads(inside(client, graphmer_image, "python3", "-c", script))
-    assert (name, uid, home, total) == ("job", 1000, "/home/job", 3.0)
+    name, uid, at_home, total, installed = json.loads(inside(client, graphmer_image, "python3", "-c", script))
+    assert (name, uid, at_home, total) == ("job", 1000, True, 3.0)
     texts = [
         (ROOT / "images" / path).read_text() for path in ("base/torch-cpu.txt", "graphmer/constraints.txt")
     ]
@@ -410,7 +431,7 @@ def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
     pins = {line.partition("=")[0].lower().replace("_", "-"): line.rpartition("=")[2] for line in lines}
     installed.pop("pip", None)
     assert installed == pins
-    assert inside(client, graphmer_image, "sh", "-c", "ls -A /home/job /tmp") == "/home/job:\n\n/tmp:"
+    assert inside(client, graphmer_image, "sh", "-c", "ls -A ~ && ls -A /tmp") == ""
 
 
 def test_graphmers_image_is_not_built_again(

@@ -23,6 +23,7 @@ from typing import IO, Any
 import docker
 import requests
 import urllib3
+from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, NotFound
 
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
@@ -411,7 +412,12 @@ def _told(what: str, refused: Callable[[str, str], BackendError] = _refused) -> 
         if refused is _refused and (code >= 500 or code in (408, 409, 429)) and not _no_room(message):
             raise Transient(f"{what}: the engine could not: {message}") from error
         raise refused(what, message) from error
-    except (DockerException, *_LOST) as error:
+    except (DockerException, StoreError, *_LOST) as error:
+        if isinstance(error, StoreError) or "Credentials store" in str(error):
+            raise AccessDenied(
+                f"{what}: docker's credential store fails ({error}): mend it, or take it out of "
+                "docker's config.json"
+            ) from error
         if "Permission denied" in str(error):
             raise AccessDenied(f"{what}: no right to use the Docker engine: {error}") from error
         raise Transient(f"{what}: the engine was lost: {error}") from error
