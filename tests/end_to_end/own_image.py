@@ -32,9 +32,12 @@ PROBE = {  # the image's own health check, asked more often
     "test": ["CMD", "orchestrator", "health"], "interval": 1_000_000_000, "timeout": 20_000_000_000,
     "retries": 2,
 }  # fmt: skip
-PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
+# Of pip on this machine: what holds inside a build too; and paths here, which compose would pass on.
+_PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
+_PIP_NOT = ("PIP_FIND_LINKS", "PIP_CERT")
 COMPOSE_INSTALL = "apt-get install -y --no-install-recommends docker-compose"
 COMPOSE_MISSING = f"neither `docker compose` nor docker-compose is installed: {COMPOSE_INSTALL}"
+_CLASSIC = {"COMPOSE_DOCKER_CLI_BUILD": "0", "DOCKER_BUILDKIT": "0"}  # the builder that every machine has
 # Of glibc: empty since 2.34, and still asked for by wheels that also serve older systems.
 _GLIBC = ("librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1")
 _POSTGRES_ENTRY = """#!/bin/sh
@@ -82,16 +85,21 @@ def python_base(engine: Engine) -> str:
 
 def own_image(engine: Engine, base: str) -> str:
     """The image of the Dockerfile, from this checkout."""
-    given = {name: os.environ[name] for name in PIP_SETTINGS if os.environ.get(name)}
     client = engine.client()
     try:
         image, _log = client.images.build(
             path=str(ROOT), tag="orchestrator:tested", network_mode="host", rm=True, forcerm=True,
-            buildargs={"PYTHON_IMAGE": base, **given},
+            buildargs=build_settings(base),
         )  # fmt: skip
         return str(image.tags[0])
     finally:
         client.close()
+
+
+def build_settings(base: str) -> dict[str, str]:
+    """The build's arguments, all of them, so that compose finds every layer in the cache."""
+    given = {name: os.environ.get(name, "") for name in _PIP}
+    return {"PYTHON_IMAGE": base, **given, **dict.fromkeys(_PIP_NOT, "")}
 
 
 def postgres_image(engine: Engine, base: str) -> str:
@@ -264,15 +272,16 @@ class Compose:
         done = subprocess.run(
             [*command, "-p", self.name, *files, *words],
             cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**kept, "DOCKER_HOST": self.engine.url, **self.settings}, timeout=PATIENCE,
+            env={**kept, **_CLASSIC, "DOCKER_HOST": self.engine.url, **self.settings}, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == expect, f"{words} left with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
     def _override(self) -> Path:
-        """Without a network, as the engine has no bridge, and asked for its health more often."""
+        """Without a network of their own, as the engine has no bridge, and asked for health more often."""
         probe = {"test": PROBE["test"], "interval": "1s", "timeout": "20s", "retries": 2}
-        changed = {"network_mode": "none", "healthcheck": probe}
+        build = {"context": str(ROOT), "network": "host"}
+        changed = {"network_mode": "none", "healthcheck": probe, "build": build}
         path = self.folder / "override.yaml"
         services = dict.fromkeys(("orchestrator", "orchestrator-postgres"), changed)
         path.write_text(yaml.safe_dump({"services": services}))

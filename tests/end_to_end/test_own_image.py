@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -109,6 +110,13 @@ def test_the_image_is_small_pinned_and_not_root(client: docker.DockerClient, ima
     assert {n: v for n, v in installed.items() if pinned.get(n) != v} == {}
 
 
+@pytest.mark.parametrize(("file", "image_of"), [("Dockerfile", "python"), ("compose.yaml", "postgres")])
+def test_what_is_pulled_is_pinned_by_digest(file: str, image_of: str) -> None:
+    """As a default also of an argument that is given but empty."""
+    pinned = rf":-{image_of}:[0-9]+\.[0-9.]+-[a-z-]+@sha256:[0-9a-f]{{64}}\}}"
+    assert len(re.findall(pinned, (ROOT / file).read_text())) == 1
+
+
 def test_the_build_is_given_no_state_and_no_secret(client: docker.DockerClient, image: str) -> None:
     entry = ["find", "/opt/orchestrator", HOME, "-name", ".env", "-o", "-name", "test_own_image.py"]
     found = client.containers.run(image, entrypoint=entry, network_mode="none", remove=True)
@@ -196,11 +204,11 @@ def services(client: docker.DockerClient) -> set[str]:
     return {each.labels["com.docker.compose.service"] for each in client.containers.list()}
 
 
-def test_compose_starts_it_with_a_database_in_a_file(
-    compose: Callable[..., Compose], client: docker.DockerClient
+def test_compose_builds_it_and_starts_it_with_a_database_in_a_file(
+    compose: Callable[..., Compose], client: docker.DockerClient, base: str
 ) -> None:
-    project = compose()
-    project("up", "-d", "--no-build")
+    project = compose(ORCHESTRATOR_IMAGE="orchestrator:composed", **own_image.build_settings(base))
+    project("up", "-d", "--build")
     controller = project.controller(client)
     controller.wait_for_health("healthy")
     assert services(client) == {"orchestrator"}
