@@ -6,11 +6,14 @@ Trusts nothing that comes out: only plain files below the folder asked for are t
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from orchestrator.errors import Transient
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
@@ -26,7 +29,8 @@ class Entry:
 
 
 def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
-    """A tar stream in which everything belongs to `uid` and `gid`."""
+    """A tar stream in which everything belongs to `uid` and `gid`. Raises Transient where a local file
+    cannot be read."""
     for entry in entries:
         info = tarfile.TarInfo(entry.name)
         info.uid, info.gid, info.mode = uid, gid, entry.mode
@@ -34,14 +38,20 @@ def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
             info.type, info.mode = tarfile.DIRTYPE, 0o700
             yield info.tobuf(tarfile.PAX_FORMAT)
             continue
-        content = entry.content
-        info.size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        yield info.tobuf(tarfile.PAX_FORMAT)
-        with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk
-        yield b"\0" * (-info.size % _BLOCK)
+        try:
+            yield from _file(info, entry.content)
+        except OSError as error:  # HTTP clients take any OSError for one of their connection
+            raise Transient(f"{error.strerror} ({entry.content!s:.200})") from error
     yield b"\0" * (2 * _BLOCK)
+
+
+def _file(info: tarfile.TarInfo, content: bytes | Path) -> Iterator[bytes]:
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        info.size = len(content) if isinstance(content, bytes) else os.fstat(file.fileno()).st_size
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+    yield b"\0" * (-info.size % _BLOCK)
 
 
 def tree(folder: Path, name: str) -> Iterator[Entry]:
@@ -55,22 +65,21 @@ def tree(folder: Path, name: str) -> Iterator[Entry]:
 def only_file(stream: Iterable[bytes], size_max: int) -> bytes:
     """The content of the one file in a stream. Raises ValueError where there is none, or it is larger."""
     with _opened(stream) as archive:
-        for member in archive:
-            if member.isreg() and member.size <= size_max:
-                content = archive.extractfile(member)
-                assert content is not None
-                return content.read()
-    raise ValueError("no plain file of that size")
+        member = archive.next()
+        content = archive.extractfile(member) if member is not None and member.isreg() else None
+        if member is None or content is None or member.size > size_max:
+            raise ValueError("no plain file of that size")
+        return content.read()
 
 
 def unpack_file(stream: Iterable[bytes], target: Path) -> bool:
     """Writes the one file in a stream to the new file `target`; False where there is none."""
     with _opened(stream) as archive:
-        for member in archive:
-            if member.isreg():
-                _write(archive, member, target)
-                return True
-    return False
+        member = archive.next()
+        if member is None or not member.isreg():
+            return False
+        _write(archive, member, target)
+    return True
 
 
 def unpack(stream: Iterable[bytes], into: Path) -> None:

@@ -5,6 +5,8 @@ Decides nothing about sessions. A client belongs to one thread, as its HTTP sess
 
 from __future__ import annotations
 
+import math
+import re
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -12,20 +14,21 @@ from contextlib import contextmanager
 
 import docker
 import requests
-from docker.context import ContextAPI
-from docker.context.config import get_current_context_name
 from docker.errors import APIError, DockerException
 from docker.errors import NotFound as DockerNotFound
 from docker.tls import TLSConfig
-from docker.utils import kwargs_from_env
 
 from orchestrator.errors import AccessDenied, BackendError, InputError, NotFound, Rejected, Transient
-from orchestrator.platforms.docker.options import DockerOptions, Tls
+from orchestrator.platforms.docker import contexts
+from orchestrator.platforms.docker.contexts import Certificates, Endpoint
+from orchestrator.platforms.docker.options import DockerOptions
 
 _NO_ROOM = "no space left on device"
 _NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
            "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
+_REASON = re.compile(r"\w+Error\(-?\d+, '([^']+)'\)")
+_TLS = ("certificate", "wrong_version_number", "wrong version number")
 
 
 class Connection:
@@ -40,30 +43,43 @@ class Connection:
         """This thread's client. Raises Transient, AccessDenied or InputError where there is none."""
         client: docker.DockerClient | None = getattr(self._local, "client", None)
         if client is None:
+            endpoint = self._endpoint()
+            if endpoint.host.startswith("ssh://"):
+                raise InputError(
+                    f"platform {self._name!r}: engines over ssh are not supported yet ({endpoint.host}); "
+                    "forward its socket (`ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`) and give "
+                    "`host: unix:///tmp/docker.sock`"
+                )
+            tls = self._tls(endpoint.certificates)
             with self.told(operation):
-                url, tls = self._address()
-                client = docker.DockerClient(url, timeout=int(self._options.timeout_seconds), tls=tls)
+                timeout = math.ceil(self._options.timeout_seconds)
+                client = docker.DockerClient(endpoint.host, timeout=timeout, tls=tls)
             self._local.client = client
         return client
 
     @property
     def place(self) -> str:
-        """Where the engine is, in words."""
-        return self._address()[0]
+        """Where the engine is, in words. Raises InputError for a context that is not there."""
+        return self._endpoint().host
 
-    def _address(self) -> tuple[str, TLSConfig | bool]:
+    def _endpoint(self) -> Endpoint:
         options = self._options
         if options.host is not None:
-            return options.host, _config(options.tls) if options.tls is not None else False
-        if options.context is None and (given := kwargs_from_env()).get("base_url"):
-            return str(given["base_url"]), given.get("tls", False)
-        known = {each.name: each for each in ContextAPI.contexts()}
-        name = options.context or get_current_context_name()
-        if name not in known:
-            raise InputError(
-                f"platform {self._name!r}: there is no docker context {name!r}; valid: {', '.join(known)}"
-            )
-        return str(known[name].Host), known[name].TLSConfig or False
+            tls = options.tls
+            return Endpoint(options.host, None if tls is None else Certificates(tls.ca, tls.cert, tls.key))
+        try:
+            return contexts.chosen(options.context)
+        except InputError as error:
+            raise InputError(f"platform {self._name!r}: {error}") from error
+
+    def _tls(self, files: Certificates | None) -> TLSConfig | bool:
+        if files is None:
+            return False
+        missing = [str(path) for path in (files.ca, files.cert, files.key) if not path.is_file()]
+        if missing:
+            raise InputError(f"platform {self._name!r}: TLS needs {', '.join(missing)}: no such file")
+        pair = (str(files.cert), str(files.key))
+        return TLSConfig(client_cert=pair, ca_cert=str(files.ca), verify=files.verify)
 
     @contextmanager
     def told(self, operation: str) -> Iterator[None]:
@@ -77,21 +93,31 @@ class Connection:
 
     def _silent(self, error: Exception, operation: str) -> BackendError:
         text = str(error)
-        if "Permission denied" in text or "PermissionError" in text:
+        found = _REASON.search(text)
+        reason = found[1] if found else text
+        if "Permission denied" in text:
             return self._error(
                 AccessDenied,
                 operation,
-                f"no right to use {self.place}: join its group (docker) and log in again",
+                f"no right to use {self.place}: join its group, `sudo usermod -aG docker $USER`, and log in "
+                "again",
             )
-        if "certificate" in text.lower():
-            return self._error(AccessDenied, operation, f"TLS with {self.place} failed: {text}")
-        return self._error(Transient, operation, f"the Docker engine at {self.place} does not answer: {text}")
+        if any(sign in text.lower() for sign in _TLS):
+            return self._error(
+                AccessDenied,
+                operation,
+                f"TLS with {self.place} failed: {text}; do `ca`, `cert` and `key` belong to this engine, and "
+                "is its port the TLS one?",
+            )
+        return self._error(
+            Transient, operation, f"the Docker engine at {self.place} does not answer: {reason}"
+        )
 
     def _refused(self, error: APIError, operation: str) -> BackendError:
         text = str(error.explanation or error)
         low = text.lower()
         if isinstance(error, DockerNotFound):
-            return self._error(NotFound, operation, text)
+            return self._absent(text, operation)
         if _NO_ROOM in low:
             return self._error(Transient, operation, f"the engine's disk is full ({text}): free some, "
                                                      "e.g. with `docker system prune`")  # fmt: skip
@@ -108,9 +134,13 @@ class Connection:
             return self._error(Rejected, operation, text)
         return self._error(Transient, operation, text)
 
+    def _absent(self, text: str, operation: str) -> BackendError:
+        """What was there a moment ago: a container or volume that somebody took away may come again."""
+        if operation == "collect":
+            return self._error(NotFound, operation, text)
+        if "no such container" in text.lower() or "no such volume" in text.lower():
+            return self._error(Transient, operation, f"it was removed meanwhile ({text})")
+        return self._error(Rejected, operation, text)
+
     def _error(self, kind: type[BackendError], operation: str, text: str) -> BackendError:
         return kind(text, backend=self._name, operation=operation)
-
-
-def _config(tls: Tls) -> TLSConfig:
-    return TLSConfig(client_cert=(str(tls.cert), str(tls.key)), ca_cert=str(tls.ca), verify=True)

@@ -15,7 +15,6 @@ from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.outbox import bring_files
 
 _MANIFEST_BYTES_MAX = 64 << 20
-_STATUS_BYTES_MAX = 16 << 20
 
 
 class ContainerOutbox:

@@ -1,0 +1,97 @@
+"""Where docker's own settings say an engine is: DOCKER_HOST and its companions, or a context's files.
+
+Read here by hand: the SDK finds contexts only beside a config.json, which docker's CLI does without, and
+not by DOCKER_CONTEXT. Opens no connection and reads no certificate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError
+
+DEFAULT = "default"
+_SOCKET = "unix:///var/run/docker.sock"
+_ENDPOINT = "docker"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The client's side of mutual TLS; with `verify` False the server may be anybody."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One engine's address, and what TLS with it needs."""
+
+    host: str
+    certificates: Certificates | None = None
+
+
+def chosen(context: str | None) -> Endpoint:
+    """The engine of this context; of None, what a docker command typed here would talk to.
+
+    Raises InputError for a context that is not there, naming those that are.
+    """
+    if context is None and (host := os.environ.get("DOCKER_HOST")):
+        return Endpoint(host, _of_environment())
+    name = context or os.environ.get("DOCKER_CONTEXT") or _current()
+    return Endpoint(_SOCKET) if name == DEFAULT else _of_context(name)
+
+
+def known() -> tuple[str, ...]:
+    """The names of all contexts."""
+    metas = sorted((_folder() / "contexts" / "meta").glob("*/meta.json"))
+    return (DEFAULT, *(str(_json(path).get("Name", "?")) for path in metas))
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _of_environment() -> Certificates | None:
+    verify, given = bool(os.environ.get("DOCKER_TLS_VERIFY")), os.environ.get("DOCKER_CERT_PATH")
+    if not verify and not given:
+        return None
+    return _certificates(Path(given) if given else _folder(), verify)
+
+
+def _certificates(folder: Path, verify: bool) -> Certificates:
+    return Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", verify)
+
+
+def _current() -> str:
+    path = _folder() / "config.json"
+    return str(_json(path).get("currentContext") or DEFAULT) if path.is_file() else DEFAULT
+
+
+def _of_context(name: str) -> Endpoint:
+    key = hashlib.sha256(name.encode()).hexdigest()
+    meta = _folder() / "contexts" / "meta" / key / "meta.json"
+    if not meta.is_file():
+        raise InputError(f"there is no docker context {name!r}; valid: {', '.join(known())}")
+    endpoint = (_json(meta).get("Endpoints") or {}).get(_ENDPOINT) or {}
+    tls = _folder() / "contexts" / "tls" / key / _ENDPOINT
+    verify = not endpoint.get("SkipTLSVerify", False)
+    return Endpoint(
+        str(endpoint.get("Host") or _SOCKET), _certificates(tls, verify) if tls.is_dir() else None
+    )
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"docker's {path} cannot be read: {error}") from error
+    return document if isinstance(document, dict) else {}
