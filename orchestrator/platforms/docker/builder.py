@@ -414,8 +414,9 @@ def _told(what: str, refused: Callable[[str, str], BackendError] = _refused) -> 
         raise refused(what, message) from error
     except (DockerException, StoreError, *_LOST) as error:
         if isinstance(error, StoreError) or "Credentials store" in str(error):
+            said = " ".join(str(error).split())
             raise AccessDenied(
-                f"{what}: docker's credential store fails ({error}): mend it, or take it out of "
+                f"{what}: docker's credential store fails ({said}): mend it, or take it out of "
                 "docker's config.json"
             ) from error
         if "Permission denied" in str(error):
