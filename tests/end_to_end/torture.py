@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -21,6 +23,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.run import Assigned
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
 
+SCRIPT = "torture.py"
 STEPS, STEP_SECONDS = 200, 0.05
 SESSION_SECONDS = 20.0
 KILLS = (3, 6)  # a round
@@ -28,17 +31,33 @@ PAUSE_SECONDS = 5.0  # between two kills, at most
 VICTIMS = (Role.CONTROLLER, Role.AGENT, Role.LEADER, Role.WORKER, Role.GUARDIAN)
 
 
-def torture(rounds: int, seed: int, folder: Path, threads: int = 1) -> Counter[Role]:
-    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError.
+@dataclass(frozen=True)
+class Arena:
+    """Where a torture takes place: how a user is made there, who can be killed, and the result of an
+    uninterrupted training there."""
 
-    Sessions train on so many threads; the uninterrupted training always on one.
-    """
-    expected = train_in_one_piece(folder / "uninterrupted", "torture.py", STEPS, "0")
+    user: Callable[[Path], User]
+    victims: tuple[Role, ...]
+    expected: Mapping[str, str]
+    revive: Callable[[User, Role], None] = lambda _user, _role: None  # what its own machine brings back
+
+
+def on_processes(folder: Path, threads: int = 1) -> Arena:
+    """Sessions are processes that train on so many threads; the uninterrupted training always on one."""
+    return Arena(
+        lambda place: User(place, session_seconds=SESSION_SECONDS, threads=threads),
+        VICTIMS,
+        train_in_one_piece(folder / "uninterrupted", SCRIPT, STEPS, "0"),
+    )
+
+
+def torture(rounds: int, seed: int, folder: Path, arena: Arena) -> Counter[Role]:
+    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError."""
     killed: Counter[Role] = Counter()
     for number in range(rounds):
         place = folder / f"round-{number}"
         try:
-            sessions, victims = play(Random(f"{seed} {number}"), place, expected, threads)
+            sessions, victims = play(Random(f"{seed} {number}"), place, arena)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, round {number}: {error}") from error
         killed += victims
@@ -49,22 +68,22 @@ def torture(rounds: int, seed: int, folder: Path, threads: int = 1) -> Counter[R
     return killed
 
 
-def play(random: Random, folder: Path, expected: dict[str, str], threads: int) -> tuple[int, Counter[Role]]:
+def play(random: Random, folder: Path, arena: Arena) -> tuple[int, Counter[Role]]:
     """One round: how many sessions it took and who was killed."""
-    user = User(folder, session_seconds=SESSION_SECONDS, threads=threads)
+    user = arena.user(folder)
     try:
         run = user.submit(
-            command=f"python torture.py {{steps}} {STEP_SECONDS}",
+            command=f"python {SCRIPT} {{steps}} {STEP_SECONDS}",
             work={"total": STEPS, "global_batch": 16},
             retry={"without_progress": 1000},
         )
-        victims = _kill_some(random, user, run)
+        victims = _kill_some(random, user, run, arena)
         user.run("up", "--detach")
         user.wait_for_end(run)
         user.wait_for_silence()
         user.run("pull", run, "-o", str(folder / "final"))
         found = fingerprints(folder / "final")
-        differ = sorted(dict(found.items() ^ expected.items()))
+        differ = sorted(dict(found.items() ^ arena.expected.items()))
         assert not differ, f"not as uninterrupted: {', '.join(differ)}\n{user.story(run)}"
         assert len(victims) > 0
         return sum(isinstance(stored.event, Assigned) for stored in user.history(run)), victims
@@ -72,11 +91,11 @@ def play(random: Random, folder: Path, expected: dict[str, str], threads: int) -
         user.close()
 
 
-def _kill_some(random: Random, user: User, run: str) -> Counter[Role]:
+def _kill_some(random: Random, user: User, run: str, arena: Arena) -> Counter[Role]:
     killed: Counter[Role] = Counter()
     clock, never = SystemClock(), threading.Event()
     for _ in range(random.randint(*KILLS)):
-        role = random.choice(VICTIMS)
+        role = random.choice(arena.victims)
         clock.wait(never, random.uniform(0.0, PAUSE_SECONDS))
         if role is not Role.CONTROLLER:
             wait_until(lambda role=role: user.by_role()[role] or _is_over(user, run), f"a living {role}")  # type: ignore[misc]
@@ -86,6 +105,7 @@ def _kill_some(random: Random, user: User, run: str) -> Counter[Role]:
             break
         if victims and random.choice(victims).send(signal.SIGKILL):
             killed[role] += 1
+            arena.revive(user, role)
         if role is Role.CONTROLLER:
             clock.wait(never, random.uniform(0.0, PAUSE_SECONDS))
             user.run("up", "--detach")
@@ -105,7 +125,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the processes
     folder = Path(mkdtemp(prefix="torture-"))
     try:
-        killed = torture(options.rounds, options.seed, folder, options.threads)
+        killed = torture(options.rounds, options.seed, folder, on_processes(folder, options.threads))
     except AssertionError as error:
         sys.stdout.write(f"FAILED: {error}\nEverything of the failed round is in {folder}\n")
         return 1

@@ -77,6 +77,8 @@ class Role(StrEnum):
     GUARDIAN = "guardian"
     LEADER = "leader"
     WORKER = "worker"  # of the leader: a data-loader worker
+    CONTAINER = "container"  # its first process
+    ENGINE = "engine"  # the Docker daemon
     OTHER = "other"
 
 
@@ -96,7 +98,7 @@ class Process:
         except ProcessLookupError:
             return False
         try:
-            if _process(self.pid) != self:
+            if living(self.pid) != self:
                 return False
             signal.pidfd_send_signal(held, number)
         except ProcessLookupError:
@@ -106,7 +108,8 @@ class Process:
         return True
 
 
-def _process(pid: int) -> Process | None:
+def living(pid: int) -> Process | None:
+    """The process of this number, None where there is none or only its remains."""
     folder = Path("/proc", str(pid))
     try:
         state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -119,7 +122,7 @@ def _process(pid: int) -> Process | None:
 
 
 def _all_gone(processes: list[Process]) -> bool:
-    return not any(_process(process.pid) == process for process in processes)
+    return not any(living(process.pid) == process for process in processes)
 
 
 class User:
@@ -244,7 +247,7 @@ class User:
     def _processes(self) -> list[Process]:
         """What runs of this home: whatever lives below it, or names it."""
         home = str(self.home)
-        found = (_process(int(name)) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+        found = (living(int(name)) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
         return [p for p in found if p is not None and (p.cwd.startswith(home) or home in " ".join(p.command))]
 
     def by_role(self) -> dict[Role, list[Process]]:
@@ -266,7 +269,7 @@ class User:
             with suppress(OSError):
                 return Role.AGENT if started.read_text().strip() == str(process.pid) else Role.GUARDIAN
             return Role.OTHER
-        parent = _process(process.parent)
+        parent = living(process.parent)
         return Role.LEADER if parent and self._role(parent) is Role.AGENT else Role.OTHER
 
     def wait_for_silence(self) -> None:

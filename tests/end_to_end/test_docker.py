@@ -1,0 +1,73 @@
+"""Sessions in containers, end to end: the demo's job across walls, and kill -9 of everything there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.docker_engine import Engine
+from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
+from tests.end_to_end.torture import torture
+from tests.end_to_end.user import ROOT, fingerprints
+
+SESSION_SECONDS = 25.0
+STEPS = 400
+
+
+def demo_job(folder: Path) -> Path:
+    """The bundled job with fewer steps."""
+    spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
+    spec["work"]["total"] = STEPS
+    for key in ("image", "source", "requirements"):
+        spec[key] = str((ROOT / "jobs" / spec[key]).resolve())
+    path = folder / "graphmer_demo.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+@pytest.mark.timeout(1800)
+def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
+    tmp_path: Path, docker_engine: Engine, graphmer_image: str, image_arguments: dict[str, str]
+) -> None:
+    user = DockerUser(
+        tmp_path / "user", docker_engine, session_seconds=SESSION_SECONDS, build_args=image_arguments
+    )
+    try:
+        said = user.run("submit", str(demo_job(tmp_path)), "--follow", "--platform", "box")
+        run = str(user.answer("ps", "--all")["runs"][0]["run"])
+        shown = user.answer("show", run)
+        user.wait_for_silence()
+        user.run("pull", run, "-o", str(tmp_path / "final"))
+    finally:
+        user.close()
+    assert shown["phase"] == "done", said
+    assert len(shown["sessions"]) >= 3, said  # two walls
+    flags = f"--steps {STEPS} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
+    whole = run_in_one_container(
+        docker_engine, graphmer_image, tmp_path / "whole",
+        ["python", "-m", "graphmer.train", "--config", "/source/train_demo.yaml", *flags],
+        STEPS, ROOT / "jobs" / "graphmer",
+    )  # fmt: skip
+    weights = {name for name in whole if name.endswith(".safetensors")}
+    found = fingerprints(tmp_path / "final")
+    assert weights
+    assert {name: found[name] for name in weights} == {name: whole[name] for name in weights}
+
+
+@pytest.mark.timeout(1800)
+def test_kill_9_in_containers_and_of_their_engine_changes_no_bit(
+    tmp_path: Path, docker_engine: Engine, graphmer_image: str
+) -> None:
+    arena = on_containers(docker_engine, graphmer_image, tmp_path, SESSION_SECONDS)
+    killed = torture(2, seed=3, folder=tmp_path, arena=arena)
+    assert sum(killed.values()) >= 4
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thirty_rounds_in_containers(tmp_path: Path, docker_engine: Engine, graphmer_image: str) -> None:
+    arena = on_containers(docker_engine, graphmer_image, tmp_path, SESSION_SECONDS)
+    killed = torture(30, seed=4, folder=tmp_path, arena=arena)
+    assert all(killed[role] for role in VICTIMS)
