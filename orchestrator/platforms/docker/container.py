@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from orchestrator.core.session import Order
 from orchestrator.errors import Rejected
 from orchestrator.platforms.docker import archives
 from orchestrator.platforms.docker.archives import Entry
+from orchestrator.platforms.docker.endings import moment
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Materials
@@ -34,6 +37,7 @@ ROOT = "/orchestrator"
 FOLDER = f"{ROOT}/session"
 OUTBOX = f"{FOLDER}/outbox"
 _GIB = 1024**3
+_LAST_LINES, _LAST_CHARS = 5, 1000
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,12 @@ def create(client: docker.DockerClient, plan: Plan, materials: Materials) -> Non
     """
     mark = uuid.uuid4().hex[:8]
     order = plan.order
+    entries = list(_entries(order, materials))  # before anything is on the engine: it may be refused
     volume, passing = f"{order.session}.{mark}", f"{order.session}.preparing-{mark}"
     client.api.create_volume(volume, labels=plan.labels)
     container = ""
     try:
         container = _container(client, plan, passing, volume)
-        entries = _entries(order, materials)
         client.api.put_archive(container, ROOT, archives.pack(entries, plan.options.uid, plan.options.gid))
         client.api.rename(container, order.session)
     except BaseException as error:
@@ -181,6 +185,8 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
         labels=plan.labels,
         host_config=host,
         healthcheck={"test": ["NONE"]},
+        stop_signal="SIGTERM",
+        stop_timeout=math.ceil(options.grace_seconds),  # for `docker stop` and an engine that shuts down
     )
     return str(made["Id"])
 
@@ -249,27 +255,38 @@ def put(client: docker.DockerClient, container: str, options: DockerOptions, ent
     client.api.put_archive(container, FOLDER, archives.pack([entry], options.uid, options.gid))
 
 
-def age_seconds(client: docker.DockerClient, container: str) -> float:
-    """Since its start, by the engine's own clock."""
-    started = client.api.inspect_container(container)["State"]["StartedAt"]
-    return (_moment(client.info()["SystemTime"]) - _moment(started)).total_seconds()
+def last_words(client: docker.DockerClient, container: str) -> str:
+    """The last lines of what the agent itself printed: of one that works, none."""
+    try:
+        said = client.api.logs(container, tail=_LAST_LINES)
+    except APIError:  # a log driver that is not read
+        return ""
+    return str(said.decode(errors="replace")).strip()[-_LAST_CHARS:]
 
 
-def _moment(text: str) -> datetime:
-    """RFC 3339 with nanoseconds, which datetime does not read."""
-    seconds, _, rest = text.partition(".")
-    zone = rest.lstrip("0123456789") if rest else ""
-    return datetime.fromisoformat(seconds + (zone or "") if rest else text).astimezone(UTC)
+class EngineClock:
+    """The engine's own time, asked for at most once."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+
+    @cached_property
+    def now(self) -> datetime:
+        return moment(self._client.info()["SystemTime"])
 
 
 # --- Removing ---------------------------------------------------------------------------------------------
 
 
 def remove(client: docker.DockerClient, container: str) -> None:
-    """Takes a container that does not run away, with its volume. Raises APIError (409) for one that runs."""
-    inspected: dict[str, Any] = client.api.inspect_container(container)
+    """Takes a container that does not run away, with its volume and those its image made. No error where it
+    is gone already; raises APIError (409) for one that runs."""
+    try:
+        inspected: dict[str, Any] = client.api.inspect_container(container)
+        client.api.remove_container(container, v=True)
+    except DockerNotFound:
+        return
     volumes = [mount["Name"] for mount in inspected["Mounts"] if mount.get("Destination") == ROOT]
-    client.api.remove_container(container)
     for volume in volumes:
         _remove(client, "", volume)
 
@@ -277,7 +294,7 @@ def remove(client: docker.DockerClient, container: str) -> None:
 def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
     if container:
         try:
-            client.api.remove_container(container, force=True)
+            client.api.remove_container(container, v=True, force=True)
         except DockerNotFound:
             pass
     try:
@@ -286,8 +303,9 @@ def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
         pass
 
 
-def remove_volumes(client: docker.DockerClient, **labels: str) -> None:
-    """Takes away what volumes with these labels are left without a container."""
+def remove_volumes(client: docker.DockerClient, *, keep: str = "", **labels: str) -> None:
+    """Takes away what volumes with these labels are left without a container, except `keep`."""
     wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()]
     for row in client.api.volumes(filters={"label": wanted})["Volumes"] or ():
-        _remove(client, "", row["Name"])
+        if row["Name"] != keep:
+            _remove(client, "", row["Name"])

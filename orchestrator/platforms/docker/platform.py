@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms import reading
-from orchestrator.platforms.docker import checking, gpus, images, leftovers
+from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.archives import Entry
 from orchestrator.platforms.docker.connection import Connection
-from orchestrator.platforms.docker.container import LABEL, Found
+from orchestrator.platforms.docker.container import LABEL, EngineClock, Found
 from orchestrator.platforms.docker.gpus import Probe
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
@@ -34,7 +35,6 @@ from orchestrator.platforms.platform import Collected, Finding, Leftover, Materi
 from orchestrator.platforms.session_folder import NAME
 
 _FILE_BYTES_MAX = 16 << 20
-_KILLED = 137  # 128 + SIGKILL
 
 
 class DockerPlatform:
@@ -109,6 +109,7 @@ class DockerPlatform:
             if found.started and found.prepared:
                 raise Rejected(f"{order.session} was started with another order")
             containers.remove(client, found.id)
+        containers.remove_volumes(client, keep=_stopped(order.session), session=order.session)
         return None
 
     def launch(self, order: Order) -> None:
@@ -116,9 +117,9 @@ class DockerPlatform:
         client = self._connection.client("launch")
         with self._connection.told("launch"):
             found = self._named(client, order.session)
+            if (found is None or not found.started) and _tombstone(client, order.session):
+                raise Rejected(f"{order.session} was stopped before it was launched")
             if found is None:
-                if _tombstone(client, order.session):
-                    raise Rejected(f"{order.session} was stopped before it was launched")
                 raise Rejected(f"{order.session} is not prepared")
             if found.order != containers.fingerprint(order):
                 raise Rejected(f"{order.session} is not prepared for this order")
@@ -127,7 +128,9 @@ class DockerPlatform:
             try:
                 client.api.start(found.id)
             except DockerNotFound:
-                raise Rejected(f"{order.session} was stopped before it was launched") from None
+                if self._named(client, order.session) is None:
+                    raise Rejected(f"{order.session} was stopped before it was launched") from None
+                raise
 
     def _check(self, order: Order) -> None:
         if not NAME.fullmatch(order.session):
@@ -151,24 +154,43 @@ class DockerPlatform:
         with self._connection.told("observe"):
             found = containers.listed(client, platform=self._name)
             there = {each.session: each for each in found if each.prepared}
-            return {name: self._observation(client, there.get(name)) for name in wanted}
+            clock = EngineClock(client)
+            return {name: self._observation(client, there.get(name), clock) for name in wanted}
 
-    def _observation(self, client: docker.DockerClient, found: Found | None) -> Observation:
-        if found is None or not found.started:
+    def _observation(
+        self, client: docker.DockerClient, found: Found | None, clock: EngineClock
+    ) -> Observation:
+        if found is None:
             return ABSENT
         try:
+            if not found.started:
+                return self._not_started(client, found)
             if found.alive:
-                return self._living(client, found)
+                return self._living(client, found, clock)
             return self._ended(client, found)
         except DockerNotFound:  # removed between the two calls
             return ABSENT
+        except APIError as error:  # one container that cannot be read must not hide the others
+            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error.explanation or error}")
 
-    def _living(self, client: docker.DockerClient, found: Found) -> Observation:
+    def _not_started(self, client: docker.DockerClient, found: Found) -> Observation:
+        """Absent, unless the engine has tried to start it and could not."""
+        error = client.api.inspect_container(found.id)["State"].get("Error")
+        if not error:
+            return ABSENT
+        return Observation(
+            Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail=f"the engine could not start it: {error}"
+        )
+
+    def _living(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> Observation:
         status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
-        self._enforce_wall(client, found)
+        self._enforce_wall(client, found, clock)
         if status is None:
             return Observation(Sighting.PENDING)
-        detail = "the container is paused: `docker unpause` lets it go on" if found.state == "paused" else ""
+        if found.state != "paused":
+            return Observation(Sighting.RUNNING, (status.incarnation,), status)
+        detail = f"the container is paused; `docker unpause {found.name}` lets it go on"
+        status = replace(status, warnings=(*status.warnings, detail))
         return Observation(Sighting.RUNNING, (status.incarnation,), status, detail=detail)
 
     def _ended(self, client: docker.DockerClient, found: Found) -> Observation:
@@ -179,16 +201,27 @@ class DockerPlatform:
         seen = (incarnation.decode().strip(),) if incarnation else ()
         if marker is not None:
             return reading.ended(seen, status, marker)
-        ending, detail = _how(state)
+        asked = containers.read(client, found.id, "stop", _FILE_BYTES_MAX) is not None
+        said, python = containers.last_words(client, found.id), self._options.python
+        ending, detail = endings.how(state, wall_seconds=self._wall, asked=asked, said=said, python=python)
         return Observation(Sighting.ENDED, seen, status, ending=ending, detail=detail)
 
-    def _enforce_wall(self, client: docker.DockerClient, found: Found) -> None:
-        """Kills what runs longer than its limit, by the engine's own clock."""
+    @property
+    def _wall(self) -> float | None:
         limit = self._options.session_seconds
-        if limit is None:
+        return None if limit is None else limit + self._options.slack_seconds
+
+    def _enforce_wall(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> None:
+        """Kills what runs longer than its limit, by the engine's own clock."""
+        if self._wall is None:
             return
-        if containers.age_seconds(client, found.id) > limit + self._options.slack_seconds:
-            self._kill(client, found)
+        began = endings.moment(client.api.inspect_container(found.id)["State"]["StartedAt"])
+        if (clock.now - began).total_seconds() > self._wall:
+            try:
+                _signal(client, found, "SIGKILL")
+            except APIError as error:
+                if error.status_code not in (404, 409):  # it has just ended
+                    raise
 
     def collect(self, name: str, into: Path) -> Collected:
         client = self._connection.client("collect")
@@ -238,16 +271,17 @@ class DockerPlatform:
     def _ask(self, client: docker.DockerClient, found: Found) -> StopReply:
         now = self._clock.monotonic()
         with self._asked_lock:
-            first = found.session not in self._asked
-            asked = self._asked.setdefault(found.session, now)
+            asked = self._asked.get(found.session)
         try:
-            if first:
+            if asked is None:
                 containers.put(client, found.id, self._options, Entry("stop", b""))
-                if found.state == "paused":
-                    client.api.unpause(found.id)
-                client.api.kill(found.id, "SIGTERM")
+                _signal(client, found, "SIGTERM")
+                with self._asked_lock:  # only now: its patience is for who has heard
+                    self._asked.setdefault(found.session, now)
             elif now - asked > self._options.grace_seconds:
-                self._kill(client, found)
+                _signal(client, found, "SIGKILL")
+            elif found.state == "paused":
+                client.api.unpause(found.id)
         except APIError as error:
             if error.status_code not in (404, 409, 500):
                 raise
@@ -256,13 +290,6 @@ class DockerPlatform:
                 raise
             return StopReply.ENDED
         return StopReply.REQUESTED
-
-    def _kill(self, client: docker.DockerClient, found: Found) -> None:
-        try:
-            client.api.kill(found.id, "SIGKILL")
-        except APIError as error:
-            if error.status_code not in (404, 409):
-                raise
 
     def discard(self, name: str) -> None:
         client = self._connection.client("discard")
@@ -311,12 +338,8 @@ def _tombstone(client: docker.DockerClient, session: str) -> bool:
     return True
 
 
-def _how(state: Mapping[str, object]) -> tuple[Outcome, str]:
-    """What a container's end without a result means."""
-    code = state.get("ExitCode")
-    if state.get("OOMKilled"):
-        return Outcome.OUT_OF_MEMORY, "the container was killed for want of memory"
-    if code == _KILLED:
-        return Outcome.LOST, "the container was killed (docker kill, or its engine went down)"
-    said = f": {state['Error']}" if state.get("Error") else ""
-    return Outcome.LOST, f"the container ended with exit code {code} and no result{said}"
+def _signal(client: docker.DockerClient, found: Found, signal: str) -> None:
+    """What is paused hears nothing, not even SIGKILL, before it goes on."""
+    if found.state == "paused":
+        client.api.unpause(found.id)
+    client.api.kill(found.id, signal)
