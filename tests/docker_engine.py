@@ -61,6 +61,9 @@ class Engine:
         return docker.DockerClient(base_url=self.url, timeout=60)
 
     def start(self) -> None:
+        """Starts it, or starts it again: not before the containerd of a killed one is gone, or the new one
+        waits for a socket that nobody answers."""
+        self._wait_for_containerds_end()
         command = [
             "setpriv", "--pdeathsig", "TERM", "dockerd", "--data-root", f"{self.folder}/data",
             "--exec-root", f"{self.folder}/exec", "--pidfile", f"{self.folder}/docker.pid",
@@ -73,6 +76,13 @@ class Engine:
         while not self.answers():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
+            threading.Event().wait(0.05)
+
+    def _wait_for_containerds_end(self) -> None:
+        record = self.folder / "exec" / "containerd" / "containerd.pid"
+        deadline = time.monotonic() + _START_SECONDS
+        while record.exists() and Path("/proc", record.read_text().strip() or "0").exists():
+            assert time.monotonic() < deadline, f"containerd lives on: {record.read_text()}"
             threading.Event().wait(0.05)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:

@@ -117,7 +117,9 @@ def _frozen(parsed: Parsed, into: Path) -> Job:
     sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
-        frozen = images.freeze(parsed.image, into / "images", requirements=parsed.requirements)
+        frozen = images.freeze(
+            parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
+        )
         image = f"{FROZEN_IMAGE}{frozen}"
     return replace(parsed.job, bundle=sha256, image=image, inputs=inputs.pin(parsed.job.inputs))
 
