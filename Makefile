@@ -4,10 +4,10 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint soak bench docs clean
+.PHONY: help setup demo demo-docker test lint soak bench docs clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
 
 setup: ## make .venv, or bring it up to date
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) was not found; on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
@@ -17,6 +17,11 @@ demo: setup ## train a small model on this machine, over several session walls
 	@mkdir -p .demo
 	@cp scripts/demo_config.yaml .demo/config.yaml
 	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
+
+demo-docker: setup ## the same in containers of this machine's Docker engine, whose image is built first
+	@mkdir -p .demo-docker
+	@test -e .demo-docker/config.yaml || cp scripts/demo_docker_config.yaml .demo-docker/config.yaml
+	@$(BIN)/submit --home .demo-docker jobs/graphmer_demo.yaml --follow --platform docker
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py
@@ -38,6 +43,8 @@ docs: setup ## write the generated pages anew
 	@$(BIN)/python scripts/generate_docs.py
 
 clean: ## remove .venv, the demo's state and all caches
-	@if [ -d .demo ] && [ -x $(BIN)/orchestrator ]; then ORCHESTRATOR_HOME="$(CURDIR)/.demo" $(BIN)/orchestrator down || true; fi
-	@rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	@for home in .demo .demo-docker; do \
+	    if [ -d $$home ] && [ -x $(BIN)/orchestrator ]; then $(BIN)/orchestrator --home $$home down || true; fi; \
+	done
+	@rm -rf .venv .demo .demo-docker .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
