@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.docker_engine import Engine
+from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
 from tests.end_to_end.torture import torture
 from tests.end_to_end.user import ROOT, fingerprints
@@ -54,6 +56,43 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
     found = fingerprints(tmp_path / "final")
     assert weights
     assert {name: found[name] for name in weights} == {name: whole[name] for name in weights}
+
+
+def image_folder(user: DockerUser, run: str) -> Path:
+    """A folder to build an image from, on the tests' Python, with one step of its own."""
+    folder = user.folder / "tiny"
+    folder.mkdir(exist_ok=True)
+    (folder / "Dockerfile").write_text(f"FROM {PYTHON_IMAGE}\nRUN {run}\n")
+    return folder
+
+
+@pytest.fixture
+def docker_user(tmp_path: Path, docker_engine: Engine, python_image: str) -> Iterator[DockerUser]:
+    assert python_image == PYTHON_IMAGE
+    user = DockerUser(tmp_path / "user", docker_engine)
+    yield user
+    user.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_jobs_image_is_built_before_everyones_eyes_and_once(docker_user: DockerUser) -> None:
+    image = image_folder(docker_user, "sleep 6 && echo made >/made")
+    job = docker_user.write_job(image=str(image), command="python train.py {steps}")
+    said = docker_user.run("submit", str(job), "--follow")
+    assert re.search(r"building tiny \(cpu\): step 2/3: RUN sleep 6", said), said
+    assert " done in " in said
+    assert "building" not in docker_user.run("submit", str(job), "--follow")
+    docker_user.wait_for_silence()
+
+
+@pytest.mark.timeout(600)
+def test_a_build_that_fails_shows_its_step_and_what_to_do(docker_user: DockerUser) -> None:
+    image = image_folder(docker_user, "echo looking for it && cat /nowhere/at/all")
+    job = docker_user.write_job(image=str(image), command="python train.py {steps}")
+    said = docker_user.run("submit", str(job), "--follow", expect=3)
+    for words in ("RUN echo looking for it", "/nowhere/at/all: No such file", "step 2/3"):
+        assert words in said, said
+    docker_user.wait_for_silence()
 
 
 @pytest.mark.timeout(1800)
