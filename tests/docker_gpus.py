@@ -1,0 +1,81 @@
+"""An engine with GPUs that are none: a stand-in for NVIDIA's hook, behind dockerd's own code for `--gpus`.
+
+dockerd registers its nvidia driver where it finds `nvidia-container-runtime-hook` on its PATH, and has runc
+call it for each container that asked for GPUs. Ours reads the ids that dockerd passes on, refuses those that
+it was not given in the words of nvidia-container-cli, and puts an `nvidia-smi` into the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.docker_engine import Engine, load_python_image, running
+
+HOOK = "nvidia-container-runtime-hook"
+TESLA_T4 = ("Tesla T4", 15360)
+RTX_3050 = ("NVIDIA GeForce RTX 3050 Laptop GPU", 4096)
+SMI = """#!/bin/sh
+[ "$1" = --query-gpu=index,uuid,name,memory.total ] || exit 6
+[ "$2" = --format=csv,noheader,nounits ] || exit 6
+cat <<'END'
+{rows}
+END
+"""
+HOOK_SOURCE = """#!{python}
+import json, pathlib, sys
+gpus = json.loads(pathlib.Path(__file__).with_name("gpus.json").read_text())
+state = json.load(sys.stdin)
+config = json.loads((pathlib.Path(state["bundle"]) / "config.json").read_text())
+given = dict(each.split("=", 1) for each in config["process"]["env"])["NVIDIA_VISIBLE_DEVICES"]
+seen = []
+for wanted in [gpu["index"] for gpu in gpus] if given == "all" else given.split(","):
+    found = [gpu for gpu in gpus if wanted in (gpu["index"], gpu["uuid"])]
+    if not found:
+        sys.exit(f"nvidia-container-cli: device error: {{wanted}}: unknown device")
+    seen += found
+rows = "\\n".join(
+    f"{{n}}, {{gpu['uuid']}}, {{gpu['name']}}, {{gpu['memory']}}" for n, gpu in enumerate(seen)
+)
+program = pathlib.Path(config["root"]["path"]) / "usr/bin/nvidia-smi"
+program.write_text({smi!r}.format(rows=rows))
+program.chmod(0o755)
+"""
+
+Gpus = Sequence[tuple[str, int]]
+
+
+def write_smi(folder: Path, gpus: Gpus) -> Path:
+    """A `nvidia-smi` for this machine's PATH; returns its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "\n".join(f"{n}, GPU-{n}, {name}, {memory}" for n, (name, memory) in enumerate(gpus))
+    (folder / "nvidia-smi").write_text(SMI.format(rows=rows))
+    (folder / "nvidia-smi").chmod(0o755)
+    return folder
+
+
+def write_hook(folder: Path, gpus: Gpus) -> None:
+    """What the hook knows may be written anew while the engine runs."""
+    known = [
+        {"index": str(n), "uuid": f"GPU-{n}", "name": name, "memory": memory}
+        for n, (name, memory) in enumerate(gpus)
+    ]
+    (folder / "gpus.json").write_text(json.dumps(known))
+    (folder / HOOK).write_text(HOOK_SOURCE.format(python=sys.executable, smi=SMI))
+    (folder / HOOK).chmod(0o755)
+
+
+@contextmanager
+def running_with_gpus(*gpus: tuple[str, int]) -> Iterator[Engine]:
+    """A fresh daemon with these GPUs, as (name, MiB), and the image of this machine's Python."""
+    with tempfile.TemporaryDirectory(prefix="gpus-", dir="/tmp") as folder:
+        write_hook(Path(folder), gpus)
+        path = os.pathsep.join((folder, os.environ["PATH"]))
+        with running("--add-runtime", "nvidia=runc", environ={"PATH": path}) as engine:
+            load_python_image(engine)
+            yield engine
