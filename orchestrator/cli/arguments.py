@@ -58,6 +58,8 @@ RAW = _flag("--raw", help="the training's bytes alone, without a line between se
 DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="leave when nothing is left to do or to wait for")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
+CLEAN = _flag("--clean", help="list what sessions left behind, and remove it on consent; nothing else")
+YES = _flag("--yes", help="do not ask")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -74,7 +76,8 @@ class Command:
 
 COMMANDS = (
     Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
-    Command("doctor", "what works, what is missing, how to mend it", "doctoring:doctor", (NAMES,)),
+    Command("doctor", "what works, what is missing, how to mend it", "doctoring:doctor",
+            (NAMES, CLEAN, YES, DISCARD)),
     Command(
         "submit",
         "freeze a job and its source, and run it",

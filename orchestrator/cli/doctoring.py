@@ -1,5 +1,5 @@
 """`doctor`: what works here, what is missing, and how to mend it. Leaves nothing
-behind but the folder of a store that had none."""
+behind but the folder of a store that had none; `--clean` is another module's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import routing
+from orchestrator.cli import cleaning, routing
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
 from orchestrator.cli.output import count_text, size_text
 from orchestrator.cli.wiring import Wired
 from orchestrator.config import Config
+from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.market import Surveyed
+from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
@@ -41,15 +43,26 @@ class Finding:
 def doctor(call: Call) -> int:
     """Looks at everything, or at the named platforms and stores; the exit code is of the worst finding."""
     names = tuple(call.options.names)
+    cleaning.check_options(call)
+    if call.options.clean:
+        return _clean(call, names)
     findings = list(_findings(call, names))
     call.out.document({"findings": [vars(finding) for finding in findings]})
     call.out.table(("", "STATE", "FOUND"), [(f.what, f.state, f.text) for f in findings])
-    mends = [(f.what, f.mend) for f in findings if f.mend]
+    mends = [(f"to {'have' if f.state == 'ok' else 'mend'} {f.what}", f.mend) for f in findings if f.mend]
     if mends:
         call.out.say()
-        call.out.facts((f"to mend {what}", mend) for what, mend in mends)
+        call.out.facts(mends)
     codes = {finding.exit_code for finding in findings}
     return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in codes), Exit.OK)
+
+
+def _clean(call: Call, names: tuple[str, ...]) -> int:
+    wired = call.wired()
+    _check_names(wired.config, names)
+    return cleaning.clean(
+        call, {name: each for name, each in wired.platforms().items() if not names or name in names}
+    )
 
 
 def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
@@ -70,7 +83,7 @@ def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
         yield _trouble("config", error)
         return
     _check_names(wired.config, names)
-    yield from _platforms(wired, names)
+    yield from _platforms(call, wired, names)
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`
             yield from _taken_out(call, wired.config)
@@ -146,16 +159,41 @@ def _agent() -> tuple[str, str]:
     return "ok", f"builds, {size_text(len(archive.content()))}"
 
 
-def _platforms(wired: Wired, names: tuple[str, ...]) -> Iterator[Finding]:
+def _platforms(call: Call, wired: Wired, names: tuple[str, ...]) -> Iterator[Finding]:
     try:
         answers = routing.survey_all(wired)
     except InputError as error:
         yield _trouble("platforms", error)
         return
     types = {each.name: each.type for each in wired.config.platforms}
+    platforms = wired.platforms()
     for answer in answers:
-        if not names or answer.platform in names:
-            yield _platform(answer, types[answer.platform])
+        if names and answer.platform not in names:
+            continue
+        yield _platform(answer, types[answer.platform])
+        if answer.trouble is None:
+            yield from _checkup(answer.platform, platforms[answer.platform])
+            yield from _left_over(call, answer.platform, platforms[answer.platform])
+
+
+def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
+    """What the platform says of itself, where it says anything."""
+    if not isinstance(platform, Checkup):
+        return
+    try:
+        for found in platform.checkup():
+            code = Exit.HUMAN if found.health is Health.MISSING else Exit.OK
+            yield Finding(f"{name}: {found.what}", found.health.value, found.text, found.mend, code)
+    except (OrchestratorError, OSError) as error:
+        yield _trouble(f"{name}: checkup", error)
+
+
+def _left_over(call: Call, name: str, platform: Platform) -> Iterator[Finding]:
+    with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`, or in the checkup
+        found = cleaning.orphans(call, {name: platform}, {})
+        if found:
+            text = f"{count_text(len(found), 'thing')} of runs that are over, or that nobody knows"
+            yield Finding(f"{name}: leftovers", "warning", text, call.command("doctor", "--clean"))
 
 
 def _taken_out(call: Call, config: Config) -> Iterator[Finding]:
@@ -183,15 +221,25 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
     if answer.trouble is not None:
         code = Exit.HUMAN if answer.denied else Exit.UNAVAILABLE
         return Finding(what, "missing", f"{kind}: {answer.trouble}", exit_code=code)
-    offers = []
-    for offer in answer.offers:
-        text = f"{offer.accelerator}, {count_text(offer.slots, 'slot')}"
-        text += f", {offer.memory_gb:.1f} GB" if offer.memory_gb is not None else ""
-        wall = offer.traits.session_seconds
-        text += f", sessions of {wall:,.0f} s" if wall is not None else ""
-        text += f" (not now: {offer.unavailable.reason})" if offer.unavailable is not None else ""
-        offers.append(text)
-    return Finding(what, "ok" if offers else "warning", f"{kind}: {'; '.join(offers) or 'offers nothing'}")
+    waiting = [
+        offer.unavailable.until
+        for offer in answer.offers
+        if offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.HUMAN
+    ]
+    text = f"{kind}: {'; '.join(map(_offer_text, answer.offers)) or 'offers nothing'}"
+    mend = "\n".join(dict.fromkeys(command for until in waiting for command in until.commands))
+    if waiting and len(waiting) == len(answer.offers):
+        return Finding(what, "missing", text, mend, Exit.HUMAN)
+    return Finding(what, "ok" if answer.offers and not waiting else "warning", text, mend)
+
+
+def _offer_text(offer: Offer) -> str:
+    if offer.unavailable is not None:
+        return f"{offer.accelerator}, not now: {offer.unavailable.reason}"
+    text = f"{offer.accelerator}, {count_text(offer.slots, 'slot')}"
+    text += f", {offer.memory_gb:.1f} GB" if offer.memory_gb is not None else ""
+    wall = offer.traits.session_seconds
+    return text + (f", sessions of {wall:,.0f} s" if wall is not None else "")
 
 
 def _store(kind: str, store: Store) -> tuple[str, str]:

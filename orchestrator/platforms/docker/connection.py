@@ -24,8 +24,9 @@ from orchestrator.platforms.docker.contexts import Certificates, Endpoint
 from orchestrator.platforms.docker.options import DockerOptions
 
 _NO_ROOM = "no space left on device"
-_NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
-           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
+# How a container's start fails where the engine cannot give the GPU (facts/engines.md §3).
+NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
+          "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
 _REASON = re.compile(r"\w+Error\(-?\d+, '([^']+)'\)")
 _TLS = ("certificate", "wrong_version_number", "wrong version number")
@@ -121,7 +122,7 @@ class Connection:
         if _NO_ROOM in low:
             return self._error(Transient, operation, f"the engine's disk is full ({text}): free some, "
                                                      "e.g. with `docker system prune`")  # fmt: skip
-        if any(sign in low for sign in _NO_GPU):
+        if any(sign in low for sign in NO_GPU):
             return self._error(
                 Rejected, operation, f"the engine gives no GPU ({text}): see `orchestrator doctor`"
             )

@@ -46,8 +46,13 @@ def chosen(context: str | None) -> Endpoint:
     """
     if context is None and (host := os.environ.get("DOCKER_HOST")):
         return Endpoint(host, _of_environment())
-    name = context or os.environ.get("DOCKER_CONTEXT") or _current()
+    name = context or named()
     return Endpoint(_SOCKET) if name == DEFAULT else _of_context(name)
+
+
+def named() -> str:
+    """The context that DOCKER_CONTEXT or docker's own config names."""
+    return os.environ.get("DOCKER_CONTEXT") or _current()
 
 
 def known() -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from orchestrator.core.session import Order
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker import container as containers
+from orchestrator.platforms.docker.connection import NO_GPU
 from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.options import DockerOptions
 
@@ -43,12 +44,9 @@ _WAYS_OUT = {
 ALL = ("all",)
 _CDI = "nvidia.com/gpu="
 _LISTS_DEVICES_SINCE = (28, 2)  # API 1.50: an engine that finds none leaves the field out
-_PROBE = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+PROBE = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 _PROBE_SECONDS = 30
 _MIB = 1024**2
-# How a container's start fails where the engine cannot give the GPU (facts/engines.md §3).
-_NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
-           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _LEAVES_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 
@@ -174,7 +172,7 @@ def probe(
     made = client.api.create_container(
         image,
         name=f"orchestrator-probe-{uuid.uuid4().hex[:8]}",
-        entrypoint=_PROBE,
+        entrypoint=list(PROBE),
         command=[],
         labels={f"{containers.LABEL}.home": home},
         host_config=host,
@@ -193,12 +191,12 @@ def probe(
             client.api.remove_container(made, force=True)
         except DockerNotFound:  # somebody cleaned up
             pass
-    return Probe(tuple(_gpus(said)))
+    return Probe(tuple(read(said)))
 
 
 def _refusal(text: str) -> str | None:
     """What matters of a failed start; None where it says nothing of GPUs."""
-    if not any(sign in text.lower() for sign in _NO_GPU):
+    if not any(sign in text.lower() for sign in NO_GPU):
         return None
     own_words = re.search(r"nvidia-container-cli: .*", text)
     return (own_words.group() if own_words else text).strip().removesuffix(": unknown")
@@ -210,7 +208,8 @@ def way_out(refusal: str) -> tuple[str, ...]:
     return next((ways for sign, ways in _WAYS_OUT.items() if sign in low), HOW_TO_ADD)
 
 
-def _gpus(said: str) -> Iterable[Gpu]:
+def read(said: str) -> Iterable[Gpu]:
+    """What PROBE printed."""
     for line in said.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4 and cells[3].isdecimal():
@@ -224,5 +223,6 @@ def _image_to_ask_in(client: docker.DockerClient, options: DockerOptions) -> str
             return str(client.images.get(options.image).id)
         except ImageNotFound:
             pass
-    rows = client.api.images(filters={"label": builder.LABEL})
-    return str(rows[0]["Id"]) if rows else None
+    rows = client.api.images(filters={"label": builder.LABEL}) or client.api.images()
+    largest = max(rows, key=lambda row: int(row["Size"]), default=None)  # no shell of a few bytes
+    return str(largest["Id"]) if largest is not None else None

@@ -1,0 +1,311 @@
+"""A user with a Docker engine: what init writes, what doctor finds, what its --clean takes away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.clock import SystemClock
+from orchestrator.core.run import Cancelled
+from orchestrator.ledger import Ledger
+from orchestrator.platforms import catalog
+from orchestrator.platforms.docker import container, discovery
+from orchestrator.platforms.docker.discovery import FoundEngine
+from orchestrator.platforms.docker.gpus import Gpu
+from orchestrator.platforms.docker.images import Image
+from orchestrator.platforms.docker.options import DockerOptions
+from orchestrator.platforms.docker.platform import DockerPlatform
+from orchestrator.platforms.platform import Materials
+from tests.cli.calls import BINARIES, PATIENCE, Caller, wait_until
+from tests.conformance.test_platforms import any_order
+from tests.docker_engine import MISSING, PYTHON_IMAGE, Engine, installed
+from tests.docker_gpus import RTX_3050, TESLA_T4, running_with_gpus, write_smi
+from tests.walks import NOW, submission
+
+BOX = "platforms: {{box: {{type: docker, host: '{url}', image: '{image}'{more}}}}}\n"
+DEAD = "unix:///tmp/no-engine.sock"
+
+
+@pytest.fixture
+def engine(docker_engine: Engine, python_image: str) -> Iterator[Engine]:  # noqa: ARG001 - the image is in it
+    yield docker_engine
+    docker_engine.remove_containers()
+
+
+@pytest.fixture(scope="module")
+def two_t4() -> Iterator[Engine]:
+    if not installed():
+        pytest.skip(MISSING)
+    with running_with_gpus(TESLA_T4, TESLA_T4) as engine:
+        yield engine
+
+
+def boxed(user: Caller, engine: Engine, more: str = "") -> None:
+    user.config(BOX.format(url=engine.url, image=PYTHON_IMAGE, more=more))
+
+
+# --- init -------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_the_engine_that_it_finds(user: Caller, engine: Engine) -> None:
+    answer = user("init", "--force", DOCKER_HOST=engine.url)
+    assert f"at {engine.url}" in answer.out
+    here, docker = config.load(user.home).platforms
+    assert (here.name, here.type) == ("here", "process")
+    assert (docker.name, docker.type) == ("docker", "docker")
+    assert docker.options["host"] == engine.url, "a controller with another environment must find it too"
+    assert docker.options["accelerator"] == "cpu"
+    both = here.options["memory_gb"] + docker.options["memory_gb"]
+    assert both <= 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3 + 1
+    assert "docker: engine" in user("doctor").out
+
+
+def test_init_writes_the_gpus_that_the_engine_gives(user: Caller, two_t4: Engine) -> None:
+    answer = user("init", "--force", DOCKER_HOST=two_t4.url)
+    assert "Tesla T4, 16.1 GB; Tesla T4, 16.1 GB" in answer.out
+    written = {each.name: dict(each.options) for each in config.load(user.home).platforms}
+    assert written["docker"] == {"host": two_t4.url, "accelerator": "T4", "gpus": ["0", "1"]}
+    assert written["docker-t4x2"] == {"host": two_t4.url, "accelerator": "T4x2", "gpus": ["0", "1"]}
+    text = user("doctor").out
+    assert "T4, 2 slots" in text
+    assert "T4x2, 1 slot" in text
+    assert "0 Tesla T4, 16.1 GB; 1 Tesla T4, 16.1 GB" in text
+
+
+def test_init_says_how_to_have_the_gpus_of_this_machine(user: Caller, engine: Engine) -> None:
+    path = os.pathsep.join((str(write_smi(user.folder / "bin", [RTX_3050])), os.environ["PATH"]))
+    answer = user("init", "--force", DOCKER_HOST=engine.url, PATH=os.pathsep.join((str(BINARIES), path)))
+    assert "NVIDIA GeForce RTX 3050 Laptop GPU, 4.3 GB" in answer.out
+    assert "nvidia-ctk runtime configure" in answer.out
+    assert [each.options["accelerator"] for each in config.load(user.home).platforms] == ["cpu", "cpu"]
+
+
+def test_init_leaves_out_an_engine_that_does_not_answer(user: Caller) -> None:
+    answer = user("init", "--force", DOCKER_HOST=DEAD)
+    assert "left out" in answer.out
+    assert [each.name for each in config.load(user.home).platforms] == ["here"]
+
+
+def test_init_writes_the_context_that_is_in_use(user: Caller, engine: Engine) -> None:
+    docker = user.folder / "docker"
+    name = hashlib.sha256(b"box").hexdigest()
+    meta = docker / "contexts" / "meta" / name
+    meta.mkdir(parents=True)
+    (meta / "meta.json").write_text(
+        json.dumps({"Name": "box", "Endpoints": {"docker": {"Host": engine.url}}})
+    )
+    (docker / "config.json").write_text(json.dumps({"currentContext": "box"}))
+    user("init", "--force", DOCKER_CONFIG=str(docker))
+    assert config.load(user.home).platforms[1].options["context"] == "box"
+
+
+def found_engine(*names: str) -> FoundEngine:
+    gpus = tuple(Gpu(str(n), f"GPU-{n}", name, 16.0) for n, name in enumerate(names))
+    return FoundEngine({}, "unix:///x", "28.3.0", here=True, memory_gb=32.0, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [
+        ((), {"docker": "cpu"}),
+        (("NVIDIA GeForce RTX 3050 Laptop GPU",), {"docker": "RTX3050 0"}),
+        (("Tesla T4",), {"docker": "T4 0"}),
+        (("Tesla T4", "Tesla T4"), {"docker": "T4 0 1", "docker-t4x2": "T4x2 0 1"}),
+        (("Tesla T4", "NVIDIA L4"), {"docker": "T4 0", "docker-l4": "L4 1"}),
+        (("NVIDIA GeForce GTX 1650", "NVIDIA L4"), {"docker": "L4 1"}),
+        (("NVIDIA GeForce GTX 1650",), {"docker": "cpu"}),
+        (("Tesla K80",), {"docker": "cpu"}),
+    ],
+)
+def test_which_platforms_gpus_become(names: tuple[str, ...], written: dict[str, str]) -> None:
+    entries = discovery.entries(found_engine(*names), 12.0)
+    shown = {
+        name: " ".join((str(options["accelerator"]), *options.get("gpus", ())))  # type: ignore[misc]
+        for name, options in entries.items()
+    }
+    assert shown == written
+    for name, options in entries.items():
+        assert catalog.build(name, "docker", options, folder=Path("x"), clock=SystemClock()).name == name
+
+
+# --- doctor -----------------------------------------------------------------------------------------------
+
+
+def test_doctor_looks_at_the_engine(user: Caller, engine: Engine) -> None:
+    boxed(user, engine)
+    found = {each["what"]: each for each in user("doctor", "box", "--json").json["findings"]}
+    assert {"platform box", "box: engine", "box: disk", "box: gpus"} <= set(found)
+    assert engine.url in found["box: engine"]["text"]
+    assert "nvidia-ctk" in found["box: gpus"]["mend"]
+    assert {each["state"] for each in found.values()} == {"ok"}
+    assert not (user.home / "platforms").exists(), "whoever only looks makes nothing"
+    assert "to have box: gpus" in user("doctor").out
+
+
+def test_a_gpu_platform_without_gpus_waits_for_a_human(user: Caller, engine: Engine) -> None:
+    boxed(user, engine, ", accelerator: RTX3050, gpus: ['0']")
+    found = user("doctor", "--json", code=3).json["findings"]
+    [box] = [each for each in found if each["what"] == "platform box"]
+    assert (box["state"], box["exit_code"]) == ("missing", 3)
+    assert "nvidia-ctk runtime configure" in box["mend"]
+    job = user.job(accelerator="RTX3050")
+    plan = user("plan", job, "--json", code=3).json
+    assert plan["verdict"] == "human"
+    assert any("nvidia-ctk" in command for command in plan["commands"])
+    text = user("plan", job, code=3).out
+    assert "the engine has neither the nvidia runtime nor CDI" in text
+    assert "would help" in text
+    assert "nvidia-container-toolkit" in user("submit", job, code=3).err
+
+
+def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
+    user.config(f"platforms: {{box: {{type: docker, host: '{DEAD}'}}}}\n")
+    answer = user("doctor", "--json", code=4).json["findings"]
+    assert "does not answer" in next(each["text"] for each in answer if each["what"] == "platform box")
+    nothing = user("doctor", "--clean", "--json").json
+    assert nothing["leftovers"] == [], "where nothing was ever prepared nobody has to be asked"
+    (user.home / "platforms" / "box").mkdir(parents=True)
+    (user.home / "platforms" / "box" / "home-id").write_text("0" * 32)
+    clean = user("doctor", "--clean", "--json", code=4).json
+    assert "does not answer" in clean["troubles"]["box"]
+    assert "unheard" in user("doctor", "--clean", code=4).out
+
+
+# --- doctor --clean ---------------------------------------------------------------------------------------
+
+AGENT = "import threading; threading.Event().wait(120)"
+
+
+class Littered:
+    """An engine with things of a live run, of one that is over, of one that nobody knows, of another home."""
+
+    def __init__(self, user: Caller, engine: Engine) -> None:
+        boxed(user, engine)
+        self.user = user
+        self.client = engine.client()
+        for name, text in (("agent.pyz", AGENT), ("bundle.tar.gz", "")):
+            (user.folder / name).write_text(text)
+        self.materials = Materials(user.folder / "bundle.tar.gz", user.folder / "agent.pyz")
+        self.mine = self.platform(user.home, engine)
+        with Ledger.open(f"sqlite:///{user.home / 'ledger.sqlite'}") as ledger:
+            ledger.submit(submission("live"), due_at=None)
+            over = ledger.submit(submission("over"), due_at=None)
+            ledger.append(over, [Cancelled(NOW)], due_at=None)
+        self.prepare(self.mine, "live", "live-s01")
+        self.prepare(self.mine, "over", "over-s01")
+        self.prepare(self.platform(user.folder / "elsewhere", engine), "over", "other-s01")
+        self.mine.stop("over-s02")  # leaves a note for whoever might still launch it
+
+    def platform(self, home: Path, engine: Engine) -> DockerPlatform:
+        options = {"host": engine.url, "image": PYTHON_IMAGE}
+        folder = home / "platforms" / "box"
+        made = catalog.build("box", "docker", options, folder=folder, clock=SystemClock())
+        assert isinstance(made, DockerPlatform)
+        return made
+
+    def prepare(self, platform: DockerPlatform, run: str, session: str, *, launch: bool = False) -> None:
+        order = any_order(session, 10, 1, run=run, platform="box")
+        platform.prepare(order, self.materials)
+        if launch:
+            platform.launch(order)
+
+    def under_way(self, run: str, session: str) -> None:
+        """A container as it is while its preparer still fills it."""
+        home = (self.user.home / "platforms" / "box" / "home-id").read_text()
+        order = any_order(session, 10, 1, run=run, platform="box")
+        plan = container.Plan(order, Image(PYTHON_IMAGE), DockerOptions(), home)
+        name = f"{session}.preparing-12345678"
+        self.client.api.create_container(PYTHON_IMAGE, command=["true"], name=name, labels=plan.labels)
+
+    @property
+    def names(self) -> set[str]:
+        return {each.name for each in container.listed(self.client)}
+
+    @property
+    def volumes(self) -> set[str]:
+        return {each["Name"].partition(".")[0] for each in self.client.api.volumes()["Volumes"] or ()}
+
+
+@pytest.fixture
+def littered(user: Caller, engine: Engine) -> Iterator[Littered]:
+    litter = Littered(user, engine)
+    yield litter
+    litter.client.close()
+
+
+def test_without_a_terminal_and_without_yes_it_only_lists(user: Caller, littered: Littered) -> None:
+    before = littered.names
+    answer = user("doctor", "--clean", "--json").json
+    assert {each["session"] for each in answer["leftovers"]} == {"over-s01", "over-s02"}
+    assert answer["removed"] == []
+    text = user("doctor", "--clean").out
+    assert "over-s01" in text
+    assert "--yes" in text
+    assert littered.names == before
+    assert "doctor --clean" in user("doctor").out
+
+
+def test_only_what_no_live_run_of_this_home_needs_is_removed(user: Caller, littered: Littered) -> None:
+    littered.under_way("live", "live-s02")
+    littered.under_way("over", "over-s03")
+    removed = user("doctor", "--clean", "--yes", "--json").json["removed"]
+    assert "box: container over-s01" in removed
+    assert "box: container over-s03.preparing-12345678" in removed
+    assert littered.names == {"live-s01", "live-s02.preparing-12345678", "other-s01"}
+    assert {"live-s01", "other-s01"} <= littered.volumes
+    assert "over-s01" not in littered.volumes
+    assert user("doctor", "--clean", "--yes", "--json").json["leftovers"] == []
+    assert "Nothing is left over" in user("doctor", "--clean", "--yes").out
+
+
+def test_what_might_still_be_wanted_goes_with_discard_only(user: Caller, littered: Littered) -> None:
+    littered.prepare(littered.mine, "over", "over-s04", launch=True)
+    littered.prepare(littered.mine, "gone", "gone-s01")
+    wait_until(
+        lambda: "over-s04" in {f.name for f in container.listed(littered.client) if f.alive}, "a start"
+    )
+    answer = user("doctor", "--clean", "--yes", "--json").json
+    assert "still runs" in answer["kept"]["box: container over-s04"]
+    assert "does not know its run" in answer["kept"]["box: container gone-s01"]
+    assert {"over-s04", "gone-s01"} <= littered.names
+    assert len(user("doctor", "--clean", "--yes", "--discard", "--json").json["removed"]) == 2
+    assert littered.names == {"live-s01", "other-s01"}
+
+
+@pytest.mark.parametrize(("word", "left"), [("n", True), ("", True), ("y", False), ("yes", False)])
+def test_a_terminal_is_asked(user: Caller, littered: Littered, word: str, left: bool) -> None:
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [str(BINARIES / "orchestrator"), "doctor", "--clean"],
+        cwd=user.folder, env=user.environment({"TERM": "xterm", "COLUMNS": "200"}),
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    user.children.append(child)  # type: ignore[arg-type]
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(ours, 4096)
+    assert b"Remove 2 things?" in said
+    os.write(ours, word.encode() + b"\n")
+    while True:
+        try:
+            said += os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+    assert child.wait(PATIENCE) == 0
+    os.close(ours)
+    assert ("over-s01" in littered.names) == left
+    assert (b"removed" in said) != left
+
+
+def test_words_about_cleaning_without_clean_are_refused(user: Caller) -> None:
+    assert "--clean" in user("doctor", "--yes", code=2).err
+    assert "--clean" in user("doctor", "--discard", code=2).err
