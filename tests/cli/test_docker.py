@@ -8,12 +8,14 @@ import os
 import pty
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import config
 from orchestrator.clock import SystemClock
+from orchestrator.config import PlatformConfig
 from orchestrator.core.run import Cancelled
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
@@ -134,6 +136,25 @@ def test_which_platforms_gpus_become(names: tuple[str, ...], written: dict[str, 
     assert shown == written
     for name, options in entries.items():
         assert catalog.build(name, "docker", options, folder=Path("x"), clock=SystemClock()).name == name
+
+
+def test_init_writes_tls_as_the_environment_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://box:2376")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", "/certificates")
+    engine = replace(found_engine("Tesla T4", "Tesla T4"), options=discovery.way_in())
+    platforms = [
+        PlatformConfig(name, "docker", options) for name, options in discovery.entries(engine, 1).items()
+    ]
+    config.write_default(tmp_path, platforms)
+    for each in config.load(tmp_path).platforms:
+        tls = DockerOptions.model_validate(each.options).tls
+        assert tls is not None
+        assert (each.options["host"], tls.key) == ("tcp://box:2376", Path("/certificates/key.pem"))
+    monkeypatch.delenv(
+        "DOCKER_TLS_VERIFY"
+    )  # TLS with a server that may be anybody: the config cannot say that
+    assert discovery.way_in() == {}
 
 
 # --- doctor -----------------------------------------------------------------------------------------------

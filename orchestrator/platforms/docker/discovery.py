@@ -43,7 +43,7 @@ class FoundEngine:
 
 def is_expected() -> bool:
     """Whether anything here speaks of an engine: settings of docker's, or a socket."""
-    return bool(_way_in()) or _SOCKET.exists() or any(map(os.environ.get, ("DOCKER_HOST", "DOCKER_CONTEXT")))
+    return bool(way_in()) or _SOCKET.exists() or any(map(os.environ.get, ("DOCKER_HOST", "DOCKER_CONTEXT")))
 
 
 def seen_here(said: str) -> tuple[Gpu, ...]:
@@ -56,8 +56,8 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
 
     Raises Transient, AccessDenied or InputError where none answers.
     """
-    way_in = _way_in()
-    options = DockerOptions.model_validate({**way_in, "timeout_seconds": _ANSWER_SECONDS})
+    reached = way_in()
+    options = DockerOptions.model_validate({**reached, "timeout_seconds": _ANSWER_SECONDS})
     connection = Connection("docker", options)
     client = connection.client("survey")
     with connection.told("survey"):
@@ -72,7 +72,7 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
             if probe.refusal is not None:
                 lack, mend = probe.refusal, gpus.way_out(probe.refusal)
     return FoundEngine(
-        options=way_in,
+        options=reached,
         place=connection.place,
         version=str(info.get("ServerVersion")),
         here=here,
@@ -83,7 +83,7 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
     )
 
 
-def _way_in() -> dict[str, object]:
+def way_in() -> dict[str, object]:
     """What the config must say so that a controller with another environment reaches the same engine."""
     if host := os.environ.get("DOCKER_HOST"):
         files = contexts.chosen(None).certificates
