@@ -69,6 +69,7 @@ def init(call: Call) -> int:
         *(("platform", f"{each.name}: {each.options['accelerator']}, {each.type}")
           for each in machine.platforms),
         *(("to have gpus", command) for command in machine.mend),
+        ("to have gpus", call.command("init", "--force") if machine.mend else ""),
         ("kept", f"the old one as {kept}" if kept else ""),
         ("next", call.command("doctor")),
         ("", call.command("submit", "JOB.yaml", "--follow")),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import docker
 import pytest
 
 from orchestrator import config
@@ -198,6 +199,34 @@ def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
     clean = user("doctor", "--clean", "--json", code=4).json
     assert "does not answer" in clean["troubles"]["box"]
     assert "unheard" in user("doctor", "--clean", code=4).out
+
+
+def test_two_runs_have_a_gpu_each_and_a_third_waits(user: Caller, two_t4: Engine) -> None:
+    boxed(
+        user, two_t4, ", accelerator: T4, gpus: ['0', '1'], poll_seconds: 0.2, setup_seconds: 1, threads: 1"
+    )
+    runs = [user.submitted(user.job(f"{n}.yaml", total=60, pace=0.1, accelerator="T4")) for n in range(3)]
+    client = two_t4.client()
+    try:
+        taken = wait_until(lambda: found if len(found := alive(client)) == 2 else {}, "two sessions")
+        assert set(taken.values()) == {("0",), ("1",)}
+        [waiting] = set(runs) - {session.rpartition("-")[0] for session in taken}
+        why = user("why", waiting, "--json").json["route_now"]["rejections"]
+        assert [each["until"]["kind"] for each in why] == ["slot"]
+        most = 0
+        while {user.phase(run) for run in runs} != {"done"}:
+            now = alive(client)
+            assert len(set(now.values())) == len(now), "two sessions on one GPU"
+            most = max(most, len(now))
+        assert most == 2
+    finally:
+        client.close()
+        two_t4.remove_containers()
+
+
+def alive(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:
+    """The GPUs of every session that runs."""
+    return {each.session: each.gpus for each in container.listed(client) if each.alive}
 
 
 # --- doctor --clean ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.session import Sighting
 from orchestrator.errors import Rejected, Transient
-from orchestrator.platforms.platform import Materials
+from orchestrator.platforms.platform import Checkup, Cleaning, Materials
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
 from tests.conformance.test_platforms import any_order
@@ -69,3 +69,12 @@ def test_what_cannot_get_better_is_not_repeated() -> None:
     with pytest.raises(Rejected):
         world.platform.prepare(replace(world.order, platform="other"), MATERIALS)
     assert world.pauses == []
+
+
+def test_a_platform_that_has_no_checkup_and_leaves_nothing_says_so() -> None:
+    world = World(Faults())
+    assert not isinstance(world.inner, Checkup | Cleaning)
+    assert isinstance(world.platform, Checkup)
+    assert isinstance(world.platform, Cleaning)
+    assert world.platform.checkup() == ()
+    assert world.platform.leftovers() == ()
