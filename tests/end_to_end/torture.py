@@ -94,7 +94,8 @@ def play(random: Random, folder: Path, arena: Arena) -> tuple[int, Counter[Role]
 def _kill_some(random: Random, user: User, run: str, arena: Arena) -> Counter[Role]:
     killed: Counter[Role] = Counter()
     clock, never = SystemClock(), threading.Event()
-    for _ in range(random.randint(*KILLS)):
+    wanted = random.randint(*KILLS)
+    while killed.total() < wanted:
         role = random.choice(arena.victims)
         clock.wait(never, random.uniform(0.0, PAUSE_SECONDS))
         if role is not Role.CONTROLLER:
