@@ -28,8 +28,23 @@ _NO_ROOM = "no space left on device"
 NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
+_HTTPS = "http request to an https server"
 _REASON = re.compile(r"\w+Error\(-?\d+, '([^']+)'\)")
 _TLS = ("certificate", "wrong_version_number", "wrong version number")
+
+
+class _Api(docker.APIClient):
+    """Trusts the engine's own authority and no other: requests would let REQUESTS_CA_BUNDLE, which is for
+    the web, take its place."""
+
+    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
+        ours = self.verify if verify is None else verify
+        return super().merge_environment_settings(url, proxies, stream, ours, cert)
+
+
+class _Client(docker.DockerClient):
+    def __init__(self, host: str, timeout: int, tls: TLSConfig | bool) -> None:
+        self.api = _Api(host, timeout=timeout, tls=tls)
 
 
 class Connection:
@@ -54,7 +69,7 @@ class Connection:
             tls = self._tls(endpoint.certificates)
             with self.told(operation):
                 timeout = math.ceil(self._options.timeout_seconds)
-                client = docker.DockerClient(endpoint.host, timeout=timeout, tls=tls)
+                client = _Client(endpoint.host, timeout, tls)
             self._local.client = client
         return client
 
@@ -66,8 +81,12 @@ class Connection:
     def _endpoint(self) -> Endpoint:
         options = self._options
         if options.host is not None:
-            tls = options.tls
-            return Endpoint(options.host, None if tls is None else Certificates(tls.ca, tls.cert, tls.key))
+            if options.tls is None:
+                return Endpoint(options.host)
+            ca, cert, key = (
+                path.expanduser() for path in (options.tls.ca, options.tls.cert, options.tls.key)
+            )
+            return Endpoint(options.host, Certificates(ca, cert, key))
         try:
             return contexts.chosen(options.context)
         except InputError as error:
@@ -102,6 +121,12 @@ class Connection:
                 operation,
                 f"no right to use {self.place}: join its group, `sudo usermod -aG docker $USER`, and log in "
                 "again",
+            )
+        if _HTTPS in text.lower():  # said to the SDK's first question, which wraps it
+            return self._error(
+                AccessDenied,
+                operation,
+                f"{self.place} speaks TLS only: set `tls` (ca, cert, key) in the config",
             )
         if any(sign in text.lower() for sign in _TLS):
             return self._error(

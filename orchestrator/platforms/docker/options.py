@@ -65,6 +65,8 @@ class DockerOptions(BaseModel):
             raise ValueError("`host` and `context` both name an engine: give one of them")
         if self.tls is not None and (self.host is None or not self.host.startswith("tcp://")):
             raise ValueError("`tls` goes with a `host` of tcp://")
+        if self.gpus and self.accelerator == "cpu":
+            raise ValueError("`gpus` goes with the `accelerator` that they are, e.g. RTX3050")
         return self
 
     @property
