@@ -84,7 +84,8 @@ def test_an_engine_that_is_shut_down_lets_the_training_save(own_box: Box) -> Non
 
 
 @engine_away
-def test_an_engine_that_is_killed_loses_the_session_and_no_checkpoint(own_box: Box) -> None:
+def test_an_engine_that_is_killed_stops_its_sessions_once_it_is_back(own_box: Box) -> None:
+    """Containers live on without it; an engine without live-restore ends them when it starts again."""
     own_box.run()
     saved = own_box.saved().status
     assert saved is not None
@@ -93,9 +94,10 @@ def test_an_engine_that_is_killed_loses_the_session_and_no_checkpoint(own_box: B
         own_box.see("a-s01")
     own_box.engine.start()
     ended = own_box.until_ended("a-s01")
-    assert ended.result is not None or ended.ending is Outcome.LOST, ended
+    assert ended.result is not None
+    assert ended.result.outcome is Outcome.STOPPED
     assert saved.checkpoint_step is not None
-    assert own_box.collect("a-s01").manifests[-1].ref.step >= saved.checkpoint_step
+    assert own_box.collect("a-s01").manifests[-1].ref.step > saved.checkpoint_step
     assert own_box.platform.stop("a-s01") is StopReply.ENDED
     assert own_box.trainings("a-s01") == 1
 
@@ -176,13 +178,20 @@ def test_a_volume_in_use_cannot_be_removed(box: Box) -> None:
 
 def test_one_container_that_cannot_be_read_hides_no_other(box: Box) -> None:
     box.run()
-    other = box.order("b-s01", command=docker_box.LONG, run="b")
-    box.start(other)
+    box.start(box.order("b-s01", run="b", command=docker_box.LONG))
     box.until(lambda: box.see("b-s01").sighting is Sighting.RUNNING)
-    box.docker("pause", "a-s01")
-    box.inside("sh", "-c", "true", session="b-s01")
-    seen = box.platform.observe(["a-s01", "b-s01"])
-    assert {each.sighting for each in seen.values()} == {Sighting.RUNNING}
+    [mount] = box.client.api.inspect_container("a-s01")["Mounts"]
+    files, aside = Path(mount["Source"]), Path(mount["Source"]).with_name("aside")
+    files.rename(aside)
+    try:
+        seen = box.platform.observe(["a-s01", "b-s01"])
+        assert seen["a-s01"].sighting is Sighting.RUNNING
+        assert seen["a-s01"].status is None
+        assert "cannot be read" in seen["a-s01"].detail
+        assert seen["b-s01"].status is not None
+    finally:
+        aside.rename(files)
+    assert box.see("a-s01").status is not None
 
 
 # --- Memory -----------------------------------------------------------------------------------------------

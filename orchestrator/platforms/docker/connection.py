@@ -29,7 +29,9 @@ NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", 
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
 _HTTPS = "http request to an https server"
-_REASON = re.compile(r"\w+Error\(-?\d+, '([^']+)'\)")
+# What matters of the chains of errors that urllib3 and requests wrap into one another.
+_REASONS = (re.compile(r"\[SSL: \w+\] ([^(\"']+)"), re.compile(r"\w+Error\(-?\d+, '([^']+)'\)"),
+            re.compile(r"\[Errno -?\d+\] ([^(\"']+)"), re.compile(r"(Read timed out)"))  # fmt: skip
 _TLS = ("certificate", "wrong_version_number", "wrong version number")
 
 
@@ -113,8 +115,7 @@ class Connection:
 
     def _silent(self, error: Exception, operation: str) -> BackendError:
         text = str(error)
-        found = _REASON.search(text)
-        reason = found[1] if found else text
+        reason = next((found[1].strip() for each in _REASONS if (found := each.search(text))), text)
         if "Permission denied" in text:
             return self._error(
                 AccessDenied,
@@ -132,8 +133,8 @@ class Connection:
             return self._error(
                 AccessDenied,
                 operation,
-                f"TLS with {self.place} failed: {text}; do `ca`, `cert` and `key` belong to this engine, and "
-                "is its port the TLS one?",
+                f"TLS with {self.place} failed: {reason}; do `ca`, `cert` and `key` belong to this engine, "
+                "and is its port the TLS one?",
             )
         return self._error(
             Transient, operation, f"the Docker engine at {self.place} does not answer: {reason}"
