@@ -25,7 +25,7 @@ demo-docker: setup ## the same in containers of this machine's Docker engine, wh
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .
