@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tarfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import docker
 from docker.errors import APIError
@@ -37,6 +38,8 @@ ROOT = "/orchestrator"
 FOLDER = f"{ROOT}/session"
 OUTBOX = f"{FOLDER}/outbox"
 _GIB = 1024**3
+_ATTEMPTS = 5
+T = TypeVar("T")
 _LAST_LINES, _LAST_CHARS = 5, 1000
 
 
@@ -227,27 +230,36 @@ def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
 def read(client: docker.DockerClient, container: str, path: str, size_max: int) -> bytes | None:
     """A small file of the session folder; None where it is not there."""
     try:
-        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
-        return archives.only_file(stream, size_max)
-    except (DockerNotFound, ValueError):
+        return _taken(client, container, path, lambda stream: archives.only_file(stream, size_max))
+    except ValueError:
         return None
 
 
 def bring(client: docker.DockerClient, container: str, path: str, into: Path) -> None:
     """A folder of the session folder; nothing where it is not there."""
-    try:
-        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
-    except DockerNotFound:
-        return
-    archives.unpack(stream, into)
+    _taken(client, container, path, lambda stream: archives.unpack(stream, into))
 
 
 def bring_file(client: docker.DockerClient, container: str, path: str, target: Path) -> bool:
-    try:
-        stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
-    except DockerNotFound:
-        return False
-    return archives.unpack_file(stream, target)
+    """A file of the session folder into `target`; False where it is not there."""
+    return _taken(client, container, path, lambda stream: archives.unpack_file(stream, target)) or False
+
+
+def _taken(
+    client: docker.DockerClient, container: str, path: str, take: Callable[[Iterable[bytes]], T]
+) -> T | None:
+    """What `take` makes of the archive of a path; None where it is not there. An archive breaks off where a
+    file is replaced by a shorter one while the engine packs it: then once more."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
+            return take(stream)
+        except DockerNotFound:
+            return None
+        except tarfile.ReadError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def put(client: docker.DockerClient, container: str, options: DockerOptions, entry: Entry) -> None:
