@@ -198,7 +198,7 @@ class DockerPlatform:
         incarnation = containers.read(client, found.id, "outbox/incarnation", _FILE_BYTES_MAX)
         status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
         marker = containers.read(client, found.id, "outbox/result.json", _FILE_BYTES_MAX)
-        seen = (incarnation.decode().strip(),) if incarnation else ()
+        seen = (incarnation.decode(errors="replace").strip(),) if incarnation else ()
         if marker is not None:
             return reading.ended(seen, status, marker)
         asked = containers.read(client, found.id, "stop", _FILE_BYTES_MAX) is not None
@@ -316,7 +316,7 @@ class DockerPlatform:
             leftovers.remove(client, self._home(), leftover)
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:
-        """The session's container. Raises Rejected where a foreign one bears its name."""
+        """The session's container; None where none of ours bears its name."""
         if not NAME.fullmatch(name):
             return None
         for found in containers.listed(client, session=name, platform=self._name):
