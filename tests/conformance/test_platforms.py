@@ -145,7 +145,7 @@ class ProcessRig(SurvivingRig):
 
 
 class DockerRig(SurvivingRig):
-    budget_seconds = 8.0
+    budget_seconds = 12.0
     launch_lines = 25
     TRACE = f"{container.FOLDER}/work/trace"
 
