@@ -22,6 +22,7 @@ from orchestrator.core.job import Precision
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.platforms.docker.options import DockerOptions
 from tests.conformance.test_platforms import agent
 from tests.docker_engine import MISSING, Engine, installed, load_python_image, running
 from tests.platforms import docker_box
@@ -459,3 +460,8 @@ def test_every_row_of_the_failure_table_names_its_test() -> None:
         assert named, f"no test: {row[0]}"
         for name in named:
             assert f"def {name}(" in tests, f"{row[0]}: there is no {name}"
+
+
+def test_every_option_is_on_the_page() -> None:
+    named = set(re.findall(r"`(\w+)`", PAGE.read_text().partition("## Options")[2].partition("\n## ")[0]))
+    assert set(DockerOptions.model_fields) <= named
