@@ -130,7 +130,15 @@ def running(*flags: str, environ: dict[str, str] | None = None) -> Iterator[Engi
                 engine.remove_containers()
                 engine.stop()
     finally:
+        _unmount_below(engine.folder)
         shutil.rmtree(engine.folder, ignore_errors=True)
+
+
+def _unmount_below(folder: Path) -> None:
+    """What a daemon that was killed has left mounted."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for place in sorted((m for m in mounted if m.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
 
 
 # --- An image without a registry --------------------------------------------------------------------------

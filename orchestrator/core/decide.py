@@ -331,7 +331,8 @@ def _ending(draft: _Draft, watch: Watch, observation: Observation) -> Ended | No
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * session.traits.poll_seconds)
     if observation.status is not None and watch.silent_for(patience):
-        return Ended(now, Outcome.LOST, "its heartbeat has stopped", confirmed=False)
+        why = f": {observation.detail}" if observation.detail else ""
+        return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
     return None
 
 

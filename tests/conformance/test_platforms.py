@@ -146,7 +146,7 @@ class ProcessRig(SurvivingRig):
 
 class DockerRig(SurvivingRig):
     budget_seconds = 12.0
-    launch_lines = 25
+    launch_lines = 31
     TRACE = f"{container.FOLDER}/work/trace"
 
     def __init__(self, folder: Path, agent: Path, engine: Engine, image: str) -> None:

@@ -23,7 +23,7 @@ from orchestrator.core.decide import Decision, Inputs, decide
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
-from orchestrator.core.run import Event, RunRecord, StopRequested, Stray, Wish, Wished
+from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Stray, Wish, Wished
 from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting, StopReply
 from orchestrator.core.watch import Watch
 from tests.core.runs import (
@@ -251,6 +251,13 @@ def test_a_checkpoint_of_a_closed_generation_is_never_accepted() -> None:
 def test_lost_needs_several_readings(readings: list[Observation], lost: bool) -> None:
     decision = decided(record(*running()), watch=watched(*readings))
     assert (decision.record.phase is Phase.COLLECTING) == lost
+
+
+def test_a_session_given_up_in_silence_carries_the_platforms_word_on_why() -> None:
+    paused = replace(seen(1), detail="the container is paused")
+    events = decided(record(*running()), watch=watched(*[paused] * 31)).events
+    (lost,) = (event for event in events if isinstance(event, Ended))
+    assert lost.message == "its heartbeat has stopped: the container is paused"
 
 
 def test_an_hour_of_sleep_between_readings_fences_nothing() -> None:
