@@ -25,6 +25,7 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.assign import assign, fall_back
 from orchestrator.core.checkpoint import newest, superseded
+from orchestrator.core.ending import ending
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.route import opens_at
@@ -64,8 +65,6 @@ PREPARE_ATTEMPTS = 6
 COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
 COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0  # where it holds all that the session did
 COLLECT_ATTEMPTS = 10
-SILENT_SECONDS_MIN = 30.0
-SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
@@ -283,7 +282,7 @@ def _read(draft: _Draft) -> None:
     if observation.incarnations:
         _read_incarnations(draft, observation)
     _note_warnings(draft, observation)
-    ended = _ending(draft, watch, observation)
+    ended = ending(draft.session, watch, draft.now)
     if ended is not None:
         draft.emit(ended)
 
@@ -307,33 +306,6 @@ def _has_result(draft: _Draft) -> bool:
     watch = draft.inputs.watch
     observation = watch.observation if watch else None
     return observation is not None and observation.result is not None
-
-
-def _ending(draft: _Draft, watch: Watch, observation: Observation) -> Ended | None:
-    """How the session ended, if it has; the agent's own marker before anything the platform says."""
-    session, now = draft.session, draft.now
-    result = observation.result
-    if result is not None and result.incarnation == session.incarnation:
-        return Ended(now, result.outcome, result.message, confirmed=observation.sighting is Sighting.ENDED,
-                     tail=result.tail, step=result.step)  # fmt: skip
-    if observation.sighting is Sighting.ENDED:
-        outcome = observation.ending or Outcome.LOST
-        if outcome is Outcome.COMPLETED:
-            outcome = Outcome.CRASHED  # a platform's "complete" without our marker
-        detail = observation.detail or "it ended without a result"
-        return Ended(now, outcome, detail, confirmed=True)
-    if watch.absent_for(session.traits.visibility_seconds):
-        if session.incarnation is None and session.stop is None:
-            return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
-        return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
-    wall = session.traits.session_seconds
-    if wall is not None and watch.running_seconds > wall + session.traits.slack_seconds:
-        return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
-    patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * session.traits.poll_seconds)
-    if observation.status is not None and watch.silent_for(patience):
-        why = f": {observation.detail}" if observation.detail else ""
-        return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
-    return None
 
 
 # --- The user's wish, and the route ---------------------------------------------------------------------

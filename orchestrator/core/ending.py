@@ -1,0 +1,41 @@
+"""Whether a session has ended, and how, by what was seen of it: session × watch × now → Ended or nothing.
+
+The agent's own marker counts before anything the platform says, and silence only after several readings.
+Must never know what becomes of the run: that is `orchestrator.core.verdict`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.run import Ended, Session
+from orchestrator.core.session import Outcome, Sighting
+from orchestrator.core.watch import Watch
+
+SILENT_SECONDS_MIN = 30.0
+SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
+
+
+def ending(session: Session, watch: Watch, now: float) -> Ended | None:
+    """How the session ended, if it has. The watch holds at least one reading."""
+    observation, traits = watch.observation, session.traits
+    assert observation is not None
+    result = observation.result
+    if result is not None and result.incarnation == session.incarnation:
+        return Ended(now, result.outcome, result.message, confirmed=observation.sighting is Sighting.ENDED,
+                     tail=result.tail, step=result.step)  # fmt: skip
+    if observation.sighting is Sighting.ENDED:
+        outcome = observation.ending or Outcome.LOST
+        if outcome is Outcome.COMPLETED:
+            outcome = Outcome.CRASHED  # a platform's "complete" without our marker
+        return Ended(now, outcome, observation.detail or "it ended without a result", confirmed=True)
+    if watch.absent_for(traits.visibility_seconds):
+        if session.incarnation is None and session.stop is None:
+            return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
+        return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
+    wall = traits.session_seconds
+    if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
+        return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
+    patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * traits.poll_seconds)
+    if observation.status is not None and watch.silent_for(patience):
+        why = f": {observation.detail}" if observation.detail else ""
+        return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
+    return None
