@@ -66,7 +66,8 @@ class Platform(Protocol):
         """
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
-        """One reading of each session, in one batched call; a session not found is ABSENT, no error."""
+        """One reading of each session, in one batched call; a session not found is ABSENT, no error. One that
+        cannot be read now is left out, which is no reading and hides no other."""
 
     def collect(self, name: str, into: Path) -> Collected:
         """Brings the outbox (checkpoints, log, progress, status, result) into a local folder.

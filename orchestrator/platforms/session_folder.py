@@ -52,7 +52,7 @@ class SessionFolder:
     def incarnation(self) -> str | None:
         """The id of the agent that started here, the only one ever; None where none has."""
         text = _read(self.outbox / "incarnation")
-        return None if text is None else text.decode().strip()
+        return None if text is None else text.decode(errors="replace").strip()
 
     @property
     def stopped(self) -> bool:

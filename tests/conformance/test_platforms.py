@@ -184,7 +184,7 @@ class DockerRig(SurvivingRig):
 
     def corrupt(self, session: str) -> str:
         into = self.folder / "listed"
-        container.bring(self.client, session, "outbox/checkpoints", into)
+        container.bring(self.client, session, "outbox/checkpoints", into, 1 << 20)
         newest = max(entry.name for entry in into.iterdir())
         state = hashlib.sha256(train.uninterrupted(int(newest.split("-")[0]))).hexdigest()
         altered = archives.Entry(f"outbox/blobs/{state}", b"altered")

@@ -66,7 +66,8 @@ def test_only_a_plain_file_of_a_fair_size_is_read(tmp_path: Path) -> None:
                   stream(("status.json", tarfile.SYMTYPE, b""))):  # fmt: skip
         with pytest.raises(ValueError, match="no plain file"):
             archives.only_file(wrong, 2)
-    assert not archives.unpack_file(stream(*folder), tmp_path / "target")
+    assert not archives.unpack_file(stream(*folder), tmp_path / "target", 2)
+    assert not archives.unpack_file(stream(("blob", tarfile.REGTYPE, b"{  }")), tmp_path / "target", 2)
     assert not (tmp_path / "target").exists()
 
 
@@ -75,9 +76,18 @@ def test_nothing_leaves_the_folder_that_was_asked_for(tmp_path: Path) -> None:
     into.mkdir()
     wild = [("log/../../above", tarfile.REGTYPE, b"1"), ("/log/fine", tarfile.REGTYPE, b"2"),
             ("log/link", tarfile.SYMTYPE, b""), ("log/000001.log", tarfile.REGTYPE, b"3")]  # fmt: skip
-    archives.unpack(stream(*wild), into)
+    archives.unpack(stream(*wild), into, 10)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert found == {"into/log/fine", "into/000001.log"}
+
+
+def test_a_folder_is_read_up_to_what_is_larger_than_it_may_be(tmp_path: Path) -> None:
+    files = [
+        (f"checkpoints/{name}", tarfile.REGTYPE, b"x" * size)
+        for name, size in (("a", 9), ("b", 10), ("c", 1))
+    ]
+    archives.unpack(stream(*files), tmp_path, 9)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_broken_stream_is_no_file() -> None:

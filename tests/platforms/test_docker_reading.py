@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import docker
 import pytest
 from docker.models.containers import Container
 
+from orchestrator.core.session import Sighting
 from orchestrator.platforms.docker import container as containers
+from orchestrator.platforms.docker.outbox import ContainerOutbox
+from tests.conformance.test_platforms import agent
 from tests.docker_engine import Engine
+from tests.platforms.docker_box import LONG, Box, box
+
+__all__ = ["agent", "box"]
 
 # Replaces a file as the agent does, now longer and now shorter, as fast as it can.
 RESTLESS = """
@@ -21,6 +28,19 @@ while True:
     for size in (200_000, 10):
         (outbox / "next").write_bytes(b"x" * size)
         (outbox / "next").rename(outbox / "status.json")
+"""
+
+# A training that writes where only the agent should: sparse files, which cost it nothing.
+GREEDY = """
+import pathlib, sys, time
+outbox = pathlib.Path(sys.argv[1], "outbox")
+(outbox / "checkpoints" / "0").mkdir(parents=True)
+(outbox / "checkpoints" / "0" / "manifest.json").write_text("{}")
+for name in ("checkpoints/1", "progress.jsonl", "result.json"):
+    with (outbox / name).open("wb") as file:
+        file.truncate(1 << 42)
+(outbox / "status.json").write_text("ready")
+time.sleep(600)
 """
 
 
@@ -39,11 +59,53 @@ def test_a_file_that_is_replaced_meanwhile_is_read_whole(
 ) -> None:
     client, container = restless
     identity = str(container.id)
+    deadline = time.monotonic() + 30
+    while containers.read(client, identity, "outbox/status.json", 1 << 20) is None:
+        assert time.monotonic() < deadline, container.logs()
     sizes = set()
     for _ in range(60):
         found = containers.read(client, identity, "outbox/status.json", 1 << 20)
         sizes.add(None if found is None else len(found))
-        containers.bring(client, identity, "outbox", tmp_path)
+        containers.bring(client, identity, "outbox", tmp_path, 1 << 20)
     assert sizes <= {None, 10, 200_000}
     assert sizes - {None}
     assert containers.read(client, identity, "outbox/never", 1 << 20) is None
+
+
+def test_a_file_of_terabytes_is_left_where_it_is(
+    docker_engine: Engine, python_image: str, tmp_path: Path
+) -> None:
+    client = docker_engine.client()
+    command = ["python3", "-c", GREEDY, containers.FOLDER]
+    container = client.containers.run(python_image, command, detach=True, network_mode="none")
+    identity = str(container.id)
+    try:
+        deadline = time.monotonic() + 30
+        while containers.read(client, identity, "outbox/status.json", 10) != b"ready":
+            assert time.monotonic() < deadline
+        outbox = ContainerOutbox(client, identity)
+        assert list(outbox.checkpoints()) == ["0"]
+        outbox.files(tmp_path, ended=True)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["status.json"]
+        assert containers.read(client, identity, "outbox/result.json", 10) is None
+    finally:
+        container.remove(force=True)
+        client.close()
+
+
+def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
+    box.use(slots=2)
+    box.run()
+    box.start(box.order("b-s01", run="b", command=LONG))
+    box.until(lambda: box.see("b-s01").sighting is Sighting.RUNNING)
+    box.inside("python3", "-c", f"open('{containers.OUTBOX}/large', 'wb').truncate(1 << 40)")
+    stream, _ = box.client.api.get_archive("a-s01", f"{containers.OUTBOX}/large")
+    assert next(stream)
+    box.use(timeout_seconds=1)
+    seen = box.platform.observe(["a-s01", "b-s01", "c-s01"])
+    assert {name: each.sighting for name, each in seen.items()} == {
+        "b-s01": Sighting.RUNNING,
+        "c-s01": Sighting.ABSENT,
+    }
+    stream.close()
+    box.until(lambda: "a-s01" in box.platform.observe(["a-s01"]))

@@ -72,20 +72,26 @@ def only_file(stream: Iterable[bytes], size_max: int) -> bytes:
         return content.read()
 
 
-def unpack_file(stream: Iterable[bytes], target: Path) -> bool:
-    """Writes the one file in a stream to the new file `target`; False where there is none."""
+def unpack_file(stream: Iterable[bytes], target: Path, size_max: int) -> bool:
+    """Writes the one file in a stream to the new file `target`; False for none, or a larger one."""
     with _opened(stream) as archive:
         member = archive.next()
-        if member is None or not member.isreg():
+        if member is None or not member.isreg() or member.size > size_max:
             return False
         _write(archive, member, target)
     return True
 
 
-def unpack(stream: Iterable[bytes], into: Path) -> None:
-    """Writes the files of a folder's stream below `into`, without the folder's own name."""
+def unpack(stream: Iterable[bytes], into: Path, size_max: int) -> None:
+    """Writes the files of a folder's stream below `into`, without the folder's own name.
+
+    Ends before the first file that is larger: a stream is not passed over but by reading it, and a sparse
+    file of terabytes costs who made it nothing.
+    """
     with _opened(stream) as archive:
         for member in archive:
+            if member.size > size_max:
+                return
             parts = PurePosixPath(member.name).parts[1:]
             if not member.isreg() or not parts or ".." in parts:
                 continue

@@ -235,14 +235,15 @@ def read(client: docker.DockerClient, container: str, path: str, size_max: int) 
         return None
 
 
-def bring(client: docker.DockerClient, container: str, path: str, into: Path) -> None:
-    """A folder of the session folder; nothing where it is not there."""
-    _taken(client, container, path, lambda stream: archives.unpack(stream, into))
+def bring(client: docker.DockerClient, container: str, path: str, into: Path, size_max: int) -> None:
+    """A folder of the session folder, up to its first file that is larger; nothing where it is not there."""
+    _taken(client, container, path, lambda stream: archives.unpack(stream, into, size_max))
 
 
-def bring_file(client: docker.DockerClient, container: str, path: str, target: Path) -> bool:
-    """A file of the session folder into `target`; False where it is not there."""
-    return _taken(client, container, path, lambda stream: archives.unpack_file(stream, target)) or False
+def bring_file(client: docker.DockerClient, container: str, path: str, target: Path, size_max: int) -> bool:
+    """A file of the session folder into `target`; False where it is not there, or larger."""
+    taken = _taken(client, container, path, lambda stream: archives.unpack_file(stream, target, size_max))
+    return taken or False
 
 
 def _taken(

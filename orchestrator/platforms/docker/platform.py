@@ -15,6 +15,7 @@ from typing import Any
 import docker
 from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
+from requests import ReadTimeout
 
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
@@ -155,11 +156,13 @@ class DockerPlatform:
             found = containers.listed(client, platform=self._name)
             there = {each.session: each for each in found if each.prepared}
             clock = EngineClock(client)
-            return {name: self._observation(client, there.get(name), clock) for name in wanted}
+            seen = ((name, self._observation(client, there.get(name), clock)) for name in wanted)
+            return {name: observation for name, observation in seen if observation is not None}
 
     def _observation(
         self, client: docker.DockerClient, found: Found | None, clock: EngineClock
-    ) -> Observation:
+    ) -> Observation | None:
+        """None: no reading, as the engine says nothing of a container while a file goes in or out of it."""
         if found is None:
             return ABSENT
         try:
@@ -172,6 +175,8 @@ class DockerPlatform:
             return ABSENT
         except APIError as error:  # one container that cannot be read must not hide the others
             return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error.explanation or error}")
+        except ReadTimeout:  # the listing was answered: the engine itself is well
+            return None
 
     def _not_started(self, client: docker.DockerClient, found: Found) -> Observation:
         """Absent, unless the engine has tried to start it and could not."""
