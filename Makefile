@@ -1,7 +1,8 @@
 # The commands of this repository; each sets up what it needs (scripts/setup.py: quick when nothing changed).
 
 PYTHON ?= python3
-WORKERS ?= auto
+# Two a core: most tests wait, for processes, containers and databases.
+WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 
 .PHONY: help setup demo demo-docker test lint soak bench docs clean
