@@ -220,7 +220,10 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
     what = f"platform {answer.platform}"
     if answer.trouble is not None:
         code = Exit.HUMAN if answer.denied else Exit.UNAVAILABLE
-        return Finding(what, "missing", f"{kind}: {answer.trouble}", exit_code=code)
+        mend = (
+            "" if answer.denied else "see that it runs, and that the config says where"
+        )  # denied says itself
+        return Finding(what, "missing", f"{kind}: {answer.trouble}", mend, code)
     waiting = [
         offer.unavailable.until
         for offer in answer.offers

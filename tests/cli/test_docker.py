@@ -191,7 +191,9 @@ def test_a_gpu_platform_without_gpus_waits_for_a_human(user: Caller, engine: Eng
 def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
     user.config(f"platforms: {{box: {{type: docker, host: '{DEAD}'}}}}\n")
     answer = user("doctor", "--json", code=4).json["findings"]
-    assert "does not answer" in next(each["text"] for each in answer if each["what"] == "platform box")
+    box = next(each for each in answer if each["what"] == "platform box")
+    assert "does not answer" in box["text"]
+    assert box["mend"] == "see that it runs, and that the config says where"
     nothing = user("doctor", "--clean", "--json").json
     assert nothing["leftovers"] == [], "where nothing was ever prepared nobody has to be asked"
     (user.home / "platforms" / "box").mkdir(parents=True)

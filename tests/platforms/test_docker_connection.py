@@ -281,6 +281,14 @@ def test_engines_over_ssh_come_later() -> None:
         survey(host="ssh://somebody@gpu-box")
 
 
+@pytest.mark.parametrize(
+    "host", ["", "nonsense", "/var/run/docker.sock", "tcp://gpu-box", "unix://", "fd://"]
+)
+def test_an_address_that_is_none_is_not_tried_again(host: str) -> None:
+    with pytest.raises(InputError, match=r"'here'.* is no engine's address; valid: unix:///PATH, tcp://"):
+        survey(host=host)
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InputError, match="give one of them"):
         survey(host="unix:///x", context="y")

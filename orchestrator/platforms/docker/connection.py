@@ -29,6 +29,7 @@ NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", 
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
 _HTTPS = "http request to an https server"
+_ADDRESS = re.compile(r"unix:///?[^:]+|(tcp|https?)://[^/]+:[0-9]+/?")  # the SDK calls others silent engines
 # What matters of the chains of errors that urllib3 and requests wrap into one another.
 _REASONS = (re.compile(r"\[SSL: \w+\] ([^(\"']+)"), re.compile(r"\w+Error\(-?\d+, '([^']+)'\)"),
             re.compile(r"\[Errno -?\d+\] ([^(\"']+)"), re.compile(r"(Read timed out)"))  # fmt: skip
@@ -67,6 +68,11 @@ class Connection:
                     f"platform {self._name!r}: engines over ssh are not supported yet ({endpoint.host}); "
                     "forward its socket (`ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`) and give "
                     "`host: unix:///tmp/docker.sock`"
+                )
+            if not _ADDRESS.fullmatch(endpoint.host):
+                raise InputError(
+                    f"platform {self._name!r}: {endpoint.host!r} is no engine's address; valid: "
+                    "unix:///PATH, tcp://NAME:PORT"
                 )
             tls = self._tls(endpoint.certificates)
             with self.told(operation):
