@@ -220,9 +220,8 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
     what = f"platform {answer.platform}"
     if answer.trouble is not None:
         code = Exit.HUMAN if answer.denied else Exit.UNAVAILABLE
-        mend = (
-            "" if answer.denied else "see that it runs, and that the config says where"
-        )  # denied says itself
+        # What is denied says itself what to do.
+        mend = "" if answer.denied else "see that it runs, and that the config says where"
         return Finding(what, "missing", f"{kind}: {answer.trouble}", mend, code)
     waiting = [
         offer.unavailable.until

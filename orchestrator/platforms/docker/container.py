@@ -36,7 +36,6 @@ from orchestrator.platforms.platform import Materials
 LABEL = "orchestrator"
 ROOT = "/orchestrator"
 FOLDER = f"{ROOT}/session"
-OUTBOX = f"{FOLDER}/outbox"
 _GIB = 1024**3
 _ATTEMPTS = 5
 T = TypeVar("T")
