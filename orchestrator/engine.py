@@ -32,10 +32,11 @@ QUEUE_PAGE = 256
 
 @dataclass(frozen=True)
 class Readings:
-    """One platform's answer to observe; empty where it gave none."""
+    """One platform's answer to observe; where it gave none, empty, and `trouble` says why."""
 
     platform: str
     observations: Mapping[str, Observation]
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,12 @@ Brought = Surveyed | Readings | Acted
 
 @dataclass(frozen=True)
 class Watchers:
-    """Who is told what happens: `event` once it is journalled, `reading` of a run's current session."""
+    """Who is told what happens: `event` once it is journalled, `reading` of a run's current session,
+    `silence` where its platform gave no answer, and why."""
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
+    silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
 
 
 class Engine:
@@ -112,9 +115,11 @@ class Engine:
                 case Surveyed():
                     if self._market.take(brought, now):
                         self._queue_stirred = True
-                case Readings(platform, observations):
+                case Readings(platform, observations, trouble):
                     self._observing.discard(platform)
                     self._read(observations, now, monotonic)
+                    if trouble:
+                        self._tell_silence(platform, trouble)
                 case Acted(run, report):
                     tracked = self._tracked.get(run)
                     if tracked is not None:
@@ -130,6 +135,12 @@ class Engine:
             session = tracked.record.session
             if session is not None and session.name == name:
                 self._watchers.reading(tracked.record, observation, now)
+
+    def _tell_silence(self, platform: str, trouble: str) -> None:
+        for tracked in self._tracked.values():
+            session = tracked.record.session
+            if session is not None and session.order.platform == platform:
+                self._watchers.silence(tracked.record, trouble)
 
     # --- Deciding ---------------------------------------------------------------------------------------
 
@@ -311,8 +322,8 @@ def observe(name: str, platform: Platform, wanted: tuple[str, ...]) -> Readings:
     """One batched reading; a platform that does not answer gives none, which is no reading at all."""
     try:
         return Readings(name, platform.observe(wanted))
-    except (BackendError, OSError):
-        return Readings(name, {})
+    except (BackendError, OSError) as error:
+        return Readings(name, {}, str(error))
 
 
 def _platform(action: Action) -> str:

@@ -88,7 +88,8 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
             since = wired.clock.now()
             with ledger.take_over(name, now=since) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
-                watchers = Watchers(event=told, reading=live.writer(wired.folders))
+                writer = live.Writer(wired.folders)
+                watchers = Watchers(event=told, reading=writer.reading, silence=writer.silence)
                 engine = wired.engine(ledger, takeover.fence, wake, watchers)
                 note = health.notes(call.home, wired.clock, since)
                 outdated = controller.run(

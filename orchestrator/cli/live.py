@@ -6,8 +6,7 @@ Volatile: the controller writes it, views read it, nothing is decided from it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.core import wire
@@ -20,28 +19,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Live:
-    """The newest reading of a run's session, `at` the controller's clock."""
+    """The newest reading of a run's session, `at` the controller's clock; `trouble` is why its platform has
+    given none since."""
 
     session: str
     at: float
     observation: Observation
+    trouble: str = ""
 
 
-def writer(folders: Folders) -> Callable[[RunRecord, Observation, float], None]:
+@dataclass(frozen=True)
+class Writer:
     """Keeps `live.json` of each run current; a disk that is full costs only the view."""
 
-    def write(record: RunRecord, observation: Observation, now: float) -> None:
-        if record.session is None:
-            return
-        path = folders.live(record.run)
+    folders: Folders
+
+    def reading(self, record: RunRecord, observation: Observation, now: float) -> None:
+        if record.session is not None:
+            self._write(record.run, Live(record.session.name, now, observation))
+
+    def silence(self, record: RunRecord, trouble: str) -> None:
+        found = read(self.folders, record.run, record.session.name if record.session else None)
+        if found is not None and found.trouble != trouble:
+            self._write(record.run, replace(found, trouble=trouble))
+
+    def _write(self, run: str, found: Live) -> None:
+        path = self.folders.live(run)
         with contextlib.suppress(OSError, ValueError):
-            data = wire.encode(Live(record.session.name, now, observation))
+            data = wire.encode(found)
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(".tmp-live.json")
             draft.write_bytes(data)
             draft.replace(path)
-
-    return write
 
 
 def read(folders: Folders, run: str, session: str | None) -> Live | None:

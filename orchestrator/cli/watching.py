@@ -57,7 +57,7 @@ class Sight:
         """Which session on what, or why there is none."""
         record, session = self.record, self.record.session
         if session is None:
-            if record.until is not None:
+            if record.until is not None and record.until > self.now:
                 return f"waits until {utc_text(record.until)}: {record.reason}"
             return f"waits: {record.reason}" if record.reason else "waits for a place to run"
         words = f"{short_session(session.name)} on {place(session.order)}"
@@ -66,6 +66,8 @@ class Sight:
         wall = session.wall_at
         if record.phase is Phase.RUNNING and wall is not None:
             words += f", {clock_text(wall - self.now)} to its wall"
+        if self.live is not None and self.live.trouble:
+            words += f"; no answer: {self.live.trouble}"
         return words
 
     def checkpoint(self) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from orchestrator.core.lifecycle import Phase
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
 from tests.end_to_end.torture import torture
-from tests.end_to_end.user import ROOT, fingerprints
+from tests.end_to_end.user import ROOT, fingerprints, wait_until
 
 pytestmark = pytest.mark.xdist_group("graphmer image")  # built once
 
@@ -94,6 +96,22 @@ def test_a_build_that_fails_shows_its_step_and_what_to_do(docker_user: DockerUse
     said = docker_user.run("submit", str(job), "--follow", expect=3)
     for words in ("RUN echo looking for it", "/nowhere/at/all: No such file", "step 2/3"):
         assert words in said, said
+    docker_user.wait_for_silence()
+
+
+@pytest.mark.timeout(600)
+def test_an_engine_that_does_not_answer_is_said_by_whoever_is_asked(docker_user: DockerUser) -> None:
+    run = docker_user.submit(command="python train.py {steps} --pause 0.2", image=PYTHON_IMAGE)
+    docker_user.wait_for(run, lambda record: record.phase is Phase.RUNNING, "its start")
+    wait_until(lambda: docker_user.answer("ps")["runs"][0]["steps_per_second"], "a rate")
+    docker_user.engine.stop(signal.SIGKILL)
+    try:
+        wait_until(lambda: "no answer" in docker_user.run("ps"), "the silence to be said")
+        assert "does not answer" in docker_user.run("show", run)
+    finally:
+        docker_user.engine.start()
+    wait_until(lambda: "does not answer" not in docker_user.run("show", run), "an answer")
+    docker_user.wait_for_end(run)
     docker_user.wait_for_silence()
 
 

@@ -191,7 +191,9 @@ def both_on_gpu_0(box: Box) -> tuple[Order, Order]:
     orders = box.order("a-s01"), box.order("b-s01")
     image = Image(str(box.client.images.get(PYTHON_IMAGE).id))
     for order in orders:
-        plan = container.Plan(order, image, DockerOptions(gpus=("0",)), f"home-{order.session}", ("0",))
+        plan = container.Plan(
+            order, image, DockerOptions(accelerator="T4", gpus=("0",)), f"home-{order.session}", ("0",)
+        )
         container.create(box.client, plan, box.materials)
     return orders
 
@@ -200,7 +202,7 @@ def test_of_two_that_chose_the_same_in_one_moment_one_leaves_whole(box: Box) -> 
     def check(order: Order) -> str:
         client = box.engine.client()
         try:
-            gpus.check_alone(client, DockerOptions(gpus=("0",)), order, ("0",))
+            gpus.check_alone(client, DockerOptions(accelerator="T4", gpus=("0",)), order, ("0",))
             return order.session
         except Transient:
             return ""
@@ -218,7 +220,7 @@ def test_nobody_keeps_a_gpu_beside_one_who_stays(box: Box, monkeypatch: pytest.M
     monkeypatch.setattr(gpus, "_LEAVES_SECONDS", 0.3)
     for order in both_on_gpu_0(box):
         with pytest.raises(Transient, match="taken by"):
-            gpus.check_alone(box.client, DockerOptions(gpus=("0",)), order, ("0",))
+            gpus.check_alone(box.client, DockerOptions(accelerator="T4", gpus=("0",)), order, ("0",))
         assert container.listed(box.client, session=order.session) == ()
         box.engine.remove_containers()
         both_on_gpu_0(box)

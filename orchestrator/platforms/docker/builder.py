@@ -314,7 +314,8 @@ def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> Backend
     why = message if code is None else f"exit code {code}"
     killed = "; killed, as when the engine runs out of memory" if code == _KILLED + 9 else ""
     last = f"; its last lines:\n{said}" if said else ""
-    return Rejected(f"{title}: {watch.step} failed: {watch.command} ({why}{killed}){last}")
+    cure = "mend its folder and submit again: this run keeps what was frozen"
+    return Rejected(f"{title}: {watch.step} failed: {watch.command} ({why}{killed}); {cure}{last}")
 
 
 def _no_room(text: str) -> bool:

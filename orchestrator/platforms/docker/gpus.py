@@ -167,7 +167,10 @@ def probe(
     if image is None:
         return Probe()
     host = client.api.create_host_config(
-        device_requests=[containers.gpu_request(ids, cdi)], network_mode="none"
+        device_requests=[containers.gpu_request(ids, cdi)],
+        network_mode="none",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
     )
     made = client.api.create_container(
         image,

@@ -188,8 +188,8 @@ class DockerPlatform:
         )
 
     def _living(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> Observation:
+        self._enforce_wall(client, found, clock)  # first: one that cannot be read has a wall too
         status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
-        self._enforce_wall(client, found, clock)
         if status is None:
             return Observation(Sighting.PENDING)
         if found.state != "paused":
