@@ -1,7 +1,8 @@
 # The commands of this repository; each sets up what it needs (scripts/setup.py: quick when nothing changed).
 
 PYTHON ?= python3
-# Two a core: most tests wait, for processes, containers and databases.
+# Two a core: most tests wait, for processes, containers and databases. A file's tests stay on one worker, as
+# some share an image that takes a minute to build.
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 
@@ -26,7 +27,7 @@ demo-docker: setup ## the same in containers of this machine's Docker engine, wh
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .

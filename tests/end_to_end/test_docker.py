@@ -16,8 +16,6 @@ from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run
 from tests.end_to_end.torture import torture
 from tests.end_to_end.user import ROOT, fingerprints, wait_until
 
-pytestmark = pytest.mark.xdist_group("graphmer image")  # built once
-
 SESSION_SECONDS = 25.0
 STEPS = 400
 

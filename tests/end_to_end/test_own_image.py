@@ -20,7 +20,7 @@ from tests.end_to_end import own_image
 from tests.end_to_end.own_image import HOME, PROBE, Compose, Controller, config_file, job_files
 from tests.end_to_end.user import QUICK, ROOT, fingerprints, train_in_one_piece
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("own image")]  # built once
+pytestmark = pytest.mark.timeout(900)
 STOP_SECONDS = 10  # docker's own patience
 OWN_BYTES_MAX = 100e6
 SLOW = "python train.py {steps} --pause 0.05"  # 100 steps in 5 s

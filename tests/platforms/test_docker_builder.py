@@ -411,7 +411,7 @@ def test_what_an_image_builds_on_is_pulled_and_told(
 # --- The images of this repository ----------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("graphmer image")
+@pytest.mark.timeout(900)
 def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
     client: docker.DockerClient, graphmer_image: str
 ) -> None:
@@ -435,7 +435,7 @@ def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
     assert inside(client, graphmer_image, "sh", "-c", "ls -A ~ && ls -A /tmp") == ""
 
 
-@pytest.mark.xdist_group("graphmer image")
+@pytest.mark.timeout(900)
 def test_graphmers_image_is_not_built_again(
     client: docker.DockerClient, graphmer_image: str, image_arguments: dict[str, str], tmp_path: Path
 ) -> None:
