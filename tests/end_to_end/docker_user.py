@@ -48,7 +48,7 @@ class DockerUser(User):
         except (DockerException, RequestException):
             return []
         found = (living(int(row[0])) for top in tops for row in top["Processes"] or ())
-        return [process for process in found if process is not None]
+        return [each for each in found if each is not None and each.command]  # else it is just beginning
 
     def _contained_role(self, process: Process, found: dict[Role, list[Process]]) -> Role:
         parents = {role: {each.pid for each in found[role]} for role in found}

@@ -185,7 +185,8 @@ RUN for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do \\
     assert isinstance(error, Rejected)
     first, *lines = str(error).split("\n")
     assert first.startswith("image failing (plain): step 3/4 failed: RUN for i in 1 2 3")
-    assert first.endswith(" exit 3 (exit code 3); its last lines:")
+    assert " exit 3 (exit code 3); mend its folder and submit again" in first
+    assert first.endswith("; its last lines:")
     assert lines == [*(f"  | line {i}" for i in range(4, 17)), "  | to the", "  | end"]
     assert tags(client, "failing") == set()
 
@@ -278,7 +279,11 @@ def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: sign
 
 def process_of_the_only_container(engine: Engine) -> int:
     client = engine.client()
-    (container,) = client.containers.list()
+    deadline = time.monotonic() + 30
+    while not (found := client.containers.list()):  # it speaks before it is listed
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+    (container,) = found
     container.reload()
     number: int = container.attrs["State"]["Pid"]
     client.close()
