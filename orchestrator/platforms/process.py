@@ -15,15 +15,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from orchestrator.clock import Clock
-from orchestrator.core.offer import Offer, Traits, Uplink
+from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, write_whole
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.platforms.session_options import SessionOptions
 
 _LOCK_FD = 3
 # The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
@@ -32,25 +31,11 @@ _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
 
-class ProcessOptions(BaseModel):
+class ProcessOptions(SessionOptions):
     """Sessions as processes of this machine. `memory_gb` unset means the host's, and no session is held to
-    it; `threads` unset, the host's cores shared among the slots; `session_seconds` unset, no wall. A session
-    that was asked to stop is killed after `grace_seconds`. Of the controller's environment the agent sees
-    what names no secret, and the names in `pass_env`."""
+    it; `threads` unset, the host's cores shared among the slots. Of the controller's environment the agent
+    sees what names no secret, and the names in `pass_env`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    accelerator: str = Field(default="cpu", min_length=1)
-    memory_gb: float | None = Field(default=None, gt=0)
-    session_seconds: float | None = Field(default=None, gt=0)
-    wall_margin_seconds: float = Field(default=0.0, ge=0)
-    slack_seconds: float = Field(default=30.0, ge=0)
-    grace_seconds: float = Field(default=300.0, gt=0)
-    slots: int = Field(default=1, ge=1)
-    threads: int | None = Field(default=None, ge=1)
-    visibility_seconds: float = Field(default=5.0, gt=0)
-    poll_seconds: float = Field(default=1.0, gt=0)
-    setup_seconds: float = Field(default=5.0, ge=0)
     internet: bool = True
     pass_env: tuple[str, ...] = ()
 
@@ -72,24 +57,11 @@ class ProcessPlatform:
 
     def survey(self) -> tuple[Offer, ...]:
         options = self._options
-        traits = Traits(
-            session_seconds=options.session_seconds,
-            wall_margin_seconds=options.wall_margin_seconds,
-            slack_seconds=options.slack_seconds,
-            uplink=Uplink.SHARED,
-            durable_mid_run=True,
-            visibility_seconds=options.visibility_seconds,
-            poll_seconds=options.poll_seconds,
-            setup_seconds=options.setup_seconds,
-            owned=True,
-            metered=False,
-            internet=options.internet,
-        )
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=traits,
+            traits=options.traits(internet=options.internet),
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
@@ -99,11 +71,11 @@ class ProcessPlatform:
         return (offer,)
 
     def prepare(self, order: Order, materials: Materials) -> None:
-        self._check(order)
+        self._options.check(order, self._name)
         SessionFolder.of(self._folder, order.session).stage(order, materials)
 
     def launch(self, order: Order) -> None:
-        self._check(order)
+        self._options.check(order, self._name)
         session = SessionFolder.of(self._folder, order.session)
         if session.incarnation is not None:
             return
@@ -115,14 +87,6 @@ class ProcessPlatform:
             if session.order() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
             self._spawn(session, lock)
-
-    def _check(self, order: Order) -> None:
-        if order.platform != self._name or order.accelerator != self._options.accelerator:
-            asked, mine = (
-                f"{order.accelerator} on {order.platform}",
-                f"{self._options.accelerator} on {self._name}",
-            )
-            raise Rejected(f"the order is for {asked}; this is {mine}")
 
     def _spawn(self, session: SessionFolder, lock: int) -> None:
         root = session.root

@@ -7,6 +7,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from orchestrator.platforms.session_options import SessionOptions
+
 
 class Tls(BaseModel):
     """The client's side of mutual TLS, as docker's own `--tlscacert`, `--tlscert`, `--tlskey`."""
@@ -18,7 +20,7 @@ class Tls(BaseModel):
     key: Path
 
 
-class DockerOptions(BaseModel):
+class DockerOptions(SessionOptions):
     """Sessions as containers of one engine: at `host`, of the docker `context`, or where DOCKER_HOST, and
     then the current context, say.
 
@@ -30,18 +32,12 @@ class DockerOptions(BaseModel):
     stop, or when it runs longer than `session_seconds` and `slack_seconds`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
     host: str | None = None
     context: str | None = None
     tls: Tls | None = None
-    accelerator: str = Field(default="cpu", min_length=1)
     gpus: tuple[str, ...] = ()
     share_gpus: bool = False
-    slots: int = Field(default=1, ge=1)
-    memory_gb: float | None = Field(default=None, gt=0)
     cpus: float | None = Field(default=None, gt=0)
-    threads: int | None = Field(default=None, ge=1)
     shm_gb: float = Field(default=1.0, gt=0)
     pids: int = Field(default=4096, ge=64)
     user: str = Field(default="1000:1000", pattern=r"^[0-9]+:[0-9]+$")
@@ -50,10 +46,6 @@ class DockerOptions(BaseModel):
     build_args: dict[str, str] = Field(default_factory=dict)
     build_network: Literal["default", "host", "none"] = "default"
     python: str = Field(default="python3", min_length=1)
-    session_seconds: float | None = Field(default=None, gt=0)
-    wall_margin_seconds: float = Field(default=0.0, ge=0)
-    slack_seconds: float = Field(default=30.0, ge=0)
-    grace_seconds: float = Field(default=300.0, gt=0)
     visibility_seconds: float = Field(default=10.0, gt=0)
     poll_seconds: float = Field(default=2.0, gt=0)
     setup_seconds: float = Field(default=10.0, ge=0)

@@ -136,12 +136,7 @@ class DockerPlatform:
     def _check(self, order: Order) -> None:
         if not NAME.fullmatch(order.session):
             raise Rejected(f"{order.session!r} is not the name of a session")
-        if order.platform != self._name or order.accelerator != self._options.accelerator:
-            asked, mine = (
-                f"{order.accelerator} on {order.platform}",
-                f"{self._options.accelerator} on {self._name}",
-            )
-            raise Rejected(f"the order is for {asked}; this is {mine}")
+        self._options.check(order, self._name)
 
     def _home(self) -> str:
         """Tells the containers of this home from those of another on the same engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.offer import Offer, Traits, Unavailable, Until, UntilKind, Uplink, until_human
+from orchestrator.core.offer import Offer, Traits, Unavailable, Until, UntilKind, until_human
 from orchestrator.platforms.docker import gpus
 from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.gpus import Probe
@@ -80,18 +80,6 @@ def _gpu(
 
 
 def _traits(options: DockerOptions) -> Traits:
-    return Traits(
-        session_seconds=options.session_seconds,
-        wall_margin_seconds=options.wall_margin_seconds,
-        slack_seconds=options.slack_seconds,
-        uplink=Uplink.SHARED,
-        durable_mid_run=True,
-        visibility_seconds=options.visibility_seconds,
-        poll_seconds=options.poll_seconds,
-        setup_seconds=options.setup_seconds,
-        custom_images=True,
-        needs_image=options.image is None,
-        owned=True,
-        metered=False,
-        internet=options.network != "none",
+    return options.traits(
+        internet=options.network != "none", custom_images=True, needs_image=options.image is None
     )

@@ -1,0 +1,55 @@
+"""What a user may set about every platform whose sessions run on machines of their own.
+
+The part of such a platform's options that becomes its traits, and what an order must agree with. Knows
+neither processes nor containers.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.core.offer import Traits, Uplink
+from orchestrator.core.session import Order
+from orchestrator.errors import Rejected
+
+
+class SessionOptions(BaseModel):
+    """`session_seconds` unset: no wall. A session that was asked to stop is killed after `grace_seconds`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    accelerator: str = Field(default="cpu", min_length=1)
+    memory_gb: float | None = Field(default=None, gt=0)
+    slots: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+    session_seconds: float | None = Field(default=None, gt=0)
+    wall_margin_seconds: float = Field(default=0.0, ge=0)
+    slack_seconds: float = Field(default=30.0, ge=0)
+    grace_seconds: float = Field(default=300.0, gt=0)
+    visibility_seconds: float = Field(default=5.0, gt=0)
+    poll_seconds: float = Field(default=1.0, gt=0)
+    setup_seconds: float = Field(default=5.0, ge=0)
+
+    def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:
+        """Of sessions whose outbox the controller reads itself, also while they run."""
+        return Traits(
+            session_seconds=self.session_seconds,
+            wall_margin_seconds=self.wall_margin_seconds,
+            slack_seconds=self.slack_seconds,
+            uplink=Uplink.SHARED,
+            durable_mid_run=True,
+            visibility_seconds=self.visibility_seconds,
+            poll_seconds=self.poll_seconds,
+            setup_seconds=self.setup_seconds,
+            custom_images=custom_images,
+            needs_image=needs_image,
+            owned=True,
+            metered=False,
+            internet=internet,
+        )
+
+    def check(self, order: Order, platform: str) -> None:
+        """Raises Rejected for an order that is not for the platform of this name."""
+        if order.platform != platform or order.accelerator != self.accelerator:
+            asked, mine = f"{order.accelerator} on {order.platform}", f"{self.accelerator} on {platform}"
+            raise Rejected(f"the order is for {asked}; this is {mine}")
