@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli import live
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.live import Live, Progress
+from orchestrator.cli.live import Progress
 from orchestrator.cli.output import clock_text, number_text
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
@@ -27,36 +27,31 @@ def ps(call: Call) -> int:
         with ledger:
             found = ledger.summaries(phases)
             hidden = not found and phases is not None and bool(ledger.summaries(limit=1))
-    readings = {summary.run: _reading(call, summary) for summary in found}
-    rows = [(each, live.progress(each.steps_total, each.accepted_step, readings[each.run])) for each in found]
-    now = call.clock.now()
+    looks = [_look(call, summary) for summary in found]
     call.out.document({"runs": [
         {**vars(summary), "step": progress.step, "steps_per_second": progress.steps_per_second,
          "loss": progress.loss, "seconds_left": progress.seconds_left,
-         "trouble": _trouble(readings[summary.run])}
-        for summary, progress in rows
+         "trouble": trouble or None}
+        for summary, progress, trouble in looks
     ]})  # fmt: skip
-    if not rows:
+    if not looks:
         more = f"; `{call.command('ps', '--all')}` also lists those that are over" if hidden else ""
         call.out.say(f"no run is under way{more}" if hidden else "there are no runs yet")
         return Exit.OK
     headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE", "NOTE")
-    call.out.table(
-        headers,
-        [_row(*row, _note(row[0], readings[row[0].run], now)) for row in rows],
-        right=frozenset({2, 3, 4, 5, 6}),
-    )
+    now = call.clock.now()
+    rows = [_row(summary, progress, _note(summary, trouble, now)) for summary, progress, trouble in looks]
+    call.out.table(headers, rows, right=frozenset({2, 3, 4, 5, 6}))
     return Exit.OK
 
 
-def _reading(call: Call, summary: RunSummary) -> Live | None:
-    if summary.phase not in (Phase.RUNNING, Phase.STOPPING):
-        return None
-    return live.read(call.home.folders, summary.run, summary.session)
-
-
-def _trouble(reading: Live | None) -> str | None:
-    return reading.trouble or None if reading is not None else None
+def _look(call: Call, summary: RunSummary) -> tuple[RunSummary, Progress, str]:
+    """The run, how far it is, and why its platform says nothing at the moment."""
+    reading = None
+    if summary.phase in (Phase.RUNNING, Phase.STOPPING):
+        reading = live.read(call.home.folders, summary.run, summary.session)
+    progress = live.progress(summary.steps_total, summary.accepted_step, reading)
+    return summary, progress, reading.trouble if reading is not None else ""
 
 
 def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
@@ -74,8 +69,8 @@ def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
     )
 
 
-def _note(summary: RunSummary, reading: Live | None, now: float) -> str:
-    if (trouble := _trouble(reading)) is not None:
+def _note(summary: RunSummary, trouble: str, now: float) -> str:
+    if trouble:
         return _short(f"no answer: {trouble}")
     if summary.phase is Phase.QUEUED and summary.until is not None and summary.until > now:
         return f"waits until {utc_text(summary.until)}"

@@ -189,9 +189,8 @@ def why(call: Call) -> int:
     out.say()
     out.facts((utc_text(at), text) for at, text in story.told(stored.event for stored in history))
     if record.phase is Phase.QUEUED:
-        ahead = record.until is not None and record.until > call.clock.now()
-        at = f" until {utc_text(record.until)}" if record.until is not None and ahead else ""
-        out.say(f"\nIt waits{at}: {record.reason or 'for its first decision'}")
+        until = story.until_text(record.until, call.clock.now())
+        out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
     if present is not None:
         _show_route(call, record, present, "now")
     elif decided is not None:

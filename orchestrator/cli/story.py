@@ -43,6 +43,11 @@ NEWS = (
 _WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "to release it"}
 
 
+def until_text(until: float | None, now: float) -> str:
+    """` until …`; empty where the time is not known, or over and only not looked at again yet."""
+    return f" until {utc_text(until)}" if until is not None and until > now else ""
+
+
 def place(order: Order) -> str:
     """Platform and accelerator."""
     return f"{order.platform}/{order.accelerator}"

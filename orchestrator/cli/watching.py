@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from orchestrator.cli.live import Live, Progress, progress
 from orchestrator.cli.output import Output, clock_text, number_text, phase_style, printable
-from orchestrator.cli.story import place, short_session
+from orchestrator.cli.story import place, short_session, until_text
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Phase
@@ -57,9 +57,12 @@ class Sight:
         """Which session on what, or why there is none."""
         record, session = self.record, self.record.session
         if session is None:
-            if record.until is not None and record.until > self.now:
-                return f"waits until {utc_text(record.until)}: {record.reason}"
-            return f"waits: {record.reason}" if record.reason else "waits for a place to run"
+            until = until_text(record.until, self.now)
+            return (
+                f"waits{until}: {record.reason}"
+                if record.reason
+                else f"waits{until or ' for a place to run'}"
+            )
         words = f"{short_session(session.name)} on {place(session.order)}"
         if record.phase is Phase.PREPARING and self.preparing:
             words += f": {self.preparing}"

@@ -304,8 +304,8 @@ def _build(site: _Site, image: _Image, given: Mapping[str, str], tag: str) -> No
 def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> BackendError:
     said = "\n".join(f"  | {line}" for line in watch.lines)
     title = f"image {watch.title}"
-    if _no_room(f"{message}\n{said}"):
-        return Transient(f"{title}: {watch.step}: {_full(message)}")
+    if no_room(f"{message}\n{said}"):
+        return Transient(f"{title}: {watch.step}: {full(message)}")
     code = int(match.group(1)) if (match := _EXIT_CODE.search(message)) else None
     if (code is None or code > _KILLED) and not _answers(client):
         return Transient(f"{title}: the engine was lost at {watch.step}: {message}")
@@ -318,11 +318,13 @@ def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> Backend
     return Rejected(f"{title}: {watch.step} failed: {watch.command} ({why}{killed}); {cure}{last}")
 
 
-def _no_room(text: str) -> bool:
+def no_room(text: str) -> bool:
+    """Whether an engine says that its disk is full."""
     return any(sign in text.lower() for sign in _NO_ROOM)
 
 
-def _full(message: str) -> str:
+def full(message: str) -> str:
+    """That, and what to do."""
     return f"the engine's disk is full ({message}): free some, e.g. with `docker system prune`"
 
 
@@ -372,8 +374,8 @@ def _progress(event: Mapping[str, Any]) -> str:
 def _refusal(reference: str, message: str) -> BackendError:
     """A registry's no, by what to do next. Docker Hub does not tell a private image from a missing one."""
     low = message.lower()
-    if _no_room(message):
-        return Transient(f"{reference}: {_full(message)}")
+    if no_room(message):
+        return Transient(f"{reference}: {full(message)}")
     if any(sign in low for sign in _BUSY):
         return Transient(f"{reference} cannot be pulled for now: {message}")
     if any(sign in low for sign in _DENIED):
@@ -397,8 +399,8 @@ def _repository(reference: str) -> str:
 
 
 def _refused(what: str, message: str) -> BackendError:
-    if _no_room(message):
-        return Transient(f"{what}: {_full(message)}")
+    if no_room(message):
+        return Transient(f"{what}: {full(message)}")
     return Rejected(f"{what}: {message}")
 
 
@@ -410,7 +412,7 @@ def _told(what: str, refused: Callable[[str, str], BackendError] = _refused) -> 
     except APIError as error:
         message = str(error.explanation or error)
         code = error.status_code or 500
-        if refused is _refused and (code >= 500 or code in (408, 409, 429)) and not _no_room(message):
+        if refused is _refused and (code >= 500 or code in (408, 409, 429)) and not no_room(message):
             raise Transient(f"{what}: the engine could not: {message}") from error
         raise refused(what, message) from error
     except (DockerException, StoreError, *_LOST) as error:

@@ -19,11 +19,11 @@ from docker.errors import NotFound as DockerNotFound
 from docker.tls import TLSConfig
 
 from orchestrator.errors import AccessDenied, BackendError, InputError, NotFound, Rejected, Transient
-from orchestrator.platforms.docker import contexts
+from orchestrator.platforms.docker import builder, contexts
 from orchestrator.platforms.docker.contexts import Certificates, Endpoint
+from orchestrator.platforms.docker.endings import no_python
 from orchestrator.platforms.docker.options import DockerOptions
 
-_NO_ROOM = "no space left on device"
 # How a container's start fails where the engine cannot give the GPU (facts/engines.md §3).
 NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
@@ -151,16 +151,14 @@ class Connection:
         low = text.lower()
         if isinstance(error, DockerNotFound):
             return self._absent(text, operation)
-        if _NO_ROOM in low:
-            return self._error(Transient, operation, f"the engine's disk is full ({text}): free some, "
-                                                     "e.g. with `docker system prune`")  # fmt: skip
+        if builder.no_room(text):
+            return self._error(Transient, operation, builder.full(text))
         if any(sign in low for sign in NO_GPU):
             return self._error(
                 Rejected, operation, f"the engine gives no GPU ({text}): see `orchestrator doctor`"
             )
         if any(sign in low for sign in _NO_PROGRAM):
-            lack = f"the image has no `{self._options.python}` that starts: it must hold Python 3.11 or newer"
-            return self._error(Rejected, operation, f"{lack} ({text})")
+            return self._error(Rejected, operation, f"{no_python(self._options.python)} ({text})")
         if error.status_code in (401, 403):
             return self._error(AccessDenied, operation, text)
         if error.status_code is not None and 400 <= error.status_code < 500 and error.status_code != 409:

@@ -11,6 +11,11 @@ _KILLED = 137  # 128 + SIGKILL
 _NO_PROGRAM = (126, 127)  # as a shell says it, and the init that starts the agent
 
 
+def no_python(python: str) -> str:
+    """Said of an image without the interpreter that the agent is started with."""
+    return f"the image has no `{python}` that starts: it must hold Python 3.11 or newer"
+
+
 def how(
     state: Mapping[str, object], *, wall_seconds: float | None, asked: bool, said: str, python: str
 ) -> tuple[Outcome, str]:
@@ -27,8 +32,7 @@ def how(
         return Outcome.LOST, "the container was killed (docker kill, or its engine went down)"
     words = f": {said}" if said else ""
     if code in _NO_PROGRAM:
-        lack = f"the image has no `{python}` that starts: it must hold Python 3.11 or newer"
-        return Outcome.DENIED, f"{lack}{words}"
+        return Outcome.DENIED, f"{no_python(python)}{words}"
     return Outcome.LOST, f"the container ended with exit code {code} and no result{words}"
 
 
