@@ -64,7 +64,7 @@ def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(
     manifest = bring(backends.folders.collected(RUN, ORDER.session), 10)
     for blob in (backends.folders.collected(RUN, ORDER.session) / "blobs").iterdir():
         blob.unlink()
-    collect = Collect(RUN, ORDER.session, "here", 1, "aaaa", frozenset())
+    collect = Collect(RUN, ORDER.session, "here", 1, "aaaa", frozenset(), last=False)
     failed = perform(collect, backends)
     assert isinstance(failed, Failed)
     assert failed.trouble is Trouble.TRANSIENT

@@ -40,7 +40,7 @@ def test_actions_of_one_session_come_in_order_and_a_stop_overtakes_only_a_collec
     found.finished(Failed(PREPARE, Trouble.TRANSIENT, "no"))
     assert found.startable(0.0) == [launch]
     found.finished(Failed(launch, Trouble.TRANSIENT, "no"))
-    collect = Collect(RUN, NEW, "here", 2, None, frozenset())
+    collect = Collect(RUN, NEW, "here", 2, None, frozenset(), last=False)
     found = tracked()
     assert started(found, collect, Retire(RUN, frozenset(), 2, 2), stop) == [collect, stop]
 

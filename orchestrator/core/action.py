@@ -38,7 +38,8 @@ class Launch:
 @dataclass(frozen=True)
 class Collect:
     """Bring the outbox and publish its checkpoints to the home store. `incarnation` None: not known yet,
-    all of the generation are published; `known` are names that were accepted before."""
+    all of the generation are published; `known` are names that were accepted before. `last`: asked for when
+    the session's end was known, so that what it does not bring never comes."""
 
     run: str
     session: str
@@ -46,6 +47,7 @@ class Collect:
     generation: int
     incarnation: str | None
     known: frozenset[str]
+    last: bool
     metric: str | None = None
     kind: Literal["collect"] = "collect"
 

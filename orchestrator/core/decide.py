@@ -218,8 +218,9 @@ def _collected(draft: _Draft, report: Report) -> None:
             draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
         for checkpoint in report.checkpoints:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
-    if draft.record.phase is not Phase.COLLECTING:
-        return
+    assert isinstance(report.action, Collect)
+    if draft.record.phase is not Phase.COLLECTING or not report.action.last:
+        return  # one that was under way when the session ended may have looked before its last checkpoint
     if isinstance(report, Done) or report.trouble is Trouble.NOT_FOUND:
         _close(draft)
     elif _out_of_patience(draft.session, draft.now):
@@ -454,6 +455,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         generation=session.generation,
         incarnation=session.incarnation,
         known=frozenset(c.name for c in record.accepted),
+        last=record.phase is Phase.COLLECTING,
         metric=best.metric if best else None,
     )
 

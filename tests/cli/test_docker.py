@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -216,7 +217,9 @@ def test_two_runs_have_a_gpu_each_and_a_third_waits(user: Caller, two_t4: Engine
         why = user("why", waiting, "--json").json["route_now"]["rejections"]
         assert [each["until"]["kind"] for each in why] == ["slot"]
         most = 0
-        while {user.phase(run) for run in runs} != {"done"}:
+        deadline = time.monotonic() + PATIENCE
+        while unfinished := [run for run in runs if user.phase(run) != "done"]:
+            assert time.monotonic() < deadline, user("why", unfinished[0]).out
             now = alive(client)
             assert len(set(now.values())) == len(now), "two sessions on one GPU"
             most = max(most, len(now))

@@ -23,7 +23,7 @@ from orchestrator.core.decide import Decision, Inputs, decide
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
-from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Stray, Wish, Wished
+from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Stray, Wish, Wished, apply
 from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting, StopReply
 from orchestrator.core.watch import Watch
 from tests.core.runs import (
@@ -230,6 +230,20 @@ def test_a_new_checkpoint_is_collected_and_accepted_once() -> None:
     assert again.events == ()
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_look_from_before_the_end_is_not_the_last_one(failed: bool) -> None:
+    found = record(*running())
+    (early,) = decided(found, watch=watched(seen(checkpoint="c"))).actions
+    found = apply(found, ended(Outcome.COMPLETED, step=1000))
+    report = Failed(early, Trouble.NOT_FOUND, "nothing") if failed else Done(early, (accepted(50),))
+    decision = decided(found, report)
+    assert decision.record.phase is Phase.COLLECTING
+    (last,) = decision.actions
+    assert isinstance(last, Collect)
+    assert last.last
+    assert decided(decision.record, Done(last, (accepted(1000),))).record.phase is Phase.DONE
+
+
 def test_a_checkpoint_of_a_closed_generation_is_never_accepted() -> None:
     found = record(*running())
     (collect,) = decided(found, watch=watched(seen(checkpoint="c"))).actions
@@ -401,8 +415,6 @@ def test_a_session_that_would_lose_its_work_is_stopped_only_on_discard() -> None
 def test_hold_keeps_the_run_and_release_queues_it_again() -> None:
     held = decided(record(Wished(NOW, Wish.HOLD))).record
     assert held.phase is Phase.HELD
-    from orchestrator.core.run import apply
-
     released = decided(apply(held, Wished(NOW, Wish.RELEASE)))
     assert released.record.phase is Phase.QUEUED
     assert released.due_at == 0.0

@@ -180,7 +180,7 @@ def test_a_failing_step_is_shown_with_its_command_and_its_last_lines(
     error = failure(client, tmp_path, f"""FROM {PYTHON_IMAGE}
 RUN echo quiet
 RUN for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do \\
-        echo line $i; done; printf 'to the\\nend' >&2; exit 3
+        echo line $i >&2; done; printf 'to the\\nend' >&2; exit 3
 """)  # fmt: skip
     assert isinstance(error, Rejected)
     first, *lines = str(error).split("\n")

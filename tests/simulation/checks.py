@@ -12,8 +12,13 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import (
     Assigned,
+    Cancelled,
     CheckpointAccepted,
+    Completed,
     Ended,
+    GaveUp,
+    Held,
+    Requeued,
     RunRecord,
     Started,
     Submitted,
@@ -27,6 +32,7 @@ from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored
 from tests.simulation.world import World
 
+ROUNDING = 1e-3  # seconds: a wall clock's number is large
 Check = Callable[[World], list[str]]
 
 
@@ -194,6 +200,29 @@ def one_start_is_journalled(world: World) -> list[str]:
     return found
 
 
+def the_last_look_is_after_the_end(world: World) -> list[str]:
+    """No generation is closed before its outbox was asked for once more after the session's end was known:
+    or what it wrote last would be lost. A clock that jumped dates events wrongly."""
+    if world.clock_jumps:
+        return []
+    found = []
+    for run in world.runs:
+        session, ended_at = "", None
+        for item in world.ledger.history(run):
+            match item.event:
+                case Assigned(order=order):
+                    session, ended_at = order.session, None
+                case Ended(at=at):
+                    ended_at = at - world.began_at
+                case Completed() | Requeued() | GaveUp() | Cancelled() | Held() if ended_at is not None:
+                    looks = [at for each in world.platforms.values() for at, name in each.history.collects
+                             if name == session and at >= ended_at - ROUNDING]  # fmt: skip
+                    if not looks:
+                        found.append(f"{session} was closed unseen after its end at {ended_at:.0f} s")
+                    ended_at = None
+    return found
+
+
 def the_controller_rests(world: World) -> list[str]:
     """A tick that changes nothing does not ask for the next one at once."""
     return [f"it never paused at {at:.0f} s" for at in world.restless_at[:3]]
@@ -209,5 +238,6 @@ ALL: tuple[Check, ...] = (
     what_can_finish_does,
     the_result_is_exact,
     one_start_is_journalled,
+    the_last_look_is_after_the_end,
     the_controller_rests,
 )

@@ -96,6 +96,15 @@ def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_due", lambda draft: draft.record.until or 0.0)
 
 
+def takes_any_look_for_the_last(patch: pytest.MonkeyPatch) -> None:
+    real = decide._collected
+
+    def collected(draft: Any, report: Any) -> None:
+        real(draft, replace(report, action=replace(report.action, last=True)))
+
+    patch.setattr(decide, "_collected", collected)
+
+
 @pytest.mark.parametrize(
     ("plant", "check", "first"),
     [
@@ -108,6 +117,7 @@ def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
         (reserves_no_quota, checks.quota_is_not_overspent, 16),
         (leaves_strays_behind, checks.what_can_finish_does, 0),
         (forgets_the_state, checks.the_result_is_exact, 2),
+        (takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 0),
         (asks_again_at_once, checks.the_controller_rests, 0),
     ],
 )

@@ -71,6 +71,7 @@ class World:
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random = Random(seed)
         self.clock = VirtualClock()
+        self.began_at = self.clock.now()
         self.scenarios = [_scenario(random, number) for number in range(random.randint(1, 3))]
         self.platforms = {
             f"p{number}": SimulatedPlatform(f"p{number}", scenario, self.clock)

@@ -51,9 +51,11 @@ class Lifetime:
 
 @dataclass
 class History:
-    """`quota_used` maps the number of a window to session seconds our own sessions used in it."""
+    """`stops` and `collects` are calls, as (at, session); `quota_used` maps the number of a window to
+    session seconds our own sessions used in it."""
 
     launches: list[Launch] = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)
     stops: list[tuple[float, str]] = field(default_factory=list)
+    collects: list[tuple[float, str]] = field(default_factory=list)
     quota_used: dict[int, float] = field(default_factory=dict)

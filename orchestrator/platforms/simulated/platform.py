@@ -330,6 +330,7 @@ class SimulatedPlatform:
         return None
 
     def collect(self, name: str, into: Path) -> Collected:
+        self.history.collects.append((self.clock.elapsed(), name))
         with self._verb("collect"):
             session = self._sessions.get(name)
             if session is None or not session.begun or session.discarded:
