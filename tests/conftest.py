@@ -1,3 +1,9 @@
 """The plugins of the whole suite; fixtures stand beside the tests that use them."""
 
-pytest_plugins = ["tests.no_skips", "tests.postgresql", "tests.docker_engine", "tests.docker_images"]
+pytest_plugins = [
+    "tests.no_skips",
+    "tests.postgresql",
+    "tests.docker_engine",
+    "tests.docker_images",
+    "tests.docker_gpus",
+]

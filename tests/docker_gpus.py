@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.docker_engine import Engine, load_python_image, running
+import pytest
+
+from tests.docker_engine import MISSING, Engine, installed, load_python_image, running
 
 HOOK = "nvidia-container-runtime-hook"
 TESLA_T4 = ("Tesla T4", 15360)
@@ -79,3 +81,12 @@ def running_with_gpus(*gpus: tuple[str, int]) -> Iterator[Engine]:
         with running("--add-runtime", "nvidia=runc", environ={"PATH": path}) as engine:
             load_python_image(engine)
             yield engine
+
+
+@pytest.fixture(scope="module")
+def two_t4() -> Iterator[Engine]:
+    """An engine with two T4, for one file of tests; skipped, with the way to get it, without docker."""
+    if not installed():
+        pytest.skip(MISSING)
+    with running_with_gpus(TESLA_T4, TESLA_T4) as engine:
+        yield engine

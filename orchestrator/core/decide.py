@@ -56,7 +56,7 @@ from orchestrator.core.run import (
     apply,
 )
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
-from orchestrator.core.verdict import verdict
+from orchestrator.core.verdict import cooldown, verdict
 from orchestrator.core.watch import Watch
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
@@ -194,11 +194,11 @@ def _prepared(draft: _Draft, report: Report) -> None:
         draft.emit(Held(draft.now, reason))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    until = None  # what is denied or wrong stays so until a human acts; other offers are tried meanwhile
-    if report.trouble not in (Trouble.DENIED, Trouble.REJECTED):
-        until = max(report.until or 0.0, draft.now + RETRY_SECONDS_MAX)
-    cooldown = Cooldown(order.platform, order.accelerator, until, report.message)
-    draft.emit(Withdrawn(draft.now, report.message, cooldown))
+    if report.trouble in (Trouble.DENIED, Trouble.REJECTED):  # stays so until a human acts; others are tried
+        pause = Cooldown(order.platform, order.accelerator, None, report.message)
+    else:
+        pause = cooldown(draft.record, order, draft.now, report.message, report.until)
+    draft.emit(Withdrawn(draft.now, report.message, pause))
 
 
 def _launched(draft: _Draft, report: Report) -> None:

@@ -18,7 +18,7 @@ from orchestrator.core.run import (
     Session,
     Wish,
 )
-from orchestrator.core.session import Outcome
+from orchestrator.core.session import Order, Outcome
 
 CAPACITY_SECONDS = 15.0  # the first cool-down after "no capacity"; doubles with every strike
 CAPACITY_SECONDS_MAX = 3600.0
@@ -48,7 +48,7 @@ def verdict(record: RunRecord, now: float) -> Verdict:
         denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message)
         return Requeued(now, session.message, fruitless, cooldown=denied)
     if session.outcome in NOT_COUNTED:
-        return Requeued(now, session.message, fruitless, cooldown=capacity_cooldown(record, now))
+        return Requeued(now, session.message, fruitless, cooldown=_capacity_cooldown(record, session, now))
     if session.outcome is Outcome.OUT_OF_MEMORY:
         return _after_out_of_memory(record, session, now, progressed)
     if progressed:
@@ -61,16 +61,18 @@ def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
     return session.outcome is Outcome.COMPLETED and any_checkpoint and step >= (session.step or 0)
 
 
-def capacity_cooldown(record: RunRecord, now: float) -> Cooldown:
-    """How long the session's offer is left alone: longer with every strike, and as the platform said."""
-    session = record.session
-    assert session is not None
-    here = (session.order.platform, session.order.accelerator)
+def _capacity_cooldown(record: RunRecord, session: Session, now: float) -> Cooldown:
+    return cooldown(record, session.order, now, session.message, session.until)
+
+
+def cooldown(
+    record: RunRecord, order: Order, now: float, reason: str, until: float | None = None
+) -> Cooldown:
+    """How long the order's offer is left alone: longer with every strike, and as the platform said."""
+    here = (order.platform, order.accelerator)
     strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
     pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
-    return Cooldown(
-        *here, until=max(session.until or 0.0, now + pause), reason=session.message, strikes=strikes
-    )
+    return Cooldown(*here, until=max(until or 0.0, now + pause), reason=reason, strikes=strikes)
 
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:

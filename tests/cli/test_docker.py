@@ -7,10 +7,12 @@ import json
 import os
 import pty
 import subprocess
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -30,8 +32,8 @@ from orchestrator.platforms.docker.platform import DockerPlatform
 from orchestrator.platforms.platform import Materials
 from tests.cli.calls import BINARIES, PATIENCE, Caller, wait_until
 from tests.conformance.test_platforms import any_order
-from tests.docker_engine import MISSING, PYTHON_IMAGE, Engine, installed
-from tests.docker_gpus import RTX_3050, TESLA_T4, running_with_gpus, write_smi
+from tests.docker_engine import PYTHON_IMAGE, Engine
+from tests.docker_gpus import RTX_3050, write_smi
 from tests.walks import NOW, submission
 
 BOX = "platforms: {{box: {{type: docker, host: '{url}', image: '{image}'{more}}}}}\n"
@@ -42,14 +44,6 @@ DEAD = "unix:///tmp/no-engine.sock"
 def engine(docker_engine: Engine, python_image: str) -> Iterator[Engine]:  # noqa: ARG001 - the image is in it
     yield docker_engine
     docker_engine.remove_containers()
-
-
-@pytest.fixture(scope="module")
-def two_t4() -> Iterator[Engine]:
-    if not installed():
-        pytest.skip(MISSING)
-    with running_with_gpus(TESLA_T4, TESLA_T4) as engine:
-        yield engine
 
 
 def boxed(user: Caller, engine: Engine, more: str = "") -> None:
@@ -204,26 +198,26 @@ def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
     assert "unheard" in user("doctor", "--clean", code=4).out
 
 
-def test_two_runs_have_a_gpu_each_and_a_third_waits(user: Caller, two_t4: Engine) -> None:
+def test_two_runs_have_a_gpu_each_and_a_third_waits_for_one(user: Caller, two_t4: Engine) -> None:
     boxed(
         user, two_t4, ", accelerator: T4, gpus: ['0', '1'], poll_seconds: 0.2, setup_seconds: 1, threads: 1"
     )
-    runs = [user.submitted(user.job(f"{n}.yaml", total=60, pace=0.1, accelerator="T4")) for n in range(3)]
     client = two_t4.client()
     try:
-        taken = wait_until(lambda: found if len(found := alive(client)) == 2 else {}, "two sessions")
-        assert set(taken.values()) == {("0",), ("1",)}
-        [waiting] = set(runs) - {session.rpartition("-")[0] for session in taken}
-        why = user("why", waiting, "--json").json["route_now"]["rejections"]
-        assert [each["until"]["kind"] for each in why] == ["slot"]
-        most = 0
-        deadline = time.monotonic() + PATIENCE
-        while unfinished := [run for run in runs if user.phase(run) != "done"]:
-            assert time.monotonic() < deadline, user("why", unfinished[0]).out
-            now = alive(client)
-            assert len(set(now.values())) == len(now), "two sessions on one GPU"
-            most = max(most, len(now))
-        assert most == 2
+        with starts_and_deaths(two_t4) as events:
+            long = [user.submitted(user.job(f"{n}.yaml", total=6000, accelerator="T4")) for n in range(2)]
+            taken = wait_until(lambda: found if len(found := alive(client)) == 2 else {}, "two sessions")
+            assert sorted(taken.values()) == [("0",), ("1",)]
+            third = user.submitted(user.job("third.yaml", total=10, accelerator="T4"))
+            wait_until(lambda: user("why", third, "--json").json["route_now"], "a first look at the third")
+            [why] = user("why", third, "--json").json["route_now"]["rejections"]
+            assert why["until"]["kind"] == "slot"
+            user("cancel", long[0])
+            user.wait_for_phase(third, "done")
+            user("cancel", long[1])
+            for run in long:
+                user.wait_for_phase(run, "cancelled")
+            assert alone(events) == 3
     finally:
         client.close()
         two_t4.remove_containers()
@@ -232,6 +226,39 @@ def test_two_runs_have_a_gpu_each_and_a_third_waits(user: Caller, two_t4: Engine
 def alive(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:
     """The GPUs of every session that runs."""
     return {each.session: each.gpus for each in container.listed(client) if each.alive}
+
+
+@contextmanager
+def starts_and_deaths(engine: Engine) -> Iterator[list[dict[str, Any]]]:
+    """The engine's own record of them, as they come: it keeps only a few of the past."""
+    client = engine.client()
+    seen: list[dict[str, Any]] = []
+    wanted = {"event": ["start", "die"], "label": ["orchestrator.session"]}
+    stream = client.api.events(decode=True, filters=wanted)
+    listener = threading.Thread(target=lambda: seen.extend(stream))
+    listener.start()
+    try:
+        yield seen
+    finally:
+        stream.close()
+        listener.join()
+        client.close()
+
+
+def alone(events: Sequence[Mapping[str, Any]]) -> int:
+    """Checks that never were two sessions on one GPU; returns how many have had one."""
+    holders: dict[str, str] = {}
+    starts = 0
+    for event in events:
+        labels = event["Actor"]["Attributes"]
+        gpu, session = labels["orchestrator.gpus"], labels["orchestrator.session"]
+        if event["Action"] == "die":
+            assert holders.pop(gpu) == session
+        else:
+            assert gpu not in holders, f"{session} and {holders[gpu]} on GPU {gpu}"
+            holders[gpu] = session
+            starts += 1
+    return starts
 
 
 # --- doctor --clean ---------------------------------------------------------------------------------------

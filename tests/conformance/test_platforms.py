@@ -7,6 +7,7 @@ import json
 import sys
 import tarfile
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
@@ -81,34 +82,34 @@ def pack(folder: Path) -> Path:
     return bundle
 
 
-class ProcessRig(SurvivingRig):
-    budget_seconds = 5.0
-    launch_lines = 56
-    options: Mapping[str, object] = {"accelerator": "cpu", "setup_seconds": 1.0}
+class RealRig(SurvivingRig):
+    """A platform on which the real agent runs a real training, built from the config's options."""
+
+    type: str
+    options: dict[str, object]
 
     def __init__(self, folder: Path, agent: Path) -> None:
         self.folder = folder
         self.agent = agent
         self.bundle = pack(folder)
-        self.launched: list[str] = []
         self.platform = self.another_controller()
 
     def another_controller(self) -> Platform:
         folder = self.folder / "sessions"
-        return catalog.build("here", "process", self.options, folder=folder, clock=SystemClock())
+        return catalog.build("here", self.type, self.options, folder=folder, clock=SystemClock())
 
     def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
-        self.launched.append(session)
         given: dict[str, object] = {
             "command": ("python", "train.py", str(total), "0.01", "3"),
             "bundle": hashlib.sha256(self.bundle.read_bytes()).hexdigest(),
-            "env": (("TRACE", str(self.trace(session))),),
+            "env": (("TRACE", self.trace(session)),),
             "threads": 1,
         }
         return any_order(session, total, generation, **(given | changes))
 
-    def trace(self, session: str) -> Path:
-        return self.folder / f"{session}.trace"
+    @abstractmethod
+    def trace(self, session: str) -> str:
+        """Where a training adds a line when it starts."""
 
     def materials(self, resume: Path | None = None) -> Materials:
         return Materials(self.bundle, self.agent, resume=resume)
@@ -119,23 +120,46 @@ class ProcessRig(SurvivingRig):
             assert time.monotonic() < deadline, "waited too long"
             Event().wait(0.02)
 
-    def corrupt(self, session: str) -> str:
-        outbox = self.folder / "sessions" / session / "outbox"
-        newest = max(entry.name for entry in (outbox / "checkpoints").iterdir())
-        state = hashlib.sha256(train.uninterrupted(int(newest.split("-")[0]))).hexdigest()
-        (outbox / "blobs" / state).chmod(0o644)
-        (outbox / "blobs" / state).write_bytes(b"altered")
-        return newest
-
-    def trainings(self, session: str) -> int:
-        trace = self.trace(session)
-        return len(trace.read_text().splitlines()) if trace.exists() else 0
-
     def expected(self, order: Order, step: int) -> bytes:  # noqa: ARG002
         return train.uninterrupted(step)
 
+    def state_blob(self, checkpoint: str) -> str:
+        """Where a checkpoint's state lies in an outbox."""
+        state = train.uninterrupted(int(checkpoint.split("-")[0]))
+        return f"blobs/{hashlib.sha256(state).hexdigest()}"
+
     def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
-        return launch_command("process", self.options, self.folder, order, die_at_line)
+        return launch_command(self.type, self.options, self.folder, order, die_at_line)
+
+
+class ProcessRig(RealRig):
+    type = "process"
+    budget_seconds = 5.0
+    launch_lines = 56
+
+    def __init__(self, folder: Path, agent: Path) -> None:
+        self.options = {"accelerator": "cpu", "setup_seconds": 1.0}
+        super().__init__(folder, agent)
+        self.launched: list[str] = []
+
+    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        self.launched.append(session)
+        return super().order(session, total=total, generation=generation, **changes)
+
+    def trace(self, session: str) -> str:
+        return str(self.folder / f"{session}.trace")
+
+    def corrupt(self, session: str) -> str:
+        outbox = self.folder / "sessions" / session / "outbox"
+        newest = max(entry.name for entry in (outbox / "checkpoints").iterdir())
+        blob = outbox / self.state_blob(newest)
+        blob.chmod(0o644)
+        blob.write_bytes(b"altered")
+        return newest
+
+    def trainings(self, session: str) -> int:
+        trace = Path(self.trace(session))
+        return len(trace.read_text().splitlines()) if trace.exists() else 0
 
     def close(self) -> None:
         """Ends what a test left running."""
@@ -144,50 +168,27 @@ class ProcessRig(SurvivingRig):
                 self.until(lambda session=session: self.platform.stop(session) is StopReply.ENDED)  # type: ignore[misc]
 
 
-class DockerRig(SurvivingRig):
+class DockerRig(RealRig):
+    type = "docker"
     budget_seconds = 12.0
     launch_lines = 31
-    TRACE = f"{container.FOLDER}/work/trace"
 
     def __init__(self, folder: Path, agent: Path, engine: Engine, image: str) -> None:
-        self.folder = folder
-        self.agent = agent
-        self.engine = engine
-        self.bundle = pack(folder)
-        self.client = engine.client()
-        self.options: dict[str, object] = {
+        self.options = {
             "host": engine.url, "image": image, "setup_seconds": 1.0, "poll_seconds": 0.2, "slots": 4,
         }  # fmt: skip
-        self.platform = self.another_controller()
+        self.engine = engine
+        self.client = engine.client()
+        super().__init__(folder, agent)
 
-    def another_controller(self) -> Platform:
-        folder = self.folder / "sessions"
-        return catalog.build("here", "docker", self.options, folder=folder, clock=SystemClock())
-
-    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
-        given: dict[str, object] = {
-            "command": ("python", "train.py", str(total), "0.01", "3"),
-            "bundle": hashlib.sha256(self.bundle.read_bytes()).hexdigest(),
-            "env": (("TRACE", self.TRACE),),
-            "threads": 1,
-        }
-        return any_order(session, total, generation, **(given | changes))
-
-    def materials(self, resume: Path | None = None) -> Materials:
-        return Materials(self.bundle, self.agent, resume=resume)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "waited too long"
-            Event().wait(0.05)
+    def trace(self, session: str) -> str:  # noqa: ARG002
+        return f"{container.FOLDER}/work/trace"
 
     def corrupt(self, session: str) -> str:
         into = self.folder / "listed"
         container.bring(self.client, session, "outbox/checkpoints", into, 1 << 20)
         newest = max(entry.name for entry in into.iterdir())
-        state = hashlib.sha256(train.uninterrupted(int(newest.split("-")[0]))).hexdigest()
-        altered = archives.Entry(f"outbox/blobs/{state}", b"altered")
+        altered = archives.Entry(f"outbox/{self.state_blob(newest)}", b"altered")
         container.put(self.client, session, DockerOptions(), altered)
         return newest
 
@@ -197,12 +198,6 @@ class DockerRig(SurvivingRig):
         except NotFound:
             return 0
         return len(trace.splitlines()) if trace else 0
-
-    def expected(self, order: Order, step: int) -> bytes:  # noqa: ARG002
-        return train.uninterrupted(step)
-
-    def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
-        return launch_command("docker", self.options, self.folder, order, die_at_line)
 
     def close(self) -> None:
         self.client.close()

@@ -25,6 +25,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
 from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Stray, Wish, Wished, apply
 from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting, StopReply
+from orchestrator.core.verdict import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.watch import Watch
 from tests.core.runs import (
     NOW,
@@ -204,6 +205,18 @@ def test_failing_to_prepare_backs_off_and_then_leaves_the_offer_alone() -> None:
     assert retries == sorted(retries)
     assert found.phase is Phase.QUEUED
     assert found.cooldowns[0].until is not None
+
+
+def test_who_found_every_gpu_taken_asks_again_soon_and_ever_later() -> None:
+    found, pauses = record(assigned()), []
+    for generation in range(2, 12):
+        prepare = next(action for action in decided(found).actions if isinstance(action, Prepare))
+        found = decided(found, Failed(prepare, Trouble.QUOTA, "1 GPU wanted; none is free")).record
+        pauses.append((found.cooldowns[0].until or 0.0) - NOW)
+        found = replace(apply(found, assigned(generation)), until=None)
+    assert pauses[0] == CAPACITY_SECONDS
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == CAPACITY_SECONDS_MAX
 
 
 # --- Running --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -381,7 +381,7 @@ def test_what_a_killed_preparer_leaves_is_cleaned_by_the_next(box: Box) -> None:
     kill_while_preparing(box)
     box.client.volumes.create("a-s01.stray", labels={"orchestrator.session": "a-s01"})
     assert box.see("a-s01") == ABSENT
-    box.start(box.order("a-s01"))
+    box.until(lambda: taken(lambda: box.start(box.order("a-s01"))))
     box.until_ended("a-s01")
     containers, volumes = box.left()
     assert containers == ["a-s01"]
@@ -390,8 +390,17 @@ def test_what_a_killed_preparer_leaves_is_cleaned_by_the_next(box: Box) -> None:
 
 def test_what_a_killed_preparer_leaves_is_cleaned_by_discard(box: Box) -> None:
     kill_while_preparing(box)
-    box.platform.discard("a-s01")
+    box.until(lambda: taken(lambda: box.platform.discard("a-s01")))
     assert box.left() == ([], [])
+
+
+def taken(verb: Callable[[], object]) -> bool:
+    """Whether the engine has got to it; it may still be busy with what somebody sent who was killed."""
+    try:
+        verb()
+    except Transient:
+        return False
+    return True
 
 
 # --- Ending -----------------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ from orchestrator.core.session import ABSENT, Order, Sighting
 from orchestrator.errors import QuotaExhausted, Rejected, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import checking, container, gpus
+from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Finding, Health, Materials, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from tests.conformance.test_platforms import any_order
-from tests.docker_engine import MISSING, PYTHON_IMAGE, Engine, installed, load_python_image, running
-from tests.docker_gpus import TESLA_T4, running_with_gpus
+from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
 
 # Says what it was given and stays; SIGTERM ends it.
 AGENT = """
@@ -52,14 +52,6 @@ def until(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "waited too long"
         Event().wait(0.05)
     return found
-
-
-@pytest.fixture(scope="module")
-def two_t4() -> Iterator[Engine]:
-    if not installed():
-        pytest.skip(MISSING)
-    with running_with_gpus(TESLA_T4, TESLA_T4) as engine:
-        yield engine
 
 
 def pause(seconds: float) -> None:
@@ -104,6 +96,13 @@ def box(tmp_path: Path, two_t4: Engine) -> Iterator[Box]:
     yield box
     box.client.close()
     two_t4.remove_containers()
+
+
+def test_what_is_being_removed_holds_no_gpu() -> None:
+    labels = {"orchestrator.gpus": "0"}
+    states = ("created", "running", "paused", "restarting", "exited", "removing", "dead")
+    holders = [each for each in states if gpus.held([Found("1", "a-s01", each, labels)])]
+    assert holders == ["created", "running", "paused", "restarting"]
 
 
 def the_offer(platform: Platform) -> Offer:

@@ -89,7 +89,8 @@ class Found:
 
     @property
     def alive(self) -> bool:
-        return self.state in ("running", "paused", "restarting", "removing")
+        """What is being removed does not run: the engine calls it running until it has ended."""
+        return self.state in ("running", "paused", "restarting")
 
 
 def listed(client: docker.DockerClient, **labels: str) -> tuple[Found, ...]:
