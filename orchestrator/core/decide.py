@@ -70,6 +70,7 @@ STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
 LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
 DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
+_BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
 
 @dataclass(frozen=True)
@@ -426,6 +427,8 @@ def _want_of_stray(draft: _Draft, stray: Stray) -> None:
     observation = watch.observation
     over = stray.ended or stray.session in draft.gone or (stray.until is not None and draft.now > stray.until)
     if over or (observation is not None and observation.sighting is Sighting.ENDED):
+        if stray.hands_over and draft.record.phase in _BEFORE_THE_NEXT:
+            return
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
             draft.actions.append(Discard(stray.session, stray.platform))
     elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):

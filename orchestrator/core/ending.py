@@ -1,6 +1,7 @@
 """Whether a session has ended, and how, by what was seen of it: session × watch × now → Ended or nothing.
 
-The agent's own marker counts before anything the platform says, and silence only after several readings.
+The agent's own marker counts before anything the platform says; silence only after several readings, and
+not of a session that nothing but its end brings home.
 Must never know what becomes of the run: that is `orchestrator.core.verdict`.
 """
 
@@ -34,6 +35,8 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     wall = traits.session_seconds
     if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
+    if wall is not None and not traits.durable_mid_run:
+        return None  # giving it up would lose all it did: a platform that says "running" is believed so long
     patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * traits.poll_seconds)
     if observation.status is not None and watch.silent_for(patience):
         why = f": {observation.detail}" if observation.detail else ""

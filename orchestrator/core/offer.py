@@ -24,6 +24,7 @@ class Traits:
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
     is taken off for the agent's budget. After `session_seconds + slack_seconds` a session cannot run any
     more, whatever the platform says. `visibility_seconds`: how long a started session may stay unseen.
+    `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
     `custom_images`: sessions run in the job's image; with `needs_image` none runs that names no image.
     """
 
@@ -32,6 +33,7 @@ class Traits:
     slack_seconds: float = 60.0
     uplink: Uplink = Uplink.SHARED
     durable_mid_run: bool = True
+    hands_over: bool = False
     visibility_seconds: float = 5.0
     poll_seconds: float = 2.0
     setup_seconds: float = 10.0

@@ -78,7 +78,7 @@ class Stray:
 
     `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
     as used until it is seen to have ended or `until` has passed (None: no wall). It is looked at every
-    `poll_seconds`, as its platform's traits had it.
+    `poll_seconds`, as its platform's traits had it. With `hands_over` the run's next session may read it.
     """
 
     session: str
@@ -87,6 +87,7 @@ class Stray:
     ended: bool
     until: float | None
     poll_seconds: float = 2.0
+    hands_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -448,8 +449,9 @@ def _closed(
     if session is not None:
         order = session.order
         until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
+        left = session.traits.hands_over and session.launched_at is not None
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
-                      session.traits.poll_seconds)  # fmt: skip
+                      session.traits.poll_seconds, left)  # fmt: skip
         strays = (*strays, stray)
     reason = "" if isinstance(event, Released) else event.reason
     record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -278,6 +279,35 @@ def test_a_checkpoint_of_a_closed_generation_is_never_accepted() -> None:
 def test_lost_needs_several_readings(readings: list[Observation], lost: bool) -> None:
     decision = decided(record(*running()), watch=watched(*readings))
     assert (decision.record.phase is Phase.COLLECTING) == lost
+
+
+def test_what_only_its_end_brings_home_is_waited_for_in_silence_until_its_wall() -> None:
+    traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+    found = record(assigned(traits=traits), *running()[1:])
+    silent = watched(seen(1), *[seen(1)] * 300)
+    assert decided(found, watch=silent).events == ()
+    wedged = replace(silent, running_seconds=3600.0 + 60.0 + 1.0)
+    assert decided(found, watch=wedged).record.phase is Phase.COLLECTING
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_what_the_next_session_may_read_is_kept_until_that_runs(hands_over: bool) -> None:
+    traits = replace(TRAITS, hands_over=hands_over)
+    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
+    (collect,) = decided(found).actions
+
+    def discards(record: RunRecord) -> list[str]:
+        return [a.session for a in decided(record).actions if isinstance(a, Discard)]
+
+    queued = decided(found, Done(collect, (accepted(50),))).record
+    old = queued.strays[0].session
+    next_up = apply(queued, assigned(2))
+    for waiting in (queued, next_up):
+        assert discards(waiting) == ([] if hands_over else [old])
+    began = reduce(apply, running()[1:], next_up)
+    held = decided(apply(queued, Wished(NOW, Wish.HOLD))).record
+    for over in (began, held):
+        assert discards(over) == [old]
 
 
 def test_a_session_given_up_in_silence_carries_the_platforms_word_on_why() -> None:

@@ -97,6 +97,7 @@ class Scenario:
             slack_seconds=self.slack_seconds,
             uplink=self.uplink,
             durable_mid_run=self.uplink is not Uplink.NONE,
+            hands_over=self.uplink is Uplink.NONE,
             visibility_seconds=self.visibility_seconds,
             poll_seconds=self.poll_seconds,
             setup_seconds=self.setup_seconds + self.pending_seconds,
