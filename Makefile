@@ -27,7 +27,7 @@ demo-docker: setup ## the same in containers of this machine's Docker engine, wh
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .

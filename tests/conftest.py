@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.docker_engine",
     "tests.docker_images",
     "tests.docker_gpus",
+    "tests.longest_first",
 ]

@@ -1,0 +1,27 @@
+"""The files that take longest begin first, so that no worker is left alone with one at the end.
+
+Files only change places; their tests keep their order.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+LONG = (  # longest first, by the durations of a whole run
+    "tests/end_to_end/test_docker.py",
+    "tests/end_to_end/test_demo.py",
+    "tests/simulation/test_simulation.py",
+    "tests/end_to_end/test_kaggle.py",
+    "tests/end_to_end/test_failures.py",
+    "tests/end_to_end/test_own_image.py",
+    "tests/platforms/test_docker_builder.py",
+    "tests/end_to_end/test_torture.py",
+    "tests/conformance/test_platforms.py",
+    "tests/simulation/test_planted_bugs.py",
+    "tests/cli/test_running.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {path: number for number, path in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
