@@ -227,7 +227,7 @@ def _wanted(action: Collect, ref: CheckpointRef) -> bool:
 
 def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
     metrics = {metric: manifest.metrics[metric]} if metric in manifest.metrics and metric else {}
-    return Accepted(manifest.ref, manifest.size, metrics)
+    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at)
 
 
 def _drop_blobs(into: Path) -> None:

@@ -258,11 +258,12 @@ def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
 class Accepted:
     """A checkpoint the engine has accepted: verified in the home store, of its session's one incarnation.
 
-    `metrics` holds only what retention needs."""
+    `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known."""
 
     ref: CheckpointRef
     size: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    created_at: float = 0.0
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ Must never know what becomes of the run: that is `orchestrator.core.verdict`.
 from __future__ import annotations
 
 from orchestrator.core.run import Ended, Session
-from orchestrator.core.session import Outcome, Sighting
+from orchestrator.core.session import Observation, Outcome, Sighting
 from orchestrator.core.watch import Watch
 
 SILENT_SECONDS_MIN = 30.0
@@ -19,15 +19,16 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     """How the session ended, if it has. The watch holds at least one reading."""
     observation, traits = watch.observation, session.traits
     assert observation is not None
-    result = observation.result
+    result, left_at = observation.result, _left_at(session, observation)
     if result is not None and result.incarnation == session.incarnation:
         return Ended(now, result.outcome, result.message, confirmed=observation.sighting is Sighting.ENDED,
-                     tail=result.tail, step=result.step)  # fmt: skip
+                     tail=result.tail, step=result.step, left_at=left_at)  # fmt: skip
     if observation.sighting is Sighting.ENDED:
         outcome = observation.ending or Outcome.LOST
         if outcome is Outcome.COMPLETED:
             outcome = Outcome.CRASHED  # a platform's "complete" without our marker
-        return Ended(now, outcome, observation.detail or "it ended without a result", confirmed=True)
+        detail = observation.detail or "it ended without a result"
+        return Ended(now, outcome, detail, confirmed=True, left_at=left_at)
     if watch.absent_for(traits.visibility_seconds):
         if session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
@@ -42,3 +43,9 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
         why = f": {observation.detail}" if observation.detail else ""
         return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
     return None
+
+
+def _left_at(session: Session, observation: Observation) -> float | None:
+    """When the session's agent last wrote its status, by its own clock."""
+    status = observation.status
+    return status.written_at if status is not None and status.incarnation == session.incarnation else None

@@ -49,13 +49,15 @@ class Traits:
 class Quota:
     """Accelerator hours in a window, in seconds of session time. `left_seconds` is what is allowed less what
     was used, nothing taken off for sessions that run: the engine reserves their budgets. Offers of one
-    platform and `pool` share it. `refresh_at` None: never, or unknown."""
+    platform and `pool` share it. `refresh_at` None: never, or unknown. `reserved_seconds` is what the
+    platform sets aside for sessions that run, where it says so: for people."""
 
     left_seconds: float
     refresh_at: float | None = None
     window_seconds: float | None = None
     allowed_seconds: float | None = None
     pool: str = ""
+    reserved_seconds: float = 0.0
 
 
 class UntilKind(StrEnum):

@@ -218,7 +218,8 @@ class StopRequested:
 @dataclass(frozen=True)
 class Ended:
     """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere.
-    `until`: when the platform says quota or capacity will be back."""
+    `until`: when the platform says quota or capacity will be back. `left_at`: when its agent last gave word,
+    by the agent's clock; `at` is later where the controller slept."""
 
     at: float
     outcome: Outcome
@@ -227,6 +228,7 @@ class Ended:
     tail: str = ""
     step: int | None = None
     until: float | None = None
+    left_at: float | None = None
     kind: Literal[Kind.ENDED] = Kind.ENDED
 
 

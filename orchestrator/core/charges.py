@@ -1,0 +1,246 @@
+"""What a run's sessions cost in accelerator time, and what for: events → charges, quota × charges → balance.
+
+Set-up, redone, useful and lost time follow each other in a session, so a charge is five moments. Pure; must
+never ask a platform: the live figure comes in as an offer's quota, and wins where the two differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+
+from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.offer import Quota, Traits
+from orchestrator.core.run import (
+    Assigned,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Ended,
+    Event,
+    Launched,
+    Started,
+    Withdrawn,
+)
+from orchestrator.core.session import Order, Outcome
+
+NEVER_RAN = frozenset({Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.DENIED})
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of session time, told apart. `set_up`: until the first step; `redone`: steps that an accepted
+    checkpoint of an earlier session held already; `useful`: steps that are in one for the first time; `lost`:
+    after the last accepted checkpoint; `open`: the same of a session that runs, where the next checkpoint
+    tells. What a lost session had computed is lost there; the next one's time for it is useful."""
+
+    set_up: float = 0.0
+    redone: float = 0.0
+    useful: float = 0.0
+    lost: float = 0.0
+    open: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.set_up + self.redone + self.useful + self.lost + self.open
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Spent)))
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The time one session took, from its launch to its end (`until`; of one that runs, to now). Unix
+    seconds, never falling: set up until `trained_at`, redone until `advanced_at`, useful until `kept_at`.
+
+    Moments within a session are of the agent's clock, held between those of ours. A platform that lets
+    sessions queue charges less: it counts from the machine's start, which no event tells.
+    """
+
+    session: str
+    platform: str
+    accelerator: str
+    began_at: float
+    trained_at: float
+    advanced_at: float
+    kept_at: float
+    until: float
+    running: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.began_at
+
+    @property
+    def spent(self) -> Spent:
+        rest = self.until - self.kept_at
+        return Spent(
+            set_up=self.trained_at - self.began_at,
+            redone=self.advanced_at - self.trained_at,
+            useful=self.kept_at - self.advanced_at,
+            lost=0.0 if self.running else rest,
+            open=rest if self.running else 0.0,
+        )
+
+    def since(self, at: float) -> Charge:
+        """The part of it after `at`."""
+        return replace(
+            self,
+            began_at=max(at, self.began_at),
+            trained_at=max(at, self.trained_at),
+            advanced_at=max(at, self.advanced_at),
+            kept_at=max(at, self.kept_at),
+            until=max(at, self.until),
+        )
+
+
+def total(charges: Iterable[Charge]) -> Spent:
+    """All of it together."""
+    return sum((charge.spent for charge in charges), Spent())
+
+
+# --- From a run's events --------------------------------------------------------------------------------
+
+
+@dataclass
+class _Stay:
+    """What the events tell of one session."""
+
+    order: Order
+    traits: Traits
+    launched_at: float | None = None
+    started_at: float | None = None
+    ended: Ended | None = None
+    accepted: list[tuple[float, Accepted]] = field(default_factory=list)
+
+
+def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
+    """One charge for each session of a run that was launched and may have run, in order; with or without
+    a quota, which the offers tell."""
+    stays: list[_Stay] = []
+    for event in events:
+        match event:
+            case Assigned(order=order, traits=traits):
+                stays.append(_Stay(order, traits))
+            case Withdrawn():
+                stays.pop()
+            case CheckpointCorrupt(order=order):
+                stays[-1].order = order
+            case Launched(at=at):
+                stays[-1].launched_at = at
+            case Started(at=at):
+                stays[-1].started_at = at
+            case CheckpointAccepted(at=at, checkpoint=checkpoint):
+                stays[-1].accepted.append((at, checkpoint))
+            case Ended():
+                stays[-1].ended = event
+            case _:
+                continue
+    found, reached = [], 0
+    for stay in stays:
+        charge = _charge(stay, reached, now)
+        found += [charge] if charge is not None else []
+        reached = max([reached, *(checkpoint.ref.step for _, checkpoint in stay.accepted)])
+    return tuple(found)
+
+
+def _charge(stay: _Stay, reached: int, now: float) -> Charge | None:
+    order, ended = stay.order, stay.ended
+    began = stay.launched_at if stay.launched_at is not None else stay.started_at
+    if began is None:
+        return None
+    if stay.started_at is None and ended is not None and ended.outcome in NEVER_RAN:
+        return None
+    started = max(began, stay.started_at) if stay.started_at is not None else None
+    until = max(began, _over_at(stay, now))
+    points = _points(stay, began, until)
+    trained = _trained_at(points, order.resume_step, until if started is None else min(started, until))
+    line = [(trained, order.resume_step), *points]
+    kept = line[-1][0]
+    advanced = min(kept, _reached_at(line, reached))
+    where = (order.session, order.platform, order.accelerator)
+    return Charge(*where, began, trained, advanced, kept, until, running=ended is None)
+
+
+def _over_at(stay: _Stay, now: float) -> float:
+    """The session's end: by the agent's word where it was seen to leave, as a controller that slept hears
+    of it late; never beyond the platform's limit."""
+    ended, traits = stay.ended, stay.traits
+    over = now if ended is None else ended.at
+    if ended is not None and ended.left_at is not None:
+        over = min(over, max(ended.left_at, stay.started_at or 0.0))
+    since = stay.started_at if stay.started_at is not None else stay.launched_at
+    if traits.session_seconds is not None and since is not None:
+        over = min(over, since + traits.session_seconds + traits.slack_seconds)
+    return over
+
+
+def _points(stay: _Stay, began: float, until: float) -> list[tuple[float, int]]:
+    """(when, step) of the accepted checkpoints, both rising. Where the agent's time is not known (ledgers of
+    before it was kept), the time of acceptance."""
+    points: list[tuple[float, int]] = []
+    earliest, step = began, stay.order.resume_step
+    for accepted_at, checkpoint in sorted(stay.accepted, key=lambda each: each[1].ref.step):
+        if checkpoint.ref.step > step:
+            step = checkpoint.ref.step
+            earliest = min(until, max(earliest, checkpoint.created_at or accepted_at))
+            points.append((earliest, step))
+    return points
+
+
+def _trained_at(points: Sequence[tuple[float, int]], resume_step: int, started: float) -> float:
+    """When the first step began: no later than the pace between the first two checkpoints allows, and no
+    earlier than the agent was seen. What was installed before is set-up."""
+    if not points:
+        return started
+    first_at, first = points[0]
+    started = min(started, first_at)
+    if len(points) < 2:
+        return started
+    second_at, second = points[1]
+    before = (second_at - first_at) / (second - first) * (first - resume_step)
+    return max(started, first_at - before) if before > 0 else started
+
+
+def _reached_at(line: Sequence[tuple[float, int]], step: int) -> float:
+    """When training went beyond `step`, at an even pace between the points; inf: never in them."""
+    if step <= line[0][1]:
+        return line[0][0]
+    for (from_at, from_step), (to_at, to_step) in pairwise(line):
+        if step <= to_step:
+            return from_at + (to_at - from_at) * (step - from_step) / (to_step - from_step)
+    return math.inf
+
+
+# --- Against the live figure ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A quota's window against our charges in it, in seconds. `others` is what the platform counts beyond
+    ours: the user's own notebooks, what it rounds; below 0: it counts less, or has not counted yet. `used`
+    and `others` are None where the platform does not say what is allowed; `since` where the window has no
+    known beginning: then all charges count."""
+
+    since: float | None
+    used: float | None
+    ours: Spent
+    others: float | None
+
+
+def balance(quota: Quota, charges: Iterable[Charge]) -> Balance:
+    """What of the window's use is ours; `charges` are those on the offers that share the quota."""
+    since = window_began_at(quota)
+    ours = total(charge if since is None else charge.since(since) for charge in charges)
+    if quota.allowed_seconds is None:
+        return Balance(since, None, ours, None)
+    used = quota.allowed_seconds - quota.left_seconds
+    return Balance(since, used, ours, used - ours.seconds)
+
+
+def window_began_at(quota: Quota) -> float | None:
+    """The beginning of the quota's present window, in unix seconds; None where it is not known."""
+    if quota.refresh_at is None or quota.window_seconds is None:
+        return None
+    return quota.refresh_at - quota.window_seconds
