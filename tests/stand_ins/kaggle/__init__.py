@@ -1,0 +1,7 @@
+"""A Kaggle on this machine, for tests and for trying by hand: facts/kaggle.md as a server, warts first."""
+
+from tests.stand_ins.kaggle.server import LocalKaggle, local_kaggle
+from tests.stand_ins.kaggle.session import KernelSession, State
+from tests.stand_ins.kaggle.settings import Fault, Settings, Warts
+
+__all__ = ["Fault", "KernelSession", "LocalKaggle", "Settings", "State", "Warts", "local_kaggle"]

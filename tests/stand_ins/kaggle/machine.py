@@ -1,0 +1,215 @@
+"""One kernel session's machine: a folder for /kaggle, the hardware it claims, a process, its log.
+
+A script finds /kaggle by having every "/kaggle/" in its text replaced by the folder; no container, no mount.
+Knows nothing of quotas, versions or HTTP. Whatever a machine started ends with it, by process id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_MARK = "LOCAL_KAGGLE_MACHINE"
+_PASSED_ON = ("PIP_", "SSL_CERT_", "REQUESTS_CA_")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """`kind` is what is spent: gpu, tpu or cpu. `gpus` are the names of nvidia-smi, `memory` MiB of each."""
+
+    kind: str
+    gpus: tuple[str, ...] = ()
+    memory: int = 0
+    has_tpu: bool = False
+
+    def nvidia_smi(self) -> str:
+        """The program's text: the two queries that probes ask; without GPUs it fails as the real one."""
+        if not self.gpus:
+            return '#!/bin/sh\necho "No devices were found" >&2\nexit 6\n'
+        wide = "\n".join(f"{i}, GPU-local-{i}, {name}, {self.memory}" for i, name in enumerate(self.gpus))
+        return (
+            '#!/bin/sh\ncase "$1" in\n'
+            f"--query-gpu=index,uuid,name,memory.total) cat <<'EOT'\n{wide}\nEOT\n;;\n"
+            f"--query-gpu=name) cat <<'EOT'\n{chr(10).join(self.gpus)}\nEOT\n;;\n"
+            '*) echo "the local Kaggle does not know: nvidia-smi $*" >&2; exit 2;;\nesac\n'
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What Cloud TPU VMs set (assumed of Kaggle's); nothing for GPUs and CPUs."""
+        if not self.has_tpu:
+            return {}
+        return {
+            "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+            "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1",
+            "TPU_WORKER_ID": "0",
+        }
+
+
+class Log:
+    """Events {stream_name, time, data} in order; `time` in seconds since the machine's start (§3)."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._born = time.monotonic()
+
+    def add(self, stream: str, data: str) -> None:
+        with self._changed:
+            elapsed = round(time.monotonic() - self._born, 6)
+            self._events.append({"stream_name": stream, "time": elapsed, "data": data})
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def text(self) -> str:
+        """The whole log as Kaggle keeps it: the text of a JSON array."""
+        with self._changed:
+            return json.dumps(self._events)
+
+    def after(self, count: int, seconds: float) -> tuple[list[dict[str, Any]], bool]:
+        """The events after the first `count`, waited for up to `seconds`; and whether these are the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._events) > count, seconds)
+            return self._events[count:], self._is_closed
+
+
+class Machine:
+    """`folder` is the machine's /kaggle; beside it lie its home, its programs and what pip installs."""
+
+    def __init__(self, folder: Path, hardware: Hardware, *, internet: bool) -> None:
+        self.folder = folder
+        self.log = Log()
+        self._hardware = hardware
+        self._internet = internet
+        self._process: subprocess.Popen[bytes] | None = None
+        self._readers: list[threading.Thread] = []
+        for name in ("working", "input", "src", "temp"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self, text: str) -> None:
+        """Runs the script in a session of its own, in /kaggle/working, in a clean environment."""
+        script = self.folder / "src" / "script.py"
+        script.write_text(text.replace("/kaggle/", f"{self.folder}/"), encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=self.folder / "working",
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        pipes = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+        for name, pipe in pipes:
+            assert pipe is not None
+            reader = threading.Thread(target=self._read, args=(name, pipe), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def end(self) -> None:
+        """Ends every process of the machine, however it detached itself, and closes the log."""
+        while found := list(_processes(self.folder)):
+            for pid in found:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        if self._process is not None:
+            if not Path("/proc/self").exists() and self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        self.log.close()
+
+    def outputs(self) -> list[tuple[str, Path]]:
+        """The regular files under /kaggle/working by their relative names, sorted."""
+        working = self.folder / "working"
+        found = (path for path in sorted(working.rglob("*")) if path.is_file() and not path.is_symlink())
+        return [(path.relative_to(working).as_posix(), path) for path in found]
+
+    def _read(self, name: str, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                self.log.add(name, line.decode("utf-8", "replace"))
+
+    def _environment(self) -> dict[str, str]:
+        beside = self.folder.parent
+        programs, home, prefix = beside / "bin", beside / "root", beside / "installed"
+        for each in (programs, home):
+            each.mkdir(exist_ok=True)
+        if self._hardware.gpus or any(_finds("nvidia-smi")):
+            program = programs / "nvidia-smi"
+            program.write_text(self._hardware.nvidia_smi(), encoding="utf-8")
+            program.chmod(0o755)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return {
+            "HOME": str(home),
+            "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(self.folder / "temp"),
+            "KAGGLE_KERNEL_RUN_TYPE": "Batch",
+            # What a script installs with pip must not land in the environment that runs the tests.
+            "PIP_PREFIX": str(prefix),
+            "PYTHONPATH": str(prefix / "lib" / version / "site-packages"),
+            _MARK: str(self.folder),
+            **self._network(),
+            **self._hardware.environment(),
+        }
+
+    def _network(self) -> dict[str, str]:
+        if not self._internet:
+            nowhere = "http://127.0.0.1:9"
+            return {"http_proxy": nowhere, "https_proxy": nowhere, "PIP_NO_INDEX": "1"}
+        names = (
+            name for name in os.environ if name.startswith(_PASSED_ON) or name.lower().endswith("_proxy")
+        )
+        return {name: os.environ[name] for name in names}
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder with the read-only ones inside."""
+    for each in [folder, *folder.rglob("*")]:
+        if each.is_dir() and not each.is_symlink():
+            each.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def _finds(program: str) -> Iterator[Path]:
+    for folder in os.environ["PATH"].split(os.pathsep):
+        if (path := Path(folder) / program).exists():
+            yield path
+
+
+def _processes(folder: Path) -> Iterator[int]:
+    """The live processes that carry the machine's mark, or stand in its folder."""
+    mark = f"{_MARK}={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            carries = mark in (entry / "environ").read_bytes().split(b"\0")
+            stands = (entry / "cwd").readlink().is_relative_to(folder)
+        except OSError:  # gone, a zombie, or somebody else's
+            continue
+        if carries or stands:
+            yield int(entry.name)

@@ -1,0 +1,95 @@
+"""The accelerator quota of the account: what was used in the window, what is reserved, what is refused.
+
+Counts session seconds, one an hour per session hour whatever the number of devices (facts/kaggle.md §5).
+Starts and ends nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from tests.stand_ins.kaggle.settings import Settings
+
+KINDS = ("gpu", "tpu")
+
+
+class Billed(Protocol):
+    """A session as the quota sees it; times are monotonic seconds."""
+
+    kind: str
+
+    def charge(self, until: float) -> float:
+        """Seconds used since the last charge, up to `until`."""
+
+    def reserved(self, now: float) -> float:
+        """Seconds that it may still use; 0 when it has ended."""
+
+
+class Quota:
+    """The use of the current window in seconds; the window begins with the server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._allowed = {"gpu": settings.gpu_quota_seconds, "tpu": settings.tpu_quota_seconds}
+        self._used = dict.fromkeys(KINDS, 0.0)
+        self._has_run: set[str] = set()
+        self._window_ends = time.monotonic() + settings.window_seconds
+
+    def settle(self, sessions: Iterable[Billed], now: float) -> None:
+        """Charges what ran until now; at the window's end the use begins again at nothing."""
+        billed = [session for session in sessions if session.kind in KINDS]
+        while now >= self._window_ends:
+            self._charge(billed, self._window_ends)
+            self._used = dict.fromkeys(KINDS, 0.0)
+            self._window_ends += self._settings.window_seconds
+        self._charge(billed, now)
+
+    def is_used_up(self, kind: str) -> bool:
+        return kind in KINDS and self._used[kind] >= self._allowed[kind]
+
+    def use_up(self, kind: str, left_seconds: float) -> None:
+        self._used[kind] = self._allowed[kind] - left_seconds
+
+    def refusal(self, kind: str, sessions: Iterable[Billed], now: float) -> str:
+        """The words with which a start is refused, or none (§3; the reservation: §5)."""
+        if kind not in KINDS:
+            return ""
+        hours = f"maximum weekly {kind.upper()} quota of {self._allowed[kind] / 3600:.2f} hours"
+        if self.is_used_up(kind):
+            return f"M{hours[1:]} reached."
+        if self._used[kind] + self._reserved(kind, sessions, now) >= self._allowed[kind]:
+            return f"Session cannot start because currently running sessions are projected to exceed {hours}."
+        return ""
+
+    def statistics(self, sessions: Iterable[Billed], now: float) -> dict[str, Any]:
+        """The reply of GetAcceleratorQuotaStatistics; durations as text, which the SDK cannot write (§1)."""
+        refresh = datetime.now(UTC) + timedelta(seconds=self._window_ends - now)
+        reply: dict[str, Any] = {"quotaRefreshTime": refresh.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+        running = list(sessions)
+        for kind in KINDS:
+            reply[f"{kind}Quota"] = {
+                "timeUsed": _duration(self._used[kind]),
+                "timeReserved": _duration(self._reserved(kind, running, now)),
+                "totalTimeAllowed": _duration(self._allowed[kind]),
+                "minimumTimeAllowed": _duration(self._allowed[kind]),
+                "isPayToScaleEnabled": False,
+                "hasEverRun": kind in self._has_run,
+            }
+        return reply
+
+    def _reserved(self, kind: str, sessions: Iterable[Billed], now: float) -> float:
+        return sum(session.reserved(now) for session in sessions if session.kind == kind)
+
+    def _charge(self, billed: Iterable[Billed], until: float) -> None:
+        for session in billed:
+            seconds = session.charge(until)
+            self._used[session.kind] += seconds
+            if seconds > 0:
+                self._has_run.add(session.kind)
+
+
+def _duration(seconds: float) -> str:
+    return f"{max(0.0, seconds):.3f}s"

@@ -1,0 +1,207 @@
+"""The local Kaggle: an HTTP server on loopback that speaks the recorded protocol to the real kaggle client.
+
+Decides only who is asked and which fault is shown; what is answered is decided in kernels.py and datasets.py.
+Reaches nothing outside this machine. The protocol is facts/kaggle.md; each behaviour cites its section.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.stand_ins.kaggle.datasets import Datasets
+from tests.stand_ins.kaggle.kernels import Kernels
+from tests.stand_ins.kaggle.protocol import Listener, Reply, redirect
+from tests.stand_ins.kaggle.session import KernelSession
+from tests.stand_ins.kaggle.settings import Fault, Refusal, Settings, Warts
+
+Rpc = Callable[[dict[str, Any]], dict[str, Any] | str]
+_TICK_SECONDS = 0.02
+
+
+class LocalKaggle:
+    """One account on a server. `calls`: every call by name, in order, as "SaveKernel", "upload", "download",
+    "logs"; `pushed`: every SaveKernel request; `bugs`: what went wrong in the stand-in itself."""
+
+    def __init__(self, folder: Path, settings: Settings, warts: Warts, port: int = 0) -> None:
+        self.settings = settings
+        self.warts = warts
+        self.calls: list[str] = []
+        self.bugs: list[str] = []
+        self.lock = threading.RLock()
+        self.closing = threading.Event()
+        self.is_out = False
+        self._is_revoked = False
+        self._faults: dict[str, list[Fault]] = {}
+        self._signed: dict[str, Path] = {}
+        self.datasets = Datasets(folder, settings, warts, self._sign)
+        self._kernels = Kernels(folder, settings, warts, self.datasets, self._sign, self.lock)
+        self._rpcs = _rpcs(self._kernels, self.datasets)
+        self._listener: Listener | None = Listener(self, port)
+        self.port = self._listener.server_port
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
+        self._ticker.start()
+
+    @property
+    def url(self) -> str:
+        """What the client takes as its private `_endpoint` with KaggleEnv.LOCAL (§0)."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pushed(self) -> list[dict[str, Any]]:
+        return self._kernels.pushed
+
+    @property
+    def uploaded(self) -> list[Path]:
+        """The bytes of every blob ever uploaded, half ones too."""
+        return [blob.path for blob in self.datasets.blobs.values()]
+
+    def fail(self, call: str, fault: Fault, times: int = 1) -> None:
+        """The next `times` calls of this name show the fault; several orders stand in a queue."""
+        with self.lock:
+            self._faults.setdefault(call, []).extend([fault] * times)
+
+    def kernel(self, slug: str) -> KernelSession:
+        """The newest session of a kernel of this account; KeyError where there is none."""
+        with self.lock:
+            try:
+                return self._kernels.session(self.settings.username, slug)
+            except Refusal:
+                raise KeyError(slug) from None
+
+    def use_up(self, kind: str, left_seconds: float = 0.0) -> None:
+        """Somebody spends the quota of "gpu" or "tpu" but for so much; what runs beyond it is ended."""
+        with self.lock:
+            self._kernels.quota.use_up(kind, left_seconds)
+            self._kernels.advance()
+
+    def revoke(self, revoked: bool = True) -> None:
+        """The credentials are no longer valid: 401 to every call but signed URLs."""
+        self._is_revoked = revoked
+
+    def outage(self, out: bool = True) -> None:
+        """Kaggle is away, as `warts.outage` says: 503 to everything, or nobody listens. Kernels run on."""
+        self.is_out = out
+        if out and self.warts.outage == "refused" and self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        elif not out and self._listener is None:
+            self._listener = Listener(self, self.port)
+
+    def close(self) -> None:
+        """Ends the server, and every process of every kernel by its id."""
+        self.closing.set()
+        self._ticker.join()
+        if self._listener is not None:
+            self._listener.close()
+        with self.lock:
+            self._kernels.close()
+
+    def take_fault(self, call: str) -> Fault | None:
+        """Notes the call, and takes the fault that is due."""
+        with self.lock:
+            self.calls.append(call)
+            due = self._faults.get(call)
+            return due.pop(0) if due else None
+
+    def admits(self, authorization: str) -> bool:
+        """Basic (username, key), or the token where there is one (§2)."""
+        pair = f"{self.settings.username}:{self.settings.key}".encode()
+        valid = {f"Basic {base64.b64encode(pair).decode()}"}
+        if self.settings.token:
+            valid.add(f"Bearer {self.settings.token}")
+        return not self._is_revoked and authorization in valid
+
+    def answer(self, rpc: str, request: dict[str, Any]) -> Reply:
+        """`rpc` is "<Service>/<Method>"; a bug of ours is a 500 and stands in `bugs`."""
+        with self.lock:
+            method = self._rpcs.get(rpc)
+            if method is None:
+                return Reply.error(404, f"The local Kaggle knows no {rpc}", nested=False)
+            try:
+                self._kernels.advance()
+                answer = method(request)
+            except Refusal as refusal:
+                nested = self.warts.nested_errors and "Kernels" in rpc
+                return Reply.error(refusal.status, refusal.message, nested)
+            except Exception:  # noqa: BLE001 a bug of the stand-in must be told, not hang the client
+                self.bugs.append(traceback.format_exc())
+                return Reply.error(500, "a bug in the local Kaggle", nested=False)
+        if isinstance(answer, str):
+            return redirect(answer)
+        if "createUrl" in answer:
+            answer["createUrl"] = f"{self.url}/{answer['createUrl']}"
+        return Reply.json(answer)
+
+    def signed(self, token: str) -> Path | None:
+        path = self._signed.get(token)
+        return path if path is not None and path.is_file() else None
+
+    def session_at(self, owner: str, slug: str) -> KernelSession:
+        """For its log; raises Refusal."""
+        with self.lock:
+            self._kernels.advance()
+            return self._kernels.session(owner, slug)
+
+    def _sign(self, path: Path) -> str:
+        token = uuid.uuid4().hex
+        self._signed[token] = path
+        return f"{self.url}/signed/{token}"
+
+    def _tick(self) -> None:
+        while not self.closing.wait(_TICK_SECONDS):
+            with self.lock:
+                try:
+                    self._kernels.advance()
+                except Exception:  # noqa: BLE001 the thread must live on; local_kaggle raises it at the end
+                    self.bugs.append(traceback.format_exc())
+
+
+@contextmanager
+def local_kaggle(
+    folder: Path, settings: Settings | None = None, warts: Warts | None = None, port: int = 0
+) -> Iterator[LocalKaggle]:
+    """Serves until the block ends; then nothing of it runs any more. Its own bugs are raised there."""
+    kaggle = LocalKaggle(folder.resolve(), settings or Settings(), warts or Warts(), port)
+    try:
+        yield kaggle
+    finally:
+        kaggle.close()
+    if kaggle.bugs:
+        raise AssertionError("the local Kaggle has bugs:\n" + "\n".join(kaggle.bugs))
+
+
+def _rpcs(kernels: Kernels, datasets: Datasets) -> dict[str, Rpc]:
+    of_kernels: dict[str, Rpc] = {
+        "SaveKernel": kernels.save,
+        "GetKernelSessionStatus": kernels.status,
+        "ListKernelSessionOutput": kernels.output,
+        "ListKernelFiles": kernels.list_files,
+        "DownloadKernelOutput": kernels.download,
+        "CancelKernelSession": kernels.cancel,
+        "DeleteKernel": kernels.delete,
+        "GetKernel": kernels.get,
+        "ListKernels": kernels.list_kernels,
+        "GetAcceleratorQuotaStatistics": kernels.statistics,
+    }
+    of_datasets: dict[str, Rpc] = {
+        "CreateDataset": datasets.create,
+        "CreateDatasetVersion": datasets.create_version,
+        "GetDatasetStatus": datasets.status,
+        "GetDataset": datasets.get,
+        "ListDatasets": datasets.list_datasets,
+        "ListDatasetFiles": datasets.list_files,
+        "DeleteDataset": datasets.delete,
+        "DownloadDataset": datasets.download,
+    }
+    return {
+        "blobs.BlobApiService/StartBlobUpload": datasets.start_upload,
+        **{f"kernels.KernelsApiService/{name}": method for name, method in of_kernels.items()},
+        **{f"datasets.DatasetApiService/{name}": method for name, method in of_datasets.items()},
+    }
