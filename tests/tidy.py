@@ -54,6 +54,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *LEAVES,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(f"orchestrator.core.{part}" for part in ("checkpoint", "session", "job", "wire")),
+        # What the probe tells devices apart by.
+        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
     "orchestrator.platforms": PURE,
     "orchestrator.stores": PURE,

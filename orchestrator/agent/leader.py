@@ -16,6 +16,7 @@ from typing import IO
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
+from orchestrator.agent.requirements import Site
 from orchestrator.core.session import Order
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -30,13 +31,16 @@ def environment(
     incarnation: str,
     resume: Path | None,
     deadline: float | None,
+    site: Site | None = None,
 ) -> dict[str, str]:
     """The command's variables. The contract's own and the pinned threads win over the job's, those over
-    what the agent was started with. `deadline` in unix seconds."""
+    what the agent was started with. `deadline` in unix seconds; `site` holds the job's requirements."""
     variables = {name: value for name, value in inherited.items() if not name.startswith("ORCHESTRATOR_")}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{inherited.get('PATH', os.defpath)}"
+    programs = [str(Path(sys.executable).parent), *([str(site.scripts)] if site is not None else [])]
+    variables["PATH"] = ":".join([*programs, inherited.get("PATH", os.defpath)])
     variables |= dict(order.env) | {name: secrets[name] for name in order.secrets}
-    paths = [str(folder.source), str(folder.agent), variables.get("PYTHONPATH", "")]
+    packages = str(site.packages) if site is not None else ""
+    paths = [str(folder.source), packages, str(folder.agent), variables.get("PYTHONPATH", "")]
     variables |= {
         "PYTHONPATH": ":".join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",

@@ -17,14 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.agent import machine, plan, restore
+from orchestrator.agent import machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
 from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
-from orchestrator.agent.guardian import Guardian
+from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.leader import Leader, environment
 from orchestrator.agent.log import Log
 from orchestrator.agent.monitor import Monitor
 from orchestrator.agent.report import Clocks, Report
+from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.session import Order, Outcome, Result
@@ -38,11 +39,12 @@ T = TypeVar("T")
 
 
 class Over(Exception):
-    """The session ends before, or without, the command; carries how."""
+    """The session ends before, or without, the command; carries how, and the end of what led to it."""
 
-    def __init__(self, outcome: Outcome, message: str) -> None:
+    def __init__(self, outcome: Outcome, message: str, tail: str = "") -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.tail = tail
 
 
 def live(folder: Folder, settings: Settings) -> int:
@@ -85,7 +87,7 @@ class Session:
             guardian = Guardian.start(self.incarnation)  # a fork, so before any thread
             result = self._steps(guardian)
         except Over as over:
-            result = self._result(over.outcome, str(over))
+            result = replace(self._result(over.outcome, str(over)), tail=over.tail or self.log.tail())
         except Exception:  # noqa: BLE001 - whatever it is, the engine must hear of it
             tail = traceback.format_exc()[-8192:]
             result = replace(
@@ -108,9 +110,14 @@ class Session:
             f"session {order.session} on {order.platform} ({order.accelerator} × {order.devices}), "
             f"incarnation {self.incarnation}"
         )
+        devices = self._beside("probing", clocks, lambda: self._probe(order)) if self.settings.probe else {}
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
+        site = self._install(order, values, clocks)
         oom_kills = machine.oom_kills()
-        leader = self._start(order, values, clocks, resume, guardian)
+        variables = self._variables(order, values, clocks, resume, site) | devices
+        begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
+        self.log.say(f"training starts, {begun}")
+        leader = Leader.start(self.folder, order, variables, guardian)
         self.monitor = Monitor(
             self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings
         )
@@ -133,6 +140,35 @@ class Session:
         if missing:
             raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
         return values
+
+    def _probe(self, order: Order) -> dict[str, str]:
+        """What the command needs to see its devices. A substitution is a lack of what was ordered."""
+        try:
+            return probe.check(order, dict(os.environ) | {MARK: self.incarnation})
+        except probe.Substituted as error:
+            raise Over(Outcome.NO_CAPACITY, str(error)) from error
+
+    def _install(self, order: Order, values: dict[str, str], clocks: Clocks) -> Site | None:
+        """Requirements that cannot be fetched are this place's loss: LOST sends the run on, yet counts, so
+        that a job which finds its index nowhere fails in the end, with this message."""
+        if not self.settings.requirements or order.requirements is None:
+            return None
+        variables = self._variables(order, values, clocks, resume=None, site=None)
+        try:
+            pip = Installation.begin(self.folder, order.requirements, variables, self.log, values.values())
+            site = self._beside("installing", clocks, pip.finish)
+        except Failed as error:
+            if not error.cut_off:
+                raise Over(
+                    Outcome.CRASHED, f"the requirements failed to install: {error}", error.tail
+                ) from error
+            offline = "" if order.internet else " (the job asks for no internet: needs.internet)"
+            message = f"the requirements could not be fetched{offline}: {error}"
+            raise Over(Outcome.LOST, message, error.tail) from error
+        except OSError as error:
+            raise Over(Outcome.CRASHED, f"the requirements could not be set up: {error}") from error
+        sys.path.append(str(site.packages))  # last: for the fingerprint, where torch is a requirement
+        return site
 
     def _restore(self, order: Order) -> Path | None:
         """A bundle or checkpoint that was damaged on the way here is this place's loss, not the run's:
@@ -175,14 +211,14 @@ class Session:
         if clocks.budget is not None and clocks.elapsed() >= clocks.budget:
             raise Over(Outcome.STOPPED, "the session's time was over before the training began")
 
-    def _start(
-        self, order: Order, values: dict[str, str], clocks: Clocks, resume: Path | None, guardian: Guardian
-    ) -> Leader:
+    def _variables(
+        self, order: Order, values: dict[str, str], clocks: Clocks, resume: Path | None, site: Site | None
+    ) -> dict[str, str]:
         budget, left = clocks.budget, clocks.deadline()
         exit_by = plan.kill_at(budget, plan.Costs(), self.settings)
         if budget is not None and left is not None and exit_by is not None:
             left -= budget - exit_by
-        variables = environment(
+        return environment(
             self.folder,
             order,
             inherited=os.environ,
@@ -190,10 +226,8 @@ class Session:
             incarnation=self.incarnation,
             resume=resume,
             deadline=left,
+            site=site,
         )
-        begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
-        self.log.say(f"training starts, {begun}")
-        return Leader.start(self.folder, order, variables, guardian)
 
     def _train(self, monitor: Monitor) -> int:
         while (exit_code := monitor.leader.poll()) is None:

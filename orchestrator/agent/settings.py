@@ -17,8 +17,12 @@ class Settings:
     Stall: no sign of life within `stall_factor` expected steps, but never before `stall_floor`;
     `first_step` until there was a first step (imports, compilation, downloads). `grace` is what the command
     has to save after a stop that no deadline cuts short; `stall_grace` after it was found stalled.
+    For platforms that need it: `probe` checks that the machine has the order's accelerator, `requirements`
+    installs the job's.
     """
 
+    probe: bool = False
+    requirements: bool = False
     tick: float = 0.1
     heartbeat: float = 1.0
     save_floor: float = 60.0

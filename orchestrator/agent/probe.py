@@ -1,0 +1,139 @@
+"""Whether this machine has what the order says: platforms substitute other accelerators without a word.
+
+Reads what the driver and the kernel show and loads no framework, which would take memory and seconds. Decides
+nothing about the session; must never know a platform.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.core.accelerators import Accelerator, catalogue
+from orchestrator.core.gpu_names import accelerator_of, several
+from orchestrator.core.session import Order
+
+_QUERY = ("--query-gpu=name", "--format=csv,noheader")
+_TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools if their PATH lacks them
+_PATIENCE = 120.0  # seconds: a driver that nobody holds open initialises every GPU at the first question
+_GOOGLE = "0x1ae0"
+_TPUS = {
+    "0x0027": "tpu-v3",
+    "0x005e": "tpu-v4",
+    "0x0062": "tpu-v5p",
+    "0x0063": "tpu-v5e",
+    "0x006f": "tpu-v6e",
+}
+_TPU_TYPE = re.compile(r"(v\d+[ep]?)(?:litepod)?-\d+")
+
+
+class Substituted(Exception):
+    """The machine is another than the order's; the message names both."""
+
+
+def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """Raises Substituted unless at least `order.devices` devices of the order's accelerator are here.
+
+    Returns what the command's environment needs besides: of more GPUs than ordered it sees only those. GPUs
+    are those of nvidia-smi, which is looked up and run with `variables`; `root` is where /sys and /dev lie.
+    May take seconds. Kaggle substitutes retired and mistaken shapes silently (facts/kaggle.md §5).
+    """
+    row = catalogue[order.accelerator]
+    if row.arch.startswith("sm_"):
+        return _check_gpus(order, row, variables)
+    if row.arch.startswith("tpu-"):
+        _check_tpus(order, row, variables, root)
+    return {}
+
+
+def _check_gpus(order: Order, row: Accelerator, variables: Mapping[str, str]) -> dict[str, str]:
+    names, trouble = _gpus(variables)
+    fitting = [number for number, name in enumerate(names) if _is(name, row)]
+    if len(fitting) < order.devices:
+        raise _substituted(order, _counted(names) or f"no GPU{trouble}")
+    if len(names) == order.devices:
+        return {}
+    seen = ",".join(map(str, fitting[: order.devices]))
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seen}  # nvidia-smi counts by bus
+
+
+def _is(name: str, row: Accelerator) -> bool:
+    single = accelerator_of(name)
+    return single is not None and several(single, row.devices) == row.name
+
+
+def _gpus(variables: Mapping[str, str]) -> tuple[list[str], str]:
+    """The driver's names of the GPUs in its order; and if there are none, why, as far as it is known."""
+    tool = shutil.which("nvidia-smi", path=f"{variables.get('PATH', os.defpath)}:{_TOOLS}")
+    if tool is None:
+        return [], " (nvidia-smi is not there)"
+    try:
+        answer = subprocess.run(
+            [tool, *_QUERY],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=variables,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [], f" (nvidia-smi did not answer within {_PATIENCE:.0f} s)"
+    except OSError as error:
+        return [], f" (nvidia-smi: {error.strerror})"
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode:  # it says its failures on stdout
+        words = " ".join([*lines, *answer.stderr.split()])
+        return [], f" (nvidia-smi: {words[:200] or f'exit code {answer.returncode}'})"
+    return ([], f" (nvidia-smi: {lines[0]})") if lines[:1] == ["No devices were found"] else (lines, "")
+
+
+def _check_tpus(order: Order, row: Accelerator, variables: Mapping[str, str], root: Path) -> None:
+    """A TPU host by its documented signs; none was seen here, nobody has run this on one yet.
+
+    Generation and number of chips: the PCI ids that JAX's hardware_utils and torch_xla's tpu module look
+    for. Device nodes, one a chip: /dev/vfio/<n> from v5e on, /dev/accel<n> before (Google's tpu-info);
+    both are counted, since Kaggle's maintainers speak of /dev/accel* on v5e-8 (KC#1197). The nodes are
+    required: an image of the wrong kind lacks them though the host has chips. Where /sys shows no chip at
+    all (a sandbox), TPU_ACCELERATOR_TYPE, as of a TPU VM, names the generation and the nodes are counted.
+    """
+    chips = _tpu_chips(root)
+    nodes = [*(root / "dev").glob("accel[0-9]*"), *(root / "dev" / "vfio").glob("[0-9]*")]
+    named = _TPU_TYPE.fullmatch(variables.get("TPU_ACCELERATOR_TYPE", ""))
+    if not chips and nodes and named:
+        generation = "v5e" if named[0].startswith("v5litepod") else named[1]
+        chips = [f"tpu-{generation}"] * len(nodes)
+    if min(chips.count(_pci_arch(row)), len(nodes)) < order.devices:
+        without = " without a device node" if chips and not nodes else ""
+        raise _substituted(order, f"{_counted(chips) or 'no TPU'}{without}")
+
+
+def _pci_arch(row: Accelerator) -> str:
+    return "tpu-v3" if row.arch == "tpu-v2" else row.arch  # v2 and v3 share one PCI id
+
+
+def _tpu_chips(root: Path) -> list[str]:
+    found = []
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        try:
+            maker, model = ((device / name).read_text().strip() for name in ("vendor", "device"))
+        except OSError:
+            continue
+        if maker == _GOOGLE and model in _TPUS:
+            found.append(_TPUS[model])
+    return found
+
+
+def _counted(names: list[str]) -> str:
+    return ", ".join(name if n == 1 else f"{n} × {name}" for name, n in Counter(names).items())
+
+
+def _substituted(order: Order, there: str) -> Substituted:
+    return Substituted(
+        f"this machine has {there}, the order is for {order.accelerator}: substituted by the platform"
+    )

@@ -1,0 +1,186 @@
+"""The job's own packages, installed by pip beside the platform's before the training; never instead of them.
+
+They go into work/site, a virtual environment that sees all the platform has. So pip takes what is there for
+installed and removes nothing of it; it needs no writable site-packages and minds no externally-managed mark;
+and the agent, which uses the standard library alone, cannot be broken by any of it. The training runs on the
+platform's interpreter as ever, with work/site on PYTHONPATH (which reads no .pth files: an editable install
+stays invisible) and its scripts on PATH.
+
+What the platform has of torch, JAX and what they are built on keeps its version. Decides how a failed
+installation reads, not what becomes of the session.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from orchestrator.agent.folder import Folder
+from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
+
+# Built for the platform's driver and for one another: another version of one breaks the rest.
+_KEPT = frozenset({
+    "torch", "torchvision", "torchaudio", "torchtext", "torch-xla", "torch-tpu", "triton", "pytorch-triton",
+    "jax", "jaxlib", "libtpu", "libtpu-nightly",
+})  # fmt: skip
+_KEPT_FAMILIES = ("nvidia-", "jax-cuda", "jax-rocm")
+# What is compiled for one major version of numpy fails on the next; within it newer ones serve older callers.
+_KEPT_MAJOR = frozenset({"numpy"})
+
+_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONPATH"})
+_PIP = (
+    "-m", "pip", "install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
+)  # fmt: skip
+_UNSAID = re.compile(
+    r"Looking in (?:indexes|links)|--(?:extra-)?index-url|--find-links|--proxy|--trusted-host"
+)
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_QUERY = re.compile(r"(://[^\s?]+\?)[^\s'\")]+")
+_SECRET_MIN = 4  # as in the log: shorter ones would blot out ordinary words
+
+_CUT_OFF = re.compile(
+    r"""NewConnectionError | ConnectTimeout | ReadTimeout | NameResolutionError | ProxyError | ProtocolError
+    | IncompleteRead | RemoteDisconnected | Connection(?:Reset|Refused|Aborted)?Error
+    | Max[ ]retries[ ]exceeded
+    | [Cc]onnection[ ](?:aborted|refused|reset|timed[ ]out) | [Rr]ead[ ]timed[ ]out
+    | Network[ ]is[ ]unreachable | No[ ]route[ ]to[ ]host | [nN]ame[ ]resolution
+    | HTTP[ ]error[ ](?:429|5\d\d) | (?:429|5\d\d)[ ](?:Client|Server)[ ]Error
+    """,
+    re.VERBOSE,
+)
+_GAVE_UP = re.compile(r"Retry\(total=0,")
+_NOTHING_KNOWN = "from versions: none"
+_FATAL = re.compile(r"^(?:ERROR: |[\w.]+(?:Error|Exception): )")
+
+
+class Failed(Exception):
+    """The requirements are not installed. `tail` is the end of what pip said; `cut_off`: because nothing
+    could be fetched, which is no fault of theirs."""
+
+    def __init__(self, message: str, tail: str = "", *, cut_off: bool = False) -> None:
+        super().__init__(message)
+        self.tail = tail
+        self.cut_off = cut_off
+
+
+@dataclass(frozen=True)
+class Site:
+    """The virtual environment of the job's packages."""
+
+    root: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    @property
+    def scripts(self) -> Path:
+        return self.root / "bin"
+
+    @property
+    def packages(self) -> Path:
+        base = str(self.root)
+        return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
+
+
+class Installation:
+    """One run of pip. Begin it in the main thread, so that nothing can start after a stop was heard."""
+
+    def __init__(
+        self, site: Site, process: subprocess.Popen[bytes], log: Log, secrets: Iterable[str]
+    ) -> None:
+        self._site = site
+        self._process = process
+        self._log = log
+        parts = {part for secret in secrets for part in secret.splitlines() if len(part) >= _SECRET_MIN}
+        self._secrets = sorted(parts, key=len, reverse=True)
+
+    @classmethod
+    def begin(
+        cls, folder: Folder, path: str, variables: Mapping[str, str], log: Log, secrets: Iterable[str]
+    ) -> Installation:
+        """Starts pip on `path` in the unpacked bundle, in that folder, as pip.conf and PIP_* say.
+
+        `variables` must carry the guardian's mark: by it pip dies with the session. Raises Failed, OSError.
+        """
+        listed = folder.source / path
+        if not listed.is_file():
+            raise Failed(f"the source has no {path}, which the order names as its requirements")
+        site = Site(folder.work / "site")
+        venv.EnvBuilder(symlinks=True).create(site.root)
+        (site.packages / "_platform.pth").write_text(_seen())
+        kept = constraints((found.metadata["Name"], found.version) for found in metadata.distributions())
+        constraint = site.root / "constraints.txt"
+        constraint.write_text("".join(f"{line}\n" for line in kept))
+        log.say(f"installing {path}; the platform's stay: {', '.join(kept) or 'none is there'}")
+        process = subprocess.Popen(
+            # -I: neither the job's source nor its PYTHONPATH comes before pip's own modules
+            [site.python, "-I", "-u", *_PIP, "--requirement", listed, "--constraint", constraint],
+            cwd=folder.source,
+            env={name: value for name, value in variables.items() if name not in _ELSEWHERE},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return cls(site, process, log, secrets)
+
+    def finish(self) -> Site:
+        """Logs what pip says until it ends. Raises Failed."""
+        assert self._process.stdout is not None
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        gave_up = False
+        for raw in self._process.stdout:
+            line = masked(raw.decode(errors="replace").rstrip(), self._secrets)
+            if not line:
+                continue
+            tail.append(line)
+            gave_up = gave_up or bool(_GAVE_UP.search(line) and _CUT_OFF.search(line))
+            self._log.say(f"pip: {line}")
+        code = self._process.wait()
+        if code:
+            raise _failed(code, list(tail), gave_up)
+        return self._site
+
+
+def masked(line: str, secrets: Iterable[str]) -> str:
+    """The line without secrets, credentials and signatures in URLs; empty if it names index or proxy."""
+    if _UNSAID.search(line):
+        return ""
+    for secret in secrets:
+        line = line.replace(secret, "***")
+    return _URL_QUERY.sub(r"\1***", _CREDENTIALS.sub("***@", line))
+
+
+def constraints(installed: Iterable[tuple[str, str]]) -> list[str]:
+    """The lines for pip that keep the platform's torch and its kin, from (name, version) in import order."""
+    kept: dict[str, str] = {}
+    for given, version in installed:
+        name = re.sub(r"[-_.]+", "-", given or "").lower()
+        if name in _KEPT or name.startswith(_KEPT_FAMILIES):
+            kept.setdefault(name, f"{name}=={version}")
+        elif name in _KEPT_MAJOR and (major := re.match(r"\d+", version)):
+            kept.setdefault(name, f"{name}>={version},<{int(major[0]) + 1}")
+    return [kept[name] for name in sorted(kept)]
+
+
+def _seen() -> str:
+    """Lines of a .pth file that show a virtual environment all this interpreter imports from, their own .pth
+    files included; unlike `--system-site-packages` also from within a virtual environment."""
+    folders = [path for path in sys.path if path and Path(path).is_dir()]
+    return "".join(f"import site; site.addsitedir({path!r})\n" for path in folders)
+
+
+def _failed(code: int, tail: list[str], gave_up: bool) -> Failed:
+    """Cut off: what ended pip is a connection's failure, or it found nothing after its last retry was one."""
+    fatal = [line for line in tail if _FATAL.match(line)] or tail[-1:]
+    cut_off = any(_CUT_OFF.search(line) or (gave_up and _NOTHING_KNOWN in line) for line in fatal)
+    said = fatal[-1].removeprefix("ERROR: ")[:300] if fatal else f"exit code {code}"
+    return Failed(said, "\n".join(tail)[-TAIL_BYTES:], cut_off=cut_off)

@@ -1,0 +1,309 @@
+"""The job's requirements: the real pip, offline, on a platform that has a torch of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent.requirements import Site, constraints, masked
+from orchestrator.core import wire
+from orchestrator.core.session import Outcome
+from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session, wait_until
+
+INSTALLING = replace(QUICK, requirements=True)
+USES = """
+import json, os, shutil
+from pathlib import Path
+import greeting, torch
+Path("seen").write_text(json.dumps({
+    "greeting": greeting.__file__, "torch": torch.__version__, "script": shutil.which("greet")}))
+saved = Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"], ".tmp-step-20")
+saved.mkdir()
+(saved / "weights").write_text("w")
+saved.rename(saved.parent / "step-20")
+"""
+
+
+def wheel(name: str, version: str, module: str) -> bytes:
+    """A wheel of one module with the command `greet`."""
+    buffer = BytesIO()
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": module,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\ngreet = {name}:main\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> dict[str, str]:
+    """The agent's variables: a platform with torch 9.9, and pip with wheels of greeting and of torch 99."""
+    platform, links = tmp_path / "platform", tmp_path / "links"
+    links.mkdir()
+    with zipfile.ZipFile(BytesIO(wheel("torch", "9.9+cu1", "__version__ = '9.9'\n"))) as archive:
+        archive.extractall(platform)
+    (links / "greeting-1.0-py3-none-any.whl").write_bytes(wheel("greeting", "1.0", "def main(): ...\n"))
+    (links / "torch-99.0-py3-none-any.whl").write_bytes(wheel("torch", "99.0", "__version__ = '99.0'\n"))
+    return {
+        "PYTHONPATH": str(platform),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(links),
+    }
+
+
+@contextmanager
+def ordered(root: Path, *lines: str, **changes: Any) -> Iterator[Stay]:
+    """A session of USES whose requirements are these lines."""
+    source = root / "job"
+    (source / "needs").mkdir(parents=True)
+    (source / "uses.py").write_text(USES)
+    (source / "pip.py").write_text("raise SystemExit('the job hides pip')\n")
+    (source / "needs" / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
+    with session(
+        root / "1", "uses.py", source=source, requirements="needs/requirements.txt", **changes
+    ) as stay:
+        yield stay
+
+
+def marked(incarnation: str) -> list[int]:
+    """The processes of this incarnation's training and installation."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"ORCHESTRATOR_INCARNATION={incarnation}".encode() in variables and is_alive(int(path.name)):
+            found.append(int(path.name))
+    return found
+
+
+@dataclass
+class Index:
+    """A package index that takes requests and never answers."""
+
+    requests: list[bytes] = field(default_factory=list)
+    port: int = 0
+
+    def variables(self, credentials: str = "") -> dict[str, str]:
+        return {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_FIND_LINKS": "",
+            "PIP_INDEX_URL": f"http://{credentials}127.0.0.1:{self.port}/simple",
+            "NO_PROXY": "127.0.0.1",
+        }
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    found = Index()
+    open_ones = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found.port = server.getsockname()[1]
+
+        def take() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                open_ones.append(connection)
+                found.requests.append(connection.recv(65536))
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield found
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+    for connection in open_ones:
+        connection.close()
+
+
+def test_the_training_imports_what_was_installed_and_the_platforms_torch(
+    tmp_path: Path, offline: dict[str, str]
+) -> None:
+    before = sorted(path.name for path in (tmp_path / "platform").rglob("*"))
+    with ordered(tmp_path, "greeting", "torch") as stay:
+        result = stay.live(INSTALLING, environment=offline)
+        assert (result.outcome, result.tail) == (Outcome.COMPLETED, ""), stay.log()
+        seen = json.loads((stay.root / "work" / "source" / "seen").read_text())
+        site = Site(stay.root / "work" / "site")
+        assert seen == {
+            "greeting": str(site.packages / "greeting.py"),
+            "torch": "9.9",
+            "script": str(site.scripts / "greet"),
+        }
+        assert "the platform's stay: " in stay.log()
+        assert "torch==9.9+cu1" in stay.log()
+        assert "pip: Successfully installed greeting-1.0" in stay.log()
+    after = {path.name for path in (tmp_path / "platform").rglob("*") if "__pycache__" not in path.parts}
+    assert after - {"__pycache__"} == set(before)
+
+
+def test_a_torch_that_is_itself_a_requirement_is_in_the_manifest(
+    tmp_path: Path, offline: dict[str, str]
+) -> None:
+    """On a platform without one, which is a virtual environment besides."""
+    venv.create(tmp_path / "bare", with_pip=True, symlinks=True)
+    with ordered(tmp_path, "greeting", "torch") as stay:
+        python = tmp_path / "bare" / "bin" / "python"
+        command = [str(python), str(stay.root / "agent.pyz"), str(stay.root), "--settings"]
+        answer = subprocess.run(
+            [*command, wire.encode(INSTALLING).decode()],
+            env={**os.environ, **offline, "PYTHONPATH": ""},
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert answer.returncode == 0, stay.log()
+        assert stay.manifests()[-1].environment["torch"] == "99.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "tail"),
+    [
+        ("torch==99.0", "ResolutionImpossible", "The user requested (constraint) torch==9.9+cu1"),
+        ("absent", "No matching distribution found for absent", "from versions: none"),
+        ("not a requirement", "Invalid requirement", "not a requirement"),
+    ],
+)
+def test_requirements_that_cannot_be_had_are_the_jobs_fault(
+    tmp_path: Path, offline: dict[str, str], line: str, message: str, tail: str
+) -> None:
+    with ordered(tmp_path, line) as stay:
+        result = stay.live(INSTALLING, environment=offline)
+        assert (result.outcome, result.exit_code) == (Outcome.CRASHED, None)
+        assert result.message.startswith("the requirements failed to install: ")
+        assert message in result.message
+        assert tail in result.tail
+        assert not (stay.root / "work" / "source" / "seen").exists()
+
+
+def test_a_missing_requirements_file_is_named(tmp_path: Path, offline: dict[str, str]) -> None:
+    with session(tmp_path / "1", "train.py", requirements="gone.txt") as stay:
+        result = stay.live(INSTALLING, environment=offline)
+        assert result.outcome is Outcome.CRASHED
+        assert "the source has no gone.txt" in result.message
+
+
+@pytest.mark.parametrize(("internet", "hint"), [(True, False), (False, True)])
+def test_no_network_is_this_places_loss(
+    tmp_path: Path, offline: dict[str, str], internet: bool, hint: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = Index(port=server.getsockname()[1])
+    there = nobody.variables("reader:t0ken@") | {"PIP_RETRIES": "1", "PIP_NO_INDEX": ""}
+    with ordered(tmp_path, "greeting", internet=internet) as stay:
+        result = stay.live(INSTALLING, environment=offline | there)
+        assert result.outcome is Outcome.LOST, stay.log()
+        assert result.message.startswith("the requirements could not be fetched")
+        assert ("needs.internet" in result.message) is hint
+        assert "NewConnectionError" in result.tail
+        assert "t0ken" not in stay.log() + result.tail + result.message
+
+
+def begin_to_install(stay: Stay, index: Index, **more: str) -> str:
+    """Starts an installation that never ends; returns its incarnation."""
+    stay.start(INSTALLING, environment={**index.variables(), **more})
+    status = stay.wait_for(lambda s: s.state == "installing", "the installation")
+    wait_until(lambda: index.requests, "pip to ask its index")
+    stay.wait_for(lambda s: s.heartbeat > status.heartbeat + 2, "the heartbeat to go on")
+    assert marked(status.incarnation)
+    return status.incarnation
+
+
+def test_a_stop_breaks_the_installation_off(tmp_path: Path, index: Index) -> None:
+    with ordered(tmp_path, "greeting") as stay:
+        incarnation = begin_to_install(stay, index)
+        (stay.root / "stop").touch()
+        result = stay.end()
+        assert (result.outcome, result.step) == (Outcome.STOPPED, None)
+        assert marked(incarnation) == []
+
+
+def test_the_budgets_end_breaks_the_installation_off(tmp_path: Path, index: Index) -> None:
+    with ordered(tmp_path, "greeting", budget_seconds=6.0) as stay:
+        stay.start(INSTALLING, environment=index.variables())
+        result = stay.end()
+        assert (result.outcome, result.message) == (
+            Outcome.STOPPED,
+            "the session's time was over before the training began",
+        )
+        assert marked(result.incarnation) == []
+
+
+def test_pip_dies_with_a_killed_agent(tmp_path: Path, index: Index) -> None:
+    with ordered(tmp_path, "greeting") as stay:
+        incarnation = begin_to_install(stay, index)
+        stay.agents[-1].send_signal(signal.SIGKILL)
+        wait_until(lambda: not marked(incarnation), "the guardian to kill pip")
+
+
+def test_a_private_index_is_a_secret_that_shows_nowhere(tmp_path: Path, index: Index) -> None:
+    url = index.variables("reader:t0ken@")["PIP_INDEX_URL"]
+    with ordered(tmp_path, "greeting", secrets=("PIP_INDEX_URL",), values={"PIP_INDEX_URL": url}) as stay:
+        begin_to_install(stay, index)
+        (stay.root / "stop").touch()
+        result = stay.end()
+        asked = base64.b64encode(b"reader:t0ken")
+        assert asked in index.requests[0]
+        assert "127.0.0.1" not in stay.log() + result.tail + result.message
+
+
+def test_only_a_platform_that_asks_installs(tmp_path: Path, offline: dict[str, str]) -> None:
+    with ordered(tmp_path, "greeting") as stay:
+        result = stay.live(QUICK, environment=offline)
+        assert result.message == "exit code 1: ModuleNotFoundError: No module named 'greeting'"
+        assert not (stay.root / "work" / "site").exists()
+
+
+def test_what_the_platform_has_of_torch_and_its_kin_keeps_its_version() -> None:
+    installed = [
+        ("torch", "2.6.0+cu124"), ("torch_xla", "2.6.0"), ("nvidia-cublas-cu12", "12.4.5.8"),
+        ("jax-cuda12-plugin", "0.5.2"), ("Triton", "3.2.0"), ("numpy", "2.0.2"), ("pandas", "2.2.2"),
+        ("torch", "1.0"), ("torchmetrics", "1.0"),
+    ]  # fmt: skip
+    assert constraints(installed) == [
+        "jax-cuda12-plugin==0.5.2",
+        "numpy>=2.0.2,<3",
+        "nvidia-cublas-cu12==12.4.5.8",
+        "torch==2.6.0+cu124",
+        "torch-xla==2.6.0",
+        "triton==3.2.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Looking in indexes: https://pypi.org/simple", ""),
+        ("  --extra-index-url https://index/simple", ""),
+        ("Downloading https://me:pass@host/a.whl (3 kB)", "Downloading https://***@host/a.whl (3 kB)"),
+        ("Downloading https://host/a.whl?sig=abc (3 kB)", "Downloading https://host/a.whl?*** (3 kB)"),
+        ("the word hunter2 is said", "the word *** is said"),
+        ("Collecting greeting", "Collecting greeting"),
+    ],
+)
+def test_credentials_in_pips_words_are_masked(line: str, shown: str) -> None:
+    assert masked(line, ["hunter2"]) == shown
