@@ -1,6 +1,7 @@
 """The plugins of the whole suite; fixtures stand beside the tests that use them."""
 
 pytest_plugins = [
+    "tests.no_production",
     "tests.no_skips",
     "tests.postgresql",
     "tests.docker_engine",

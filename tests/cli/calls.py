@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 from orchestrator.clock import SystemClock
 from orchestrator.errors import OrchestratorError
 from orchestrator.ledger import Ledger, Owner
+from tests import no_production
 
 BINARIES = Path(sys.executable).parent
 SOURCE = Path(__file__).parent / "data" / "source"
 PATIENCE = 90.0
+KEPT = ("HOME", "LANG", "TMPDIR", no_production.VARIABLE)
 CONFIG = """
 platforms:
   here: {type: process, session_seconds: 5, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2}
@@ -63,7 +65,7 @@ class Caller:
     children: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "TMPDIR")}
+        kept = {key: value for key, value in os.environ.items() if key in KEPT}
         path = os.pathsep.join((str(BINARIES), os.environ["PATH"]))
         return {**kept, "PATH": path, "ORCHESTRATOR_HOME": str(self.home), **(more or {})}
 

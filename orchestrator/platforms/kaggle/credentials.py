@@ -1,0 +1,103 @@
+"""Whose account it is, and where the `kaggle` package itself keeps its keys.
+
+Reads what it is given and nothing else: no call, no folder, no cache. Must never repeat a key in any text.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import InputError
+
+SETTINGS = "kaggle.com/settings → API"
+_TOKEN_FILES = ("access_token", "access_token.txt")
+_KEY_FILE = "kaggle.json"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """An access token, or a user's legacy key; a token wins. The name may be empty beside a token, which
+    says whose it is. Raises InputError for what no HTTP header can hold, without repeating it."""
+
+    username: str
+    key: str = field(repr=False, default="")
+    token: str = field(repr=False, default="")
+
+    def __post_init__(self) -> None:
+        if not (self.token or (self.username and self.key)):
+            raise InputError(f"a Kaggle token, or a username and a key, is needed; both are from {SETTINGS}")
+        for what, value in (("username", self.username), ("key", self.key), ("token", self.token)):
+            if not (value.isascii() and value.isprintable()) or " " in value:
+                raise InputError(
+                    f"the Kaggle {what} holds spaces or other signs that none has; copy it again"
+                )
+
+
+def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
+    """What kaggle itself would use, in its own order (facts/kaggle.md §2): KAGGLE_API_TOKEN (a token, or the
+    path of one), ~/.kaggle/access_token; else KAGGLE_USERNAME and KAGGLE_KEY over kaggle.json. None where
+    there is nothing, also where there is only a browser login, which would have to be renewed by network.
+
+    Raises InputError where a file is there and holds no credentials.
+    """
+    token = _token(environ, home)
+    if token:
+        return Credentials(environ.get("KAGGLE_USERNAME", ""), token=token)
+    found = _key_file(environ, home)
+    stored = {} if found is None else _read(found)
+    username = environ.get("KAGGLE_USERNAME") or stored.get("username", "")
+    key = environ.get("KAGGLE_KEY") or stored.get("key", "")
+    return Credentials(username, key=key) if username and key else None
+
+
+def exposed(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """The credential files there that others on this machine can read: `chmod 600` is advised."""
+    found = [home / ".kaggle" / name for name in _TOKEN_FILES]
+    key_file = _key_file(environ, home)
+    found += [] if key_file is None else [key_file]
+    open_to_others = stat.S_IRWXG | stat.S_IRWXO
+    return tuple(path for path in found if path.is_file() and path.stat().st_mode & open_to_others)
+
+
+def _token(environ: Mapping[str, str], home: Path) -> str:
+    given = environ.get("KAGGLE_API_TOKEN", "").strip()
+    if given and not _is_file(Path(given)):
+        return given
+    places = [home / ".kaggle" / name for name in _TOKEN_FILES]
+    return next((text for path in ([Path(given)] if given else places) if (text := _text(path))), "")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a long token is no path
+        return False
+
+
+def _text(path: Path) -> str:
+    if not _is_file(path):
+        return ""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+
+
+def _key_file(environ: Mapping[str, str], home: Path) -> Path | None:
+    places = [home / ".kaggle", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "kaggle"]
+    moved = environ.get("KAGGLE_CONFIG_DIR")
+    folders = [Path(moved)] if moved else places
+    return next((path for folder in folders if _is_file(path := folder / _KEY_FILE)), None)
+
+
+def _read(path: Path) -> dict[str, str]:
+    text = _text(path)
+    try:
+        stored = json.loads(text or "{}")
+        return {name: str(stored.get(name) or "") for name in ("username", "key")}
+    except (ValueError, AttributeError):
+        raise InputError(f"{path} is no Kaggle key file; get a new one from {SETTINGS}") from None

@@ -1,0 +1,203 @@
+"""A file from a signed URL: streamed, resumed, verified, and only then under its name.
+
+The SDK's own downloader saves error pages as files, holds each in memory and trusts names
+(facts/kaggle.md §3 "output"). Must never save what is not the file, send credentials, or repeat a URL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import requests
+from urllib3.exceptions import HTTPError as TransferError
+
+from orchestrator.core.checkpoint import safe_path
+from orchestrator.errors import BackendError, NotFound, Rejected, Transient
+from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
+from orchestrator.platforms.kaggle.client import KaggleClient
+
+CHUNK_BYTES = 1 << 20
+_EXPIRED = (401, 403, 404, 410)  # what storages say of a signed URL that is too old
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_PAGES = (".html", ".htm", ".xhtml")
+
+
+def safe(name: str) -> bool:
+    """Whether a file of this name stays in the folder it is put in, and shows as what it is."""
+    unseen = any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in name)
+    return not unseen and safe_path(name) and all(len(piece.encode()) <= 255 for piece in name.split("/"))
+
+
+def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha256: str | None = None,
+             renew: Callable[[], str] | None = None) -> None:  # fmt: skip
+    """Leaves the file at `target`, whose folder is there, or nothing.
+
+    It is tried again from where it broke off, while that brings new bytes; `renew` gives a new URL when this
+    one has expired. Without `sha256` the length that the server states must be met.
+    Raises Rejected for more than `size_max` bytes or another content, NotFound, Transient.
+    """
+    draft = target.with_name(f".tmp-{hashlib.sha256(target.name.encode()).hexdigest()[:16]}")
+    transfer = _Transfer(client, url, target.name, size_max, renew, with_pages=sha256 is not None)
+    try:
+        with draft.open("wb+") as file, client.session() as session:
+            transfer.run(session, file)
+            found = _sha256(file)
+            if sha256 is not None and found != sha256:  # once more from the start: resumed pieces may not fit
+                transfer.restart(file)
+                transfer.run(session, file)
+                found = _sha256(file)
+            if sha256 is not None and found != sha256:
+                raise transfer.error(Rejected, f"its sha256 is {found[:12]}… and should be {sha256[:12]}…")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        _sync(target.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@dataclass
+class _Transfer:
+    """One file on its way. `length` and `version` are what the first answer said of it."""
+
+    client: KaggleClient
+    url: str
+    name: str
+    size_max: int
+    renew: Callable[[], str] | None
+    with_pages: bool
+    length: int | None = None
+    version: str = ""
+    renewed: bool = False
+
+    def restart(self, file: BinaryIO) -> None:
+        file.seek(0)
+        file.truncate()
+        self.length, self.version = None, ""
+
+    def run(self, session: requests.Session, file: BinaryIO) -> None:
+        tries = Tries(self.client.patience)
+        while not self._complete(file):
+            try:
+                self._attempt(session, file)
+                self.renewed = False
+            except Failure as failure:
+                if self._renewed(failure):
+                    continue
+                self._again(tries, failure, file.tell())
+
+    def _complete(self, file: BinaryIO) -> bool:
+        return self.length is not None and file.tell() == self.length
+
+    def _renewed(self, failure: Failure) -> bool:
+        """Whether there is a new URL; a second refusal in a row is none of age."""
+        if failure.status not in _EXPIRED or self.renew is None or self.renewed:
+            return False
+        self.url, self.renewed = self.renew(), True
+        return True
+
+    def _again(self, tries: Tries, failure: Failure, reached: int) -> None:
+        try:
+            tries.again(failure, reached)
+        except Failure as last:
+            kind = NotFound if last.status in _EXPIRED else Transient if last.passing else Rejected
+            raise self.error(kind, str(last)) from None
+
+    def _attempt(self, session: requests.Session, file: BinaryIO) -> None:
+        """From where the file ends to the end, or as far as it goes. Raises Failure, Rejected."""
+        start = file.tell()
+        headers = {"Range": f"bytes={start}-", "If-Range": self.version} if start and self.version else {}
+        try:
+            with session.get(self.url, headers=headers, stream=True) as response:
+                self._check(response, file, start if headers else 0)
+                for piece in response.raw.stream(CHUNK_BYTES, decode_content=False):
+                    self._keep(file, piece)
+        except (requests.RequestException, TransferError) as error:
+            raise of_error(error) from None
+        if self.length is None:  # no length was stated: the end of the chunks is the end
+            self.length = file.tell()
+        if file.tell() < self.length:
+            raise Failure("the connection was cut")
+
+    def _keep(self, file: BinaryIO, piece: bytes) -> None:
+        """Raises Rejected where it becomes more than was allowed; a wrong length starts anew."""
+        size = file.tell() + len(piece)
+        if size > self.size_max:
+            raise self.error(Rejected, f"it has more than {self.size_max} bytes")
+        if self.length is not None and size > self.length:
+            self.restart(file)
+            raise Failure("more bytes than it stated")
+        file.write(piece)
+
+    def _check(self, response: requests.Response, file: BinaryIO, start: int) -> None:
+        """That what comes is the file, at the place where ours ends. Raises Failure, Rejected."""
+        if response.status_code == 416:
+            self.restart(file)
+            raise Failure("the part asked for is not there")
+        if not response.ok:
+            raise of_response(response, self.client.clock, with_message=False)
+        if response.status_code not in (200, 206):
+            raise Failure(f"HTTP {response.status_code}", status=400)
+        if "html" in response.headers.get("Content-Type", "").lower() and not self._may_be_page():
+            raise Failure("a page instead of the file")
+        if response.status_code == 206:
+            self._check_part(response, file, start)
+        else:
+            self.restart(file)  # the whole of it: this server resumes nothing, or the file has changed
+            self.length = _length(response)
+        self.version = self.version or _version(response)
+        if self.length is not None and self.length > self.size_max:
+            raise self.error(Rejected, f"it has {self.length} bytes; {self.size_max} at most")
+
+    def _check_part(self, response: requests.Response, file: BinaryIO, start: int) -> None:
+        match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        total = None if match is None or match[2] == "*" else int(match[2])
+        if match is None or not start or int(match[1]) != start or total not in (None, self.length):
+            self.restart(file)
+            raise Failure("another part than the one asked for")
+
+    def _may_be_page(self) -> bool:
+        return self.with_pages or self.name.lower().endswith(_PAGES)
+
+    def error(self, kind: type[BackendError], text: str) -> BackendError:
+        return kind(f"{self.name!r} from Kaggle: {text}", backend=self.client.backend, operation="download")
+
+
+def _length(response: requests.Response) -> int | None:
+    """What the server states; None where the chunks say by themselves where they end."""
+    stated = response.headers.get("Content-Length", "")
+    chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+    if chunked:
+        return None
+    if not stated.isdecimal():
+        raise Failure("it does not say how long it is")
+    return int(stated)
+
+
+def _version(response: requests.Response) -> str:
+    """What If-Range may hold: a strong tag, else a date."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
+
+
+def _sha256(file: BinaryIO) -> str:
+    file.seek(0)
+    digest = hashlib.sha256()
+    while piece := file.read(CHUNK_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,107 @@
+"""What a kernel has said so far, from the log's stream (facts/kaggle.md §3).
+
+The stream starts over with each call, so a look is bounded in time and size: it is not followed. Must never
+fail because a running kernel's log broke off; what came until then counts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+
+import requests
+from urllib3.exceptions import HTTPError as TransferError
+
+from orchestrator.clock import Clock
+from orchestrator.errors import Transient
+from orchestrator.platforms.kaggle.client import KaggleClient
+
+END = "END_OF_LOG"
+LOG_BYTES_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 16
+
+
+def events(client: KaggleClient, slug: str, *, quiet_seconds: float, at_most_seconds: float) -> list[str]:
+    """The data of every event since the kernel's start, in order; [] where there is no log or no kernel.
+
+    A running kernel's are read until none came for `quiet_seconds`, the log ended, or `at_most_seconds` have
+    passed. An ended one's are all there is, or Transient is raised.
+    """
+    ends = client.clock.monotonic() + at_most_seconds
+    response = client.log_response(slug)
+    if response is None:
+        return []
+    with response:
+        if response.headers.get("Content-Type", "").lower().startswith("text/event-stream"):
+            return list(_stream(_pieces(response, client.clock, ends, quiet_seconds)))
+        return _stored(client, response)
+
+
+def _stream(pieces: Iterator[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = ""
+    for piece in pieces:
+        *lines, text = (text + decoder.decode(piece)).split("\n")
+        for payload in (line.removeprefix("data:").strip() for line in lines if line.startswith("data:")):
+            if payload == END:
+                return
+            yield _event(payload)
+
+
+def _pieces(response: requests.Response, clock: Clock, ends: float, quiet_seconds: float) -> Iterator[bytes]:
+    """As they arrive, until it ends, breaks off, falls silent or takes too long."""
+    heard: SimpleQueue[bytes] = SimpleQueue()
+    listener = threading.Thread(target=_listen, args=(response, heard), name="kaggle-log", daemon=True)
+    listener.start()
+    size = 0
+    try:
+        while size < LOG_BYTES_MAX and (left := ends - clock.monotonic()) > 0:
+            piece = heard.get(timeout=min(quiet_seconds, left))
+            if not piece:
+                return
+            size += len(piece)
+            yield piece
+    except Empty:
+        return
+    finally:
+        with contextlib.suppress(RuntimeError, ValueError, OSError):  # it has ended
+            response.raw.shutdown()
+        listener.join(1.0)
+
+
+def _listen(response: requests.Response, heard: SimpleQueue[bytes]) -> None:
+    """Puts what arrives, and an empty piece at the end."""
+    try:
+        while piece := response.raw.read1(_CHUNK_BYTES, decode_content=True):
+            heard.put(piece)
+    except (TransferError, OSError, ValueError, AttributeError):  # broken off, or shut down under the read
+        return
+    finally:
+        heard.put(b"")
+
+
+def _event(payload: str) -> str:
+    try:
+        return _data(json.loads(payload))
+    except ValueError:
+        return payload
+
+
+def _data(event: object) -> str:
+    return str(event.get("data", "")) if isinstance(event, dict) else str(event)
+
+
+def _stored(client: KaggleClient, response: requests.Response) -> list[str]:
+    """An ended kernel's: a JSON array, empty for a while after the end (facts/kaggle.md §6.10)."""
+    try:
+        body = response.raw.read(LOG_BYTES_MAX, decode_content=True).decode("utf-8", "replace").strip()
+        found = json.loads(body) if body else []
+    except (TransferError, OSError, ValueError):
+        raise Transient(
+            "Kaggle's log of the kernel came only in part", backend=client.backend, operation="logs"
+        ) from None
+    return [_data(event) for event in (found if isinstance(found, list) else [found])]

@@ -1,0 +1,148 @@
+"""A file on its way to Kaggle: one streamed PUT to a signed URL, resumed where it broke off.
+
+The SDK's own upload loses a refused file without a word (facts/kaggle.md §4 "!!"): here it raises. Must never
+send credentials to a signed URL, or repeat one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import requests
+
+from orchestrator.errors import BackendError, Rejected, Transient
+from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.values import Upload
+
+_DONE = (200, 201)
+_INCOMPLETE = 308
+_EXPIRED = (404, 410)
+_RECEIVED = re.compile(r"bytes=0-(\d+)")
+_SAID_PERCENT = 10
+
+
+def upload(client: KaggleClient, path: Path, say: Callable[[str], None] = lambda _: None) -> str:
+    """Uploads the file and returns the token that names it when a dataset is made; `say` hears of progress.
+
+    It is tried again from where the server got to, while that brings new bytes, and from the start where the
+    URL has expired. Raises Rejected where it is refused or the file changes meanwhile, else Transient.
+    """
+    with path.open("rb") as file, client.session() as session:
+        found = os.fstat(file.fileno())
+        return _Transfer(client, session, file, path.name, found.st_size, found.st_mtime, say).run()
+
+
+@dataclass
+class _Transfer:
+    """`arrived`: bytes that the server is known to have."""
+
+    client: KaggleClient
+    session: requests.Session
+    file: BinaryIO
+    name: str
+    size: int
+    modified: float
+    say: Callable[[str], None]
+    arrived: int = 0
+
+    def run(self) -> str:
+        tries = Tries(self.client.patience)
+        place = self._start()
+        asked = True
+        while True:
+            try:
+                if asked or not self._complete(place):
+                    self._put(place)
+                return place.token
+            except Failure as failure:
+                asked = failure.status in _EXPIRED
+                told = Failure("its place has expired", after=failure.after) if asked else failure
+                self._again(tries, told)
+                if asked:
+                    place = self._start()
+
+    def _start(self) -> Upload:
+        self.arrived = 0
+        return self.client.start_upload(self.name, self.size, self.modified)
+
+    def _put(self, place: Upload) -> None:
+        """The rest of the file. Raises Failure."""
+        headers = {}
+        if self.arrived:
+            headers["Content-Range"] = f"bytes {self.arrived}-{self.size - 1}/{self.size}"
+        self.file.seek(self.arrived)
+        rest = _Rest(self.file, self.size, self._spoken) if self.size else b""
+        response = self._send(place, rest, headers)
+        if response.status_code not in _DONE:
+            raise self._refused(response)
+
+    def _complete(self, place: Upload) -> bool:
+        """Asks how much of it has arrived. Raises Failure."""
+        response = self._send(place, b"", {"Content-Range": f"bytes */{self.size}"})
+        if response.status_code in _DONE:
+            return True
+        if response.status_code != _INCOMPLETE:
+            raise self._refused(response)
+        match = _RECEIVED.fullmatch(response.headers.get("Range", ""))
+        self.arrived = min(self.size, int(match[1]) + 1) if match else 0
+        if self.arrived == self.size:  # all of it, and not finished yet
+            self.arrived = 0 if not self.size else self.size - 1
+        return False
+
+    def _send(self, place: Upload, body: bytes | _Rest, headers: dict[str, str]) -> requests.Response:
+        try:
+            return self.session.put(place.url, data=body, headers=headers, allow_redirects=False)
+        except requests.RequestException as error:
+            raise of_error(error) from None
+
+    def _refused(self, response: requests.Response) -> Failure:
+        if response.status_code < 400:
+            return Failure("only a part has arrived")
+        return of_response(response, self.client.clock, with_message=False)
+
+    def _again(self, tries: Tries, failure: Failure) -> None:
+        try:
+            tries.again(failure, self.arrived)
+        except Failure as last:
+            kind = Transient if last.passing else Rejected
+            raise self._error(kind, str(last)) from None
+        self.say(f"uploading {self.name}: {failure}; trying again")
+
+    def _spoken(self, position: int) -> None:
+        percent = position * 100 // self.size
+        if percent // _SAID_PERCENT > self._said // _SAID_PERCENT:
+            self.say(f"uploading {self.name}: {percent} %")
+        self._said = max(self._said, percent)
+
+    _said: int = 0
+
+    def _error(self, kind: type[BackendError], text: str) -> BackendError:
+        return kind(f"the upload of {self.name!r} to Kaggle failed: {text}",
+                    backend=self.client.backend, operation="upload")  # fmt: skip
+
+
+class _Rest:
+    """What is left of a file, of a length known beforehand, so that it is streamed and not chunked."""
+
+    def __init__(self, file: BinaryIO, size: int, told: Callable[[int], None]) -> None:
+        self._file = file
+        self._size = size
+        self._told = told
+
+    def __len__(self) -> int:
+        return self._size - self._file.tell()
+
+    def read(self, count: int = -1) -> bytes:
+        """Raises Rejected where the file got shorter; what it got longer by is left out."""
+        left = len(self)
+        piece = self._file.read(left if count < 0 else min(count, left))
+        if left and count and not piece:
+            raise Rejected("the file got shorter while it was uploaded", operation="upload")
+        self._told(self._file.tell())
+        return piece
