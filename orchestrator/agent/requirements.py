@@ -49,14 +49,14 @@ _SECRET_MIN = 4  # as in the log: shorter ones would blot out ordinary words
 _CUT_OFF = re.compile(
     r"""NewConnectionError | ConnectTimeout | ReadTimeout | NameResolutionError | ProxyError | ProtocolError
     | IncompleteRead | RemoteDisconnected | Connection(?:Reset|Refused|Aborted)?Error
-    | Max[ ]retries[ ]exceeded
+    | Max[ ]retries[ ]exceeded | ERROR:[ ]Wheel[ ].*[ ]is[ ]invalid  # this is how a download ends that is cut
     | [Cc]onnection[ ](?:aborted|refused|reset|timed[ ]out) | [Rr]ead[ ]timed[ ]out
     | Network[ ]is[ ]unreachable | No[ ]route[ ]to[ ]host | [nN]ame[ ]resolution
     | HTTP[ ]error[ ](?:429|5\d\d) | (?:429|5\d\d)[ ](?:Client|Server)[ ]Error
     """,
     re.VERBOSE,
 )
-_GAVE_UP = re.compile(r"Retry\(total=0,")
+_NOT_FETCHED = "Could not fetch URL "
 _NOTHING_KNOWN = "from versions: none"
 _FATAL = re.compile(r"^(?:ERROR: |[\w.]+(?:Error|Exception): )")
 
@@ -84,6 +84,11 @@ class Site:
     @property
     def scripts(self) -> Path:
         return self.root / "bin"
+
+    @property
+    def pip_log(self) -> Path:
+        """All that pip has to say; it never leaves the session."""
+        return self.root / "pip.log"
 
     @property
     def packages(self) -> Path:
@@ -123,7 +128,7 @@ class Installation:
         log.say(f"installing {path}; the platform's stay: {', '.join(kept) or 'none is there'}")
         process = subprocess.Popen(
             # -I: neither the job's source nor its PYTHONPATH comes before pip's own modules
-            [site.python, "-I", "-u", *_PIP, "--requirement", listed, "--constraint", constraint],
+            [site.python, "-I", "-u", *_PIP, "--log", site.pip_log, "-r", listed, "-c", constraint],
             cwd=folder.source,
             env={name: value for name, value in variables.items() if name not in _ELSEWHERE},
             stdin=subprocess.DEVNULL,
@@ -136,18 +141,24 @@ class Installation:
         """Logs what pip says until it ends. Raises Failed."""
         assert self._process.stdout is not None
         tail: deque[str] = deque(maxlen=TAIL_LINES)
-        gave_up = False
         for raw in self._process.stdout:
             line = masked(raw.decode(errors="replace").rstrip(), self._secrets)
             if not line:
                 continue
             tail.append(line)
-            gave_up = gave_up or bool(_GAVE_UP.search(line) and _CUT_OFF.search(line))
             self._log.say(f"pip: {line}")
         code = self._process.wait()
         if code:
-            raise _failed(code, list(tail), gave_up)
+            raise _failed(code, list(tail), self._unreachable())
         return self._site
+
+    def _unreachable(self) -> bool:
+        """Whether an index failed to answer, which pip keeps to its own log."""
+        try:
+            lines = self._site.pip_log.read_text(errors="replace").splitlines()
+        except OSError:
+            return False
+        return any(_NOT_FETCHED in line and _CUT_OFF.search(line) for line in lines)
 
 
 def masked(line: str, secrets: Iterable[str]) -> str:
@@ -178,9 +189,9 @@ def _seen() -> str:
     return "".join(f"import site; site.addsitedir({path!r})\n" for path in folders)
 
 
-def _failed(code: int, tail: list[str], gave_up: bool) -> Failed:
-    """Cut off: what ended pip is a connection's failure, or it found nothing after its last retry was one."""
+def _failed(code: int, tail: list[str], unreachable: bool) -> Failed:
+    """Cut off: what ended pip is a connection's failure, or nothing was found and an index out of reach."""
     fatal = [line for line in tail if _FATAL.match(line)] or tail[-1:]
-    cut_off = any(_CUT_OFF.search(line) or (gave_up and _NOTHING_KNOWN in line) for line in fatal)
+    cut_off = any(_CUT_OFF.search(line) or (unreachable and _NOTHING_KNOWN in line) for line in fatal)
     said = fatal[-1].removeprefix("ERROR: ")[:300] if fatal else f"exit code {code}"
     return Failed(said, "\n".join(tail)[-TAIL_BYTES:], cut_off=cut_off)

@@ -102,9 +102,11 @@ def marked(incarnation: str) -> list[int]:
 
 @dataclass
 class Index:
-    """A package index that takes requests and never answers."""
+    """A package index that takes requests, and never answers unless it has a reply."""
 
     requests: list[bytes] = field(default_factory=list)
+    reply: bytes = b""
+    wheel: bytes = b""
     port: int = 0
 
     def variables(self, credentials: str = "") -> dict[str, str]:
@@ -131,6 +133,10 @@ def index() -> Iterator[Index]:
                     return
                 open_ones.append(connection)
                 found.requests.append(connection.recv(65536))
+                reply = found.wheel if b".whl" in found.requests[-1] else found.reply
+                if reply:
+                    connection.sendall(reply)
+                    connection.close()
 
         thread = threading.Thread(target=take, daemon=True)
         thread.start()
@@ -208,14 +214,12 @@ def test_a_missing_requirements_file_is_named(tmp_path: Path, offline: dict[str,
 
 
 @pytest.mark.parametrize(("internet", "hint"), [(True, False), (False, True)])
-def test_no_network_is_this_places_loss(
-    tmp_path: Path, offline: dict[str, str], internet: bool, hint: bool
-) -> None:
+def test_no_network_is_this_places_loss(tmp_path: Path, internet: bool, hint: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = Index(port=server.getsockname()[1])
-    there = nobody.variables("reader:t0ken@") | {"PIP_RETRIES": "1", "PIP_NO_INDEX": ""}
+    there = nobody.variables("reader:t0ken@") | {"PIP_RETRIES": "1"}
     with ordered(tmp_path, "greeting", internet=internet) as stay:
-        result = stay.live(INSTALLING, environment=offline | there)
+        result = stay.live(INSTALLING, environment=there)
         assert result.outcome is Outcome.LOST, stay.log()
         assert result.message.startswith("the requirements could not be fetched")
         assert ("needs.internet" in result.message) is hint
@@ -223,9 +227,38 @@ def test_no_network_is_this_places_loss(
         assert "t0ken" not in stay.log() + result.tail + result.message
 
 
-def begin_to_install(stay: Stay, index: Index, **more: str) -> str:
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (b"", Outcome.LOST),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", Outcome.LOST),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Outcome.CRASHED),
+    ],
+)
+def test_an_index_that_fails_is_told_from_one_that_has_no_such_package(
+    tmp_path: Path, index: Index, reply: bytes, outcome: Outcome
+) -> None:
+    index.reply = reply
+    there = index.variables() | {"PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "1"}
+    with ordered(tmp_path, "greeting") as stay:
+        assert stay.live(INSTALLING, environment=there).outcome is outcome, stay.log()
+
+
+def test_a_download_that_is_cut_is_this_places_loss(tmp_path: Path, index: Index) -> None:
+    page = (
+        b"<html><body><a href='greeting-1.0-py3-none-any.whl'>greeting-1.0-py3-none-any.whl</a></body></html>"
+    )
+    html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+    index.reply = html % (len(page), page)
+    index.wheel = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nPK"
+    with ordered(tmp_path, "greeting") as stay:
+        result = stay.live(INSTALLING, environment=index.variables() | {"PIP_RETRIES": "0"})
+        assert result.outcome is Outcome.LOST, stay.log()
+
+
+def begin_to_install(stay: Stay, index: Index) -> str:
     """Starts an installation that never ends; returns its incarnation."""
-    stay.start(INSTALLING, environment={**index.variables(), **more})
+    stay.start(INSTALLING, environment=index.variables())
     status = stay.wait_for(lambda s: s.state == "installing", "the installation")
     wait_until(lambda: index.requests, "pip to ask its index")
     stay.wait_for(lambda s: s.heartbeat > status.heartbeat + 2, "the heartbeat to go on")
