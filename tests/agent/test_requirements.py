@@ -168,6 +168,19 @@ def test_the_training_imports_what_was_installed_and_the_platforms_torch(
     assert after - {"__pycache__"} == set(before)
 
 
+def test_another_version_of_what_the_platform_has_comes_before_it_and_removes_nothing(
+    tmp_path: Path, offline: dict[str, str]
+) -> None:
+    with zipfile.ZipFile(BytesIO(wheel("greeting", "0.5", "def main(): ...\n"))) as archive:
+        archive.extractall(tmp_path / "platform")
+    with ordered(tmp_path, "greeting==1.0") as stay:
+        stay.live(INSTALLING, environment=offline)
+        seen = json.loads((stay.root / "work" / "source" / "seen").read_text())
+        assert seen["greeting"] == str(Site(stay.root / "work" / "site").packages / "greeting.py")
+        assert (tmp_path / "platform" / "greeting.py").exists()
+        assert (tmp_path / "platform" / "greeting-0.5.dist-info" / "METADATA").exists()
+
+
 def test_a_torch_that_is_itself_a_requirement_is_in_the_manifest(
     tmp_path: Path, offline: dict[str, str]
 ) -> None:
