@@ -76,8 +76,8 @@ class Kernels:
         self.quota = Quota(settings)
         self.pushed: list[Request] = []
 
-    def advance(self) -> None:
-        """Moves every session on to now: starts, ends, publishes, bills."""
+    def advance(self) -> float:
+        """Moves every session on to now, which is returned: starts, ends, publishes, bills."""
         now = time.monotonic()
         for session in list(self._sessions()):
             session.advance(now, partial(self._start, session))
@@ -85,6 +85,7 @@ class Kernels:
         for session in self._sessions():
             if self.quota.is_used_up(session.kind) and session.is_active:
                 session.run_out()
+        return now
 
     def close(self) -> None:
         for session in self._sessions():
@@ -215,7 +216,7 @@ class Kernels:
 
     def statistics(self, request: Request) -> Request:
         del request
-        return self.quota.statistics(self._sessions(), time.monotonic())
+        return self.quota.statistics(self._sessions(), self.advance())
 
     def _sessions(self) -> Iterator[KernelSession]:
         return (session for kernel in self._all.values() for session in kernel.sessions)
@@ -247,7 +248,7 @@ class Kernels:
 
     def _refusal(self, kind: str) -> str:
         """The words against one more session of this kind, or none (§3)."""
-        self.advance()
+        now = self.advance()
         slots = {
             "gpu": self._settings.gpu_slots,
             "tpu": self._settings.tpu_slots,
@@ -256,7 +257,7 @@ class Kernels:
         active = sum(session.kind == kind and session.is_active for session in self._sessions())
         if active >= slots[kind]:
             return f"Maximum batch {kind.upper()} session count of {slots[kind]} reached."
-        return self.quota.refusal(kind, self._sessions(), time.monotonic())
+        return self.quota.refusal(kind, self._sessions(), now)
 
     def _given(self, hardware: Hardware) -> Hardware:
         """What the machine really has (§5: substitution)."""

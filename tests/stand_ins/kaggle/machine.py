@@ -97,7 +97,7 @@ class Machine:
         self._internet = internet
         self._process: subprocess.Popen[bytes] | None = None
         self._readers: list[threading.Thread] = []
-        for name in ("working", "input", "src", "temp"):
+        for name in ("working", "input", "src"):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     @property
@@ -156,8 +156,8 @@ class Machine:
 
     def _environment(self) -> dict[str, str]:
         beside = self.folder.parent
-        programs, home, prefix = beside / "bin", beside / "root", beside / "installed"
-        for each in (programs, home):
+        programs, home, prefix, scratch = (beside / name for name in ("bin", "root", "installed", "tmp"))
+        for each in (programs, home, scratch):
             each.mkdir(exist_ok=True)
         if self._hardware.gpus or any(_finds("nvidia-smi")):
             program = programs / "nvidia-smi"
@@ -168,7 +168,7 @@ class Machine:
             "HOME": str(home),
             "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "LANG": "C.UTF-8",
-            "TMPDIR": str(self.folder / "temp"),
+            "TMPDIR": str(scratch),
             "KAGGLE_KERNEL_RUN_TYPE": "Batch",
             # What a script installs with pip must not land in the environment that runs the tests.
             "PIP_PREFIX": str(prefix),

@@ -18,7 +18,7 @@ from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tests.stand_ins.kaggle.datasets import Blob
 from tests.stand_ins.kaggle.session import ENDED
@@ -143,7 +143,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path.startswith("/signed/"):
             fault = self._fault("download")
             if fault is None or fault in (Fault.CUT, Fault.LOST_REPLY):
-                self._send_with(fault, self._file(path.rpartition("/")[2]))
+                self._send_with(fault, self._file(parse_qs(urlsplit(self.path).query)["X-Goog-Signature"][0]))
             else:
                 self._show(fault)
         elif "/v1/kernels/logs/stream/" in path:

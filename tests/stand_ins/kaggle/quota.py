@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tests.stand_ins.kaggle.settings import Settings
 
 KINDS = ("gpu", "tpu")
+_ROUNDING = 1e-6  # seconds
 
 
 class Billed(Protocol):
@@ -60,7 +61,8 @@ class Quota:
         hours = f"maximum weekly {kind.upper()} quota of {self._allowed[kind] / 3600:.2f} hours"
         if self.is_used_up(kind):
             return f"M{hours[1:]} reached."
-        if self._used[kind] + self._reserved(kind, sessions, now) >= self._allowed[kind]:
+        projected = self._used[kind] + self._reserved(kind, sessions, now)
+        if projected >= self._allowed[kind] - _ROUNDING:
             return f"Session cannot start because currently running sessions are projected to exceed {hours}."
         return ""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.stand_ins.kaggle.datasets import Datasets
 from tests.stand_ins.kaggle.kernels import Kernels
@@ -42,7 +43,10 @@ class LocalKaggle:
         self._signed: dict[str, Path] = {}
         self.datasets = Datasets(folder, settings, warts, self._sign)
         self._kernels = Kernels(folder, settings, warts, self.datasets, self._sign, self.lock)
-        self._rpcs = _rpcs(self._kernels, self.datasets)
+        self._rpcs = {
+            **_rpcs(self._kernels, self.datasets),
+            "security.OAuthService/IntrospectToken": self._introspect,
+        }
         self._listener: Listener | None = Listener(self, port)
         self.port = self._listener.server_port
         self._ticker = threading.Thread(target=self._tick, daemon=True)
@@ -152,7 +156,12 @@ class LocalKaggle:
     def _sign(self, path: Path) -> str:
         token = uuid.uuid4().hex
         self._signed[token] = path
-        return f"{self.url}/signed/{token}"
+        return f"{self.url}/signed/{quote(path.name)}?X-Goog-Signature={token}"
+
+    def _introspect(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Whose a token is (§2)."""
+        is_ours = self.admits(f"Bearer {request.get('token', '')}")
+        return {"active": True, "username": self.settings.username} if is_ours else {"active": False}
 
     def _tick(self) -> None:
         while not self.closing.wait(_TICK_SECONDS):
