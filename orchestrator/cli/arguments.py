@@ -58,6 +58,7 @@ RAW = _flag("--raw", help="the training's bytes alone, without a line between se
 DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="leave when nothing is left to do or to wait for")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
+NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="list what sessions left behind, and remove it on consent; nothing else")
 YES = _flag("--yes", help="do not ask")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
@@ -94,6 +95,7 @@ COMMANDS = (
     Command("release", "go on with a held run", "wishing:release", (RUN,)),
     Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,)),
     Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
+    Command("quota", "what is left of each quota, and what the rest went into", "quota:quota", (NAME,)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "end the controller; sessions go on", "controlling:down"),
     Command("health", "succeeds while the controller ticks; for probes", "health:health"),
