@@ -6,7 +6,7 @@ PYTHON ?= python3
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 
-.PHONY: help setup demo demo-docker test lint soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local test lint soak bench docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -24,6 +24,9 @@ demo-docker: setup ## the same in containers of this machine's Docker engine, wh
 	@mkdir -p .demo-docker
 	@test -e .demo-docker/config.yaml || cp scripts/demo_docker_config.yaml .demo-docker/config.yaml
 	@$(BIN)/submit --home .demo-docker jobs/graphmer_demo.yaml --follow --platform docker
+
+kaggle-local: setup ## a Kaggle on this machine, with short walls, to try without an account
+	@$(BIN)/python -m tests.stand_ins.kaggle --folder .kaggle-local --port 8377
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
 	@$(BIN)/python scripts/system_parts.py
@@ -45,8 +48,8 @@ docs: setup ## write the generated pages anew
 	@$(BIN)/python scripts/generate_docs.py
 
 clean: ## remove .venv, the demo's state and all caches
-	@for home in .demo .demo-docker; do \
+	@for home in .demo .demo-docker .kaggle-local; do \
 	    if [ -d $$home ] && [ -x $(BIN)/orchestrator ]; then $(BIN)/orchestrator --home $$home down || true; fi; \
 	done
-	@rm -rf .venv .demo .demo-docker .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	@rm -rf .venv .demo .demo-docker .kaggle-local .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
