@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +131,20 @@ def test_an_outage_ends(tmp_path: Path, how: Any, error: type[Exception]) -> Non
 def test_the_wall_ends_a_session(
     tmp_path: Path, warts: Warts, state: str, words: str, outputs: list[str]
 ) -> None:
-    with local_kaggle(tmp_path, Settings(wall_seconds=1), warts) as kaggle:
+    warts.wall_is_not_enforced = True
+    with local_kaggle(tmp_path, Settings(wall_seconds=0.1), warts) as kaggle:
         user = begins(kaggle)
+        warts.wall_is_not_enforced = False
         assert user.ends("runs-long") == state
         assert words in user.status("runs-long").failure_message
         assert user.names("runs-long") == outputs
 
 
 def test_a_timeout_ends_a_session_after_saving(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(publish_seconds=0.5)) as kaggle:
+    warts = Warts(wall_is_not_enforced=True)
+    with local_kaggle(tmp_path, Settings(publish_seconds=2), warts) as kaggle:
         user = begins(kaggle, session_timeout_seconds=1)
+        warts.wall_is_not_enforced = False
         wait_until(lambda: user.state("runs-long") == "CANCEL_REQUESTED")
         assert user.names("runs-long") == []
         assert user.ends("runs-long") == "CANCEL_ACKNOWLEDGED"
@@ -149,8 +155,6 @@ def test_a_session_may_run_past_its_wall(tmp_path: Path) -> None:
         user = begins(kaggle)
         wait_until(lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8)
         assert user.state("runs-long") == "RUNNING"
-        kaggle.warts.wall_is_not_enforced = False
-        assert user.ends("runs-long") == "CANCEL_ACKNOWLEDGED"
 
 
 @pytest.mark.parametrize(
@@ -181,14 +185,16 @@ def test_a_machine_dies(tmp_path: Path, keeps: bool, outputs: list[str]) -> None
 
 
 def test_a_wedged_session_runs_for_ever_until_deleted(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(wall_seconds=1)) as kaggle:
+    warts = Warts(wall_is_not_enforced=True)
+    with local_kaggle(tmp_path, Settings(wall_seconds=0.5), warts) as kaggle:
         user = begins(kaggle)
         kaggle.kernel("runs-long").wedge()
+        warts.wall_is_not_enforced = False
         pid = kaggle.kernel("runs-long").pid
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-        wait_until(lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 1.2)
+        wait_until(lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8)
         assert (user.state("runs-long"), user.names("runs-long")) == ("RUNNING", [])
         user.delete("runs-long")
 
@@ -237,6 +243,12 @@ def test_states_may_be_spelt_otherwise(tmp_path: Path) -> None:
             user.state("runs-long")
 
 
+@pytest.mark.parametrize("wart", [each.name for each in fields(Warts)])
+def test_every_wart_is_switched_by_a_test(wart: str) -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_kaggle_*.py")]
+    assert re.search(rf"\b{wart}\b\)? ?=|\.{wart}\b", "\n".join(sources))
+
+
 @pytest.mark.parametrize("is_omitted", [True, False])
 def test_a_queued_session_is_queued(tmp_path: Path, is_omitted: bool) -> None:
     with local_kaggle(tmp_path, Settings(queue_seconds=60), Warts(queued_is_omitted=is_omitted)) as kaggle:
@@ -259,14 +271,14 @@ def test_errors_may_be_nested_and_the_version_newer(tmp_path: Path) -> None:
         assert error.value.response.headers["X-Kaggle-ApiVersion"] == "9.9.9"
 
 
-def test_the_log_may_lag(tmp_path: Path) -> None:
+def test_log_and_outputs_may_lag(tmp_path: Path) -> None:
     with local_kaggle(tmp_path, warts=Warts(log_lag_seconds=60)) as kaggle:
         user = User(kaggle)
         user.push("ends-soon", QUICK)
         assert user.ends("ends-soon") == "COMPLETE"
-        assert user.output("ends-soon").log == ""
-        kaggle.warts.log_lag_seconds = 0
-        assert user.printed("ends-soon") == "ended\n"
+        assert (user.output("ends-soon").log, user.names("ends-soon")) == ("", ["out.txt"])
+        kaggle.warts.log_lag_seconds, kaggle.warts.output_lag_seconds = 0, 60
+        assert (user.printed("ends-soon"), user.names("ends-soon")) == ("ended\n", [])
 
 
 def test_outputs_may_be_cut_short_or_hostile(tmp_path: Path) -> None:

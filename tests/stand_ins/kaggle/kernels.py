@@ -6,7 +6,6 @@ numbers of its answers.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
@@ -150,13 +149,16 @@ class Kernels:
 
     def output(self, request: Request) -> Request:
         session = self._session_of(request)
-        names = session.outputs[: self._warts.output_files_max or None]
-        if self._warts.hostile_output_name and session.outputs:
-            names = [*names, (self._warts.hostile_output_name, session.outputs[0][1])]
+        seconds = session.seconds_over(time.monotonic())
+        names = session.outputs if seconds >= self._warts.output_lag_seconds else []
+        names = names[: self._warts.output_files_max or None]
+        if self._warts.hostile_output_name and names:
+            names = [*names, (self._warts.hostile_output_name, names[0][1])]
         items, token = page(names, request)
+        has_log = seconds >= self._warts.log_lag_seconds
         return {
             "files": [{"url": self._sign(path), "fileName": name} for name, path in items],
-            "log": session.log_text(time.monotonic()),
+            "log": session.machine.log.text() if has_log else "",
             "nextPageToken": token,
         }
 
@@ -290,7 +292,7 @@ class Kernels:
                 files = self._dataset_at(source) if kind == "dataset" else self._outputs_at(source)
                 if files is not None:
                     self._lay_out(files, session.folder / "input" / self._mount_point(kind, source))
-        session.machine.start(_script(session.request))
+        session.machine.start(session.request.get("text", ""))
 
     def _mount_point(self, kind: str, source: str) -> str:
         owner, slug = source.split("/")[:2]
@@ -352,12 +354,3 @@ def _asked_for(request: Request) -> Hardware | None:
     if request.get("enableTpu"):
         return _TPU
     return _T4X2 if request.get("enableGpu") else _CPU
-
-
-def _script(request: Request) -> str:
-    """The text to run: a script as it is, of a notebook its code cells."""
-    text: str = request.get("text", "")
-    if request.get("kernelType") != "notebook":
-        return text
-    cells = json.loads(text)["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

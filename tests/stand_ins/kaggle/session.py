@@ -106,7 +106,9 @@ class KernelSession:
             self._publish(now)
 
     def cancel(self) -> None:
-        self._stop(_Ending(State.CANCEL_ACKNOWLEDGED, "", not self._warts.cancel_loses_outputs))
+        """As the site's button does it (§5)."""
+        with self._lock:
+            self._stop(_Ending(State.CANCEL_ACKNOWLEDGED, "", not self._warts.cancel_loses_outputs))
 
     def run_out(self) -> None:
         """The quota is used up: the session is ended in the middle."""
@@ -134,10 +136,9 @@ class KernelSession:
         self.state = State.CANCEL_ACKNOWLEDGED if self.state not in ENDED else self.state
         self.outputs = []
 
-    def log_text(self, now: float) -> str:
-        """The log as kept: empty until the session is over, and for the wart's lag after that (§3, §5)."""
-        is_there = self._finished is not None and now - self._finished >= self._warts.log_lag_seconds
-        return self.machine.log.text() if is_there else ""
+    def seconds_over(self, now: float) -> float:
+        """How long ago it ended and its outputs and log were there; negative while it did not."""
+        return -1.0 if self._finished is None else now - self._finished
 
     def charge(self, until: float) -> float:
         if self._started is None:

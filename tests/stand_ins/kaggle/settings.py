@@ -55,6 +55,8 @@ class Warts:
     stream_events_max: int = 0
     # §5: after the end the log stays empty for so long (§6.10).
     log_lag_seconds: float = 0.0
+    # §5 "kept" is not at once: after the end no outputs are listed for so long (assumed).
+    output_lag_seconds: float = 0.0
     # §5: no more than so many output files are listed (500 once). 0: all.
     output_files_max: int = 0
     # §3: the output lists this name too, beside the real ones, e.g. "../../evil". Empty: none.
