@@ -6,6 +6,7 @@ What is expected is facts/kaggle.md §3 and §5.
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,28 @@ def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert user.ends("looks-around") == "COMPLETE"
         assert "A_SECRET_OF_MINE" not in user.printed("looks-around")
         assert str(tmp_path / "kernels/looks-around/root") in user.printed("looks-around")
+
+
+def test_what_a_script_installs_stays_on_its_machine(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "brought-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("brought.py", "")
+        wheel.writestr(
+            "brought-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n"
+        )
+        wheel.writestr("brought-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("brought-1.0.dist-info/RECORD", "")
+    text = (
+        f"import subprocess, sys\nwanted = [{wheel.filename!r}, 'requests']\n"
+        "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *wanted], check=True)\nimport brought\nprint(brought.__file__)\n"
+        "import importlib.util\nprint(importlib.util.find_spec('orchestrator'))\n"
+    )
+    with local_kaggle(tmp_path / "kaggle") as kaggle:
+        user = User(kaggle)
+        user.push("brings-some", text)
+        assert user.ends("brings-some") == "COMPLETE", user.output("brings-some").log
+        where, ours = user.printed("brings-some").splitlines()
+        assert where.startswith(str(tmp_path / "kaggle/kernels/brings-some/python"))
+        assert ours == "None"
 
 
 def test_the_log_streams_while_the_script_runs_and_is_replayed(tmp_path: Path) -> None:

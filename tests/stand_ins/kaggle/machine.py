@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import signal
+import site
 import subprocess
-import sys
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class Log:
 
 
 class Machine:
-    """`folder` is the machine's /kaggle; beside it lie its home, its programs and what pip installs."""
+    """`folder` is the machine's /kaggle; beside it lie its home, its programs and its Python."""
 
     def __init__(self, folder: Path, hardware: Hardware, *, internet: bool) -> None:
         self.folder = folder
@@ -109,7 +110,7 @@ class Machine:
         script = self.folder / "src" / "script.py"
         script.write_text(text.replace("/kaggle/", f"{self.folder}/"), encoding="utf-8")
         self._process = subprocess.Popen(
-            [sys.executable, str(script)],
+            [_interpreter(self.folder.parent / "python"), str(script)],
             cwd=self.folder / "working",
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -156,23 +157,19 @@ class Machine:
 
     def _environment(self) -> dict[str, str]:
         beside = self.folder.parent
-        programs, home, prefix, scratch = (beside / name for name in ("bin", "root", "installed", "tmp"))
+        programs, home, scratch = (beside / name for name in ("bin", "root", "tmp"))
         for each in (programs, home, scratch):
             each.mkdir(exist_ok=True)
         if self._hardware.gpus or any(_finds("nvidia-smi")):
             program = programs / "nvidia-smi"
             program.write_text(self._hardware.nvidia_smi(), encoding="utf-8")
             program.chmod(0o755)
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         return {
             "HOME": str(home),
-            "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(programs), str(beside / "python" / "bin"), os.environ["PATH"]]),
             "LANG": "C.UTF-8",
             "TMPDIR": str(scratch),
             "KAGGLE_KERNEL_RUN_TYPE": "Batch",
-            # What a script installs with pip must not land in the environment that runs the tests.
-            "PIP_PREFIX": str(prefix),
-            "PYTHONPATH": str(prefix / "lib" / version / "site-packages"),
             _MARK: str(self.folder),
             **self._network(),
             **self._hardware.environment(),
@@ -194,6 +191,14 @@ def remove(folder: Path) -> None:
         if each.is_dir() and not each.is_symlink():
             each.chmod(0o755)
     shutil.rmtree(folder)
+
+
+def _interpreter(folder: Path) -> Path:
+    """A Python with the packages of ours but for editable ones; what pip installs lands in it, not in ours."""
+    venv.EnvBuilder(symlinks=True).create(folder)
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    (packages / "ours.pth").write_text("".join(f"{each}\n" for each in site.getsitepackages()))
+    return folder / "bin" / "python"
 
 
 def _finds(program: str) -> Iterator[Path]:
