@@ -19,6 +19,7 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import Credentials
 
 KEY = "0123456789abcdef0123456789abcdef"
+PATIENT = (10.0, 30.0)
 SIGNATURE = "X-Goog-Signature=deadbeef"
 
 
@@ -157,10 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def wire() -> Iterator[Wire]:
     """A server on loopback, in threads of this process."""
-    handler = type("Handler", (_Handler,), {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    class Handler(_Handler):
+        """Of this server alone."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
-    handler.wire = made = Wire(f"http://127.0.0.1:{server.server_address[1]}")
+    Handler.wire = made = Wire(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -175,5 +179,10 @@ def wire() -> Iterator[Wire]:
 def client(server: Wire, pauses: list[float] | None = None, **options: Any) -> KaggleClient:
     """One that does not wait between tries; what it would have waited is in `pauses`."""
     slept = [] if pauses is None else pauses
-    given = {"credentials": Credentials("ada", key=KEY), "timeout": (2.0, 0.3), "backend": "box", **options}
+    given = {"credentials": Credentials("ada", key=KEY), "timeout": PATIENT, "backend": "box", **options}
     return KaggleClient(**given, endpoint=server.url, sleep=slept.append)
+
+
+def timeout(fault: object) -> tuple[float, float]:
+    """Short where it is what the test waits for."""
+    return (10.0, 1.0) if fault is SILENT else PATIENT

@@ -26,7 +26,7 @@ FIRST_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 300
 _PASSING = (0, 408, 429)
-_QUERY = re.compile(r"(https?://[^\s?\"'<>]+)\?[^\s\"'<>]*")
+_QUERY = re.compile(r"\?[^\s\"'<>]*=[^\s\"'<>]*")
 
 
 class Failure(Exception):
@@ -161,7 +161,7 @@ def clean(text: str, secrets: tuple[str, ...] = ()) -> str:
     """One line without secrets and without the query of any URL, where signatures stand."""
     for secret in secrets:
         text = text.replace(secret, "…") if secret else text
-    line = _QUERY.sub(r"\1?…", " ".join(text.split()))
+    line = _QUERY.sub("?…", " ".join(text.split()))
     return line if len(line) <= _MESSAGE_LENGTH_MAX else f"{line[:_MESSAGE_LENGTH_MAX]}…"
 
 

@@ -1,13 +1,14 @@
 """One Kaggle account over the real `kaggle` package: its endpoint, timeouts, credentials and retries.
 
 Decides which answers are worth asking again, and what each refusal means to the caller; nothing about
-sessions. Must never log in by itself, read KAGGLE_* variables or files, print, or repeat a secret. Every call
-has a connection of its own, so that threads share nothing and no idle connection is cut under a push.
+sessions. Must never log in by itself, read KAGGLE_* variables or files, print, or repeat a secret. Every
+request has a connection of its own: threads share nothing, and no idle one is cut under a push.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from requests.adapters import HTTPAdapter
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import AccessDenied, BackendError, InputError, NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle import sdk
-from orchestrator.platforms.kaggle.answers import Failure, Patience, of_error, of_response
+from orchestrator.platforms.kaggle.answers import Failure, Patience, clean, of_error, of_response
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import PRODUCTION
 from orchestrator.platforms.kaggle.values import (
@@ -50,7 +51,6 @@ NO_PRODUCTION = "ORCHESTRATOR_NO_PRODUCTION"  # set: only endpoints on this mach
 PROVEN_SECONDS = 60.0
 OUTPUT_PAGE = 200  # facts/kaggle.md §3
 PAGE = 100
-PAGES_MAX = 1000
 _KERNELS = "kernels.KernelsApiService"
 _DATASETS = "datasets.DatasetApiService"
 # Kaggle says of a full account with HTTP 200 what it may say with an error's status, too.
@@ -70,6 +70,17 @@ class _Json:
         if isinstance(body.get("error"), dict) or (isinstance(code, int) and code >= 400):
             raise requests.HTTPError(response=response)  # also where the status says 200
         return body
+
+
+class _Redacted(logging.Filter):
+    """urllib3 logs every path with its query, where signatures stand; some of it as a warning."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = clean(record.getMessage()), ()
+        return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_Redacted())
 
 
 class _Timeouts(HTTPAdapter):
@@ -112,7 +123,6 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         self._credentials = credentials
         self._timeout = timeout
         self._proven_until = -1.0
-        self._secrets = tuple(each for each in (credentials.key, credentials.token) if each)
 
     def build_kaggle_client(self) -> Any:
         """The SDK's client of this account, its session ready: no variable and no file has a say in it."""
@@ -128,7 +138,7 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         return client
 
     def session(self) -> requests.Session:
-        """For signed URLs: the timeouts, without the credentials. The caller closes it."""
+        """For one request to a signed URL: the timeouts, without the credentials. The caller closes it."""
         session = requests.Session()
         session.auth = _without_credentials
         session.headers["Accept-Encoding"] = "identity"  # lengths and ranges count what is stored
@@ -279,6 +289,7 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         return (self._credentials.username, self._credentials.key)
 
     def _mount(self, session: requests.Session) -> None:
+        session.headers["Connection"] = "close"
         session.trust_env = self.endpoint == PRODUCTION  # proxies; a local server is reached without any
         for scheme in ("https://", "http://"):
             session.mount(scheme, _Timeouts(self._timeout))
@@ -311,7 +322,7 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
             with self.build_kaggle_client() as kaggle:
                 return decode(kaggle.http_client().call(service, method, request, _Json))
         except requests.HTTPError as error:
-            raise of_response(error.response, self.clock, secrets=self._secrets) from None
+            raise of_response(error.response, self.clock, secrets=self._credentials.secrets) from None
         except (KeyError, TypeError, ValueError, AttributeError):  # `requests` calls bad JSON a ValueError
             raise Failure("an answer that cannot be read") from None
         except requests.RequestException as error:
@@ -331,16 +342,21 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         with response:
             if response.ok:
                 raise Failure("a page instead of a log")
-            raise of_response(response, self.clock, secrets=self._secrets)
+            raise of_response(response, self.clock, secrets=self._credentials.secrets)
 
     def _pages(self, rpc: str, request: Any, decode: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-        for _ in range(PAGES_MAX):
-            page, token = self._read(rpc, request, lambda body: (decode(body), body.get("nextPageToken")))
+        seen = {""}
+        while True:
+            page, token = self._read(
+                rpc, request, lambda body: (decode(body), str(body.get("nextPageToken") or ""))
+            )
             yield page
             if not token:
                 return
-            request.page_token = str(token)
-        raise Failure("its pages do not end")
+            if token in seen:
+                raise Failure("its pages do not end")
+            seen.add(token)
+            request.page_token = token
 
     def _own(self, rpc: str, request: Any, key: str) -> tuple[str, ...]:
         owner = self.owner

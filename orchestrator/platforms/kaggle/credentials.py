@@ -36,6 +36,11 @@ class Credentials:
                     f"the Kaggle {what} holds spaces or other signs that none has; copy it again"
                 )
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no text may hold."""
+        return tuple(each for each in (self.key, self.token) if each)
+
 
 def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
     """What kaggle itself would use, in its own order (facts/kaggle.md §2): KAGGLE_API_TOKEN (a token, or the

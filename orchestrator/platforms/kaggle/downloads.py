@@ -41,17 +41,18 @@ def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha
 
     It is tried again from where it broke off, while that brings new bytes; `renew` gives a new URL when this
     one has expired. Without `sha256` the length that the server states must be met.
-    Raises Rejected for more than `size_max` bytes or another content, NotFound, Transient.
+    Raises Rejected for more than `size_max` bytes or another content, NotFound, Transient; OSError where
+    the disk is full.
     """
     draft = target.with_name(f".tmp-{hashlib.sha256(target.name.encode()).hexdigest()[:16]}")
-    transfer = _Transfer(client, url, target.name, size_max, renew, with_pages=sha256 is not None)
+    transfer = _Transfer(client, url, target.name, size_max, renew)
     try:
-        with draft.open("wb+") as file, client.session() as session:
-            transfer.run(session, file)
+        with draft.open("wb+") as file:
+            transfer.run(file)
             found = _sha256(file)
             if sha256 is not None and found != sha256:  # once more from the start: resumed pieces may not fit
                 transfer.restart(file)
-                transfer.run(session, file)
+                transfer.run(file)
                 found = _sha256(file)
             if sha256 is not None and found != sha256:
                 raise transfer.error(Rejected, f"its sha256 is {found[:12]}… and should be {sha256[:12]}…")
@@ -72,7 +73,6 @@ class _Transfer:
     name: str
     size_max: int
     renew: Callable[[], str] | None
-    with_pages: bool
     length: int | None = None
     version: str = ""
     renewed: bool = False
@@ -82,11 +82,11 @@ class _Transfer:
         file.truncate()
         self.length, self.version = None, ""
 
-    def run(self, session: requests.Session, file: BinaryIO) -> None:
+    def run(self, file: BinaryIO) -> None:
         tries = Tries(self.client.patience)
         while not self._complete(file):
             try:
-                self._attempt(session, file)
+                self._attempt(file)
                 self.renewed = False
             except Failure as failure:
                 if self._renewed(failure):
@@ -110,14 +110,17 @@ class _Transfer:
             kind = NotFound if last.status in _EXPIRED else Transient if last.passing else Rejected
             raise self.error(kind, str(last)) from None
 
-    def _attempt(self, session: requests.Session, file: BinaryIO) -> None:
+    def _attempt(self, file: BinaryIO) -> None:
         """From where the file ends to the end, or as far as it goes. Raises Failure, Rejected."""
         start = file.tell()
         headers = {"Range": f"bytes={start}-", "If-Range": self.version} if start and self.version else {}
         try:
-            with session.get(self.url, headers=headers, stream=True) as response:
+            with (
+                self.client.session() as session,
+                session.get(self.url, headers=headers, stream=True) as response,
+            ):
                 self._check(response, file, start if headers else 0)
-                for piece in response.raw.stream(CHUNK_BYTES, decode_content=False):
+                while piece := response.raw.read1(CHUNK_BYTES, decode_content=False):
                     self._keep(file, piece)
         except (requests.RequestException, TransferError) as error:
             raise of_error(error) from None
@@ -145,7 +148,7 @@ class _Transfer:
             raise of_response(response, self.client.clock, with_message=False)
         if response.status_code not in (200, 206):
             raise Failure(f"HTTP {response.status_code}", status=400)
-        if "html" in response.headers.get("Content-Type", "").lower() and not self._may_be_page():
+        if "html" in response.headers.get("Content-Type", "").lower() and not self._is_page():
             raise Failure("a page instead of the file")
         if response.status_code == 206:
             self._check_part(response, file, start)
@@ -163,8 +166,8 @@ class _Transfer:
             self.restart(file)
             raise Failure("another part than the one asked for")
 
-    def _may_be_page(self) -> bool:
-        return self.with_pages or self.name.lower().endswith(_PAGES)
+    def _is_page(self) -> bool:
+        return self.name.lower().endswith(_PAGES)
 
     def error(self, kind: type[BackendError], text: str) -> BackendError:
         return kind(f"{self.name!r} from Kaggle: {text}", backend=self.client.backend, operation="download")

@@ -33,9 +33,9 @@ def upload(client: KaggleClient, path: Path, say: Callable[[str], None] = lambda
     It is tried again from where the server got to, while that brings new bytes, and from the start where the
     URL has expired. Raises Rejected where it is refused or the file changes meanwhile, else Transient.
     """
-    with path.open("rb") as file, client.session() as session:
+    with path.open("rb") as file:
         found = os.fstat(file.fileno())
-        return _Transfer(client, session, file, path.name, found.st_size, found.st_mtime, say).run()
+        return _Transfer(client, file, path.name, found.st_size, found.st_mtime, say).run()
 
 
 @dataclass
@@ -43,7 +43,6 @@ class _Transfer:
     """`arrived`: bytes that the server is known to have."""
 
     client: KaggleClient
-    session: requests.Session
     file: BinaryIO
     name: str
     size: int
@@ -97,7 +96,8 @@ class _Transfer:
 
     def _send(self, place: Upload, body: bytes | _Rest, headers: dict[str, str]) -> requests.Response:
         try:
-            return self.session.put(place.url, data=body, headers=headers, allow_redirects=False)
+            with self.client.session() as session:
+                return session.put(place.url, data=body, headers=headers, allow_redirects=False)
         except requests.RequestException as error:
             raise of_error(error) from None
 
