@@ -105,9 +105,9 @@ def test_what_a_script_installs_stays_on_its_machine(tmp_path: Path) -> None:
         wheel.writestr("brought-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr("brought-1.0.dist-info/RECORD", "")
     text = (
-        f"import subprocess, sys\nwanted = [{wheel.filename!r}, 'requests']\n"
-        "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *wanted], check=True)\nimport brought\nprint(brought.__file__)\n"
-        "import importlib.util\nprint(importlib.util.find_spec('orchestrator'))\n"
+        f"import importlib.util, subprocess, sys\nwanted = [{wheel.filename!r}, 'requests']\n"
+        "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *wanted], check=True)\n"
+        "import brought\nprint(brought.__file__)\nprint(importlib.util.find_spec('orchestrator'))\n"
     )
     with local_kaggle(tmp_path / "kaggle") as kaggle:
         user = User(kaggle)

@@ -194,7 +194,7 @@ def remove(folder: Path) -> None:
 
 
 def _interpreter(folder: Path) -> Path:
-    """A Python with the packages of ours but for editable ones; what pip installs lands in it, not in ours."""
+    """A Python with the packages of ours but for editable ones; what pip installs lands in it alone."""
     venv.EnvBuilder(symlinks=True).create(folder)
     packages = next((folder / "lib").glob("python*/site-packages"))
     (packages / "ours.pth").write_text("".join(f"{each}\n" for each in site.getsitepackages()))
