@@ -283,6 +283,13 @@ def test_a_question_that_fails_is_asked_again(server: Wire, source: Path) -> Non
     assert upload(client(server), source) == "t1"
 
 
+def test_an_upload_that_is_not_finished_yet_is_waited_for(server: Wire, source: Path) -> None:
+    places(server)
+    server.then("put1", Answer(503), incomplete(len(CONTENT) - 1), Answer(200))
+    assert upload(client(server), source) == "t1"
+    assert [len(request.body) for request in server.calls("put1")] == [len(CONTENT), 0, 0]
+
+
 @pytest.mark.parametrize("code", [404, 410])
 def test_an_expired_upload_starts_from_scratch(server: Wire, source: Path, code: int) -> None:
     places(server)

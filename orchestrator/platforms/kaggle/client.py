@@ -91,6 +91,7 @@ class _Timeouts(HTTPAdapter):
         super().__init__(max_retries=0)
 
     def send(self, request, stream=False, timeout=None, verify=True, cert=None, proxies=None):  # type: ignore[no-untyped-def]  # fmt: skip
+        _keep_home(request.url)
         return super().send(request, stream, timeout or self._timeout, verify, cert, proxies)
 
 
@@ -256,11 +257,7 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         request.name, request.content_length = name, size
         request.last_modified_epoch_seconds = int(modified)
         try:
-            return self._read(
-                "blobs.BlobApiService/StartBlobUpload",
-                request,
-                decode_upload,
-            )
+            return self._read("blobs.BlobApiService/StartBlobUpload", request, decode_upload)
         except Failure as failure:
             raise self._told(failure, "upload") from None
 
@@ -275,6 +272,8 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
         try:
             name = self._read("security.OAuthService/IntrospectToken", request, decode_username)
         except Failure as failure:
+            if not failure.passing:
+                failure.status = 401  # of a token it does not know it says 400 or 404, too
             raise self._denied(failure, "login") from None
         if not name:
             raise self._denied(Failure("the token is not active", status=401), "login")
@@ -420,13 +419,25 @@ class KaggleClient(sdk.KaggleApi):  # type: ignore[misc]
 
 
 def _checked(endpoint: str) -> str:
-    """Credentials go to Kaggle, or to a server on this machine; see NO_PRODUCTION."""
-    parts = urlsplit(endpoint)
-    host = parts.hostname or ""
-    if host == "localhost" or (host.replace(".", "").isdigit() and ipaddress.ip_address(host).is_loopback):
-        return endpoint.rstrip("/")
-    if os.environ.get(NO_PRODUCTION):
-        raise InputError(f"{NO_PRODUCTION} is set: {host or endpoint!r} is not on this machine's loopback")
-    if parts.scheme != "https":
-        raise InputError(f"{host or endpoint!r} would get the credentials in the clear; use https")
+    """Credentials go to Kaggle, or to a server on this machine. Raises InputError."""
+    _keep_home(endpoint)
+    if urlsplit(endpoint).scheme != "https" and not _on_loopback(endpoint):
+        raise InputError(f"{_host(endpoint)!r} would get the credentials in the clear; use https")
     return endpoint.rstrip("/")
+
+
+def _keep_home(url: str) -> None:
+    """Raises InputError for what is not on this machine, where NO_PRODUCTION is set."""
+    if os.environ.get(NO_PRODUCTION) and not _on_loopback(url):
+        raise InputError(f"{NO_PRODUCTION} is set and {_host(url)!r} is not on this machine's loopback")
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def _on_loopback(url: str) -> bool:
+    try:
+        return ipaddress.ip_address(_host(url)).is_loopback
+    except ValueError:
+        return _host(url) == "localhost"

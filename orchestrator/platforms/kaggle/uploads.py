@@ -53,17 +53,17 @@ class _Transfer:
     def run(self) -> str:
         tries = Tries(self.client.patience)
         place = self._start()
-        asked = True
+        fresh = True
         while True:
             try:
-                if asked or not self._complete(place):
+                if fresh or not self._complete(place):
                     self._put(place)
                 return place.token
             except Failure as failure:
-                asked = failure.status in _EXPIRED
-                told = Failure("its place has expired", after=failure.after) if asked else failure
+                fresh = failure.status in _EXPIRED
+                told = Failure("its place has expired", after=failure.after) if fresh else failure
                 self._again(tries, told)
-                if asked:
+                if fresh:
                     place = self._start()
 
     def _start(self) -> Upload:
@@ -90,8 +90,8 @@ class _Transfer:
             raise self._refused(response)
         match = _RECEIVED.fullmatch(response.headers.get("Range", ""))
         self.arrived = min(self.size, int(match[1]) + 1) if match else 0
-        if self.arrived == self.size:  # all of it, and not finished yet
-            self.arrived = 0 if not self.size else self.size - 1
+        if self.size and self.arrived == self.size:
+            raise Failure("all of it has arrived and it is not finished yet")
         return False
 
     def _send(self, place: Upload, body: bytes | _Rest, headers: dict[str, str]) -> requests.Response:
