@@ -18,7 +18,8 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.errors import AccessDenied, BackendError, InputError, NotFound, Rejected, Transient
-from orchestrator.platforms.kaggle.client import NO_PRODUCTION, KaggleClient
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.connection import NO_PRODUCTION
 from orchestrator.platforms.kaggle.credentials import Credentials
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.values import Output, OutputFile, Pool, Push, Pushed, Quotas, Status

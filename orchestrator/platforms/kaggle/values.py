@@ -161,7 +161,7 @@ def decode_output(body: Mapping[str, Any]) -> Output:
 
 
 def decode_refs(body: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(str(each["ref"]) for each in body.get(key) or ())
+    return tuple(str(each["ref"]).strip("/") for each in body.get(key) or ())
 
 
 def decode_dataset_state(body: Mapping[str, Any]) -> str:
