@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
@@ -52,6 +53,8 @@ class Wired:
         """One of the configured platforms. Raises SpecError with the line of what is wrong in its options."""
         folder = self.config.home / "platforms" / given.name
         with self._at("platforms", given.name):
+            before = takewhile(lambda each: each.name != given.name, self.config.platforms)
+            platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
             made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
         return RetryingPlatform(made, sleep=self._sleep, random=Random())
 

@@ -54,16 +54,36 @@ def _docker(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
     return DockerPlatform(name, options, folder, clock)
 
 
+def _kaggle_options() -> type:
+    from orchestrator.platforms.kaggle.options import KaggleOptions
+
+    return KaggleOptions
+
+
+def _kaggle(name: str, options: Any, folder: Path, clock: Clock) -> Platform:
+    from orchestrator.platforms.kaggle.account import Account
+    from orchestrator.platforms.kaggle.platform import KagglePlatform
+
+    return KagglePlatform(name, options, Account(name, options, clock), folder, clock)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A type of platform: the class of its options, and how one is made; both import it when called."""
+    """A type of platform: the class of its options, and how one is made; both import it when called.
+    `single`: why a config may have only one of it."""
 
     options: Callable[[], type]
     make: Callable[[str, Any, Path, Clock], Platform]
+    single: str = ""
 
 
 TYPES: Mapping[str, Entry] = {
     "docker": Entry(_docker_options, _docker),
+    "kaggle": Entry(
+        _kaggle_options,
+        _kaggle,
+        single="Kaggle's terms allow a person one account, and several to get around its limits least of all",
+    ),
     "process": Entry(_process_options, _process),
     "simulated": Entry(_simulated_options, _simulated),
 }
@@ -87,6 +107,15 @@ def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, 
     if faults:
         raise InputError("\n".join(f"platform {name!r} ({type}): {fault}" for fault in faults))
     return entry.make(name, checked, folder, clock)
+
+
+def check_single(name: str, type: str, others: Iterable[tuple[str, str]]) -> None:
+    """Raises InputError with the reason where a platform of a type that stands alone has company: `others`
+    are (name, type) of those before it in the config."""
+    reason = TYPES[type].single if type in TYPES else ""
+    for other, its_type in others:
+        if reason and its_type == type:
+            raise InputError(f"platform {name!r} ({type}): {other!r} is one already; {reason}")
 
 
 def _option_names(model: Any) -> tuple[str, ...]:

@@ -17,8 +17,13 @@ from orchestrator.platforms import process, session_folder
 from orchestrator.platforms.catalog import build
 from orchestrator.platforms.docker import container
 from orchestrator.platforms.docker import platform as docker
+from orchestrator.platforms.kaggle import client, kernel, staging
+from orchestrator.platforms.kaggle import platform as kaggle
 
-PLATFORM_CODE = tuple(module.__file__ for module in (process, session_folder, docker, container))
+PLATFORM_CODE = tuple(
+    module.__file__
+    for module in (process, session_folder, docker, container, kaggle, client, kernel, staging)
+)
 
 
 class DeathAtLine:

@@ -30,6 +30,7 @@ from tests.conformance import train
 from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
 from tests.docker_engine import Engine
 from tests.simulation.clock import VirtualClock
+from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 PATIENCE_SECONDS = 60.0
 LAUNCH = Path(__file__).with_name("launch.py")
@@ -204,6 +205,38 @@ class DockerRig(RealRig):
         self.engine.remove_containers()
 
 
+class KaggleRig(RealRig):
+    type = "kaggle"
+    budget_seconds = 12.0
+    launch_lines = 146
+
+    def __init__(self, folder: Path, agent: Path, kaggle: LocalKaggle) -> None:
+        key = folder / "key"
+        key.write_text(kaggle.settings.key)
+        self.options = {
+            "username": kaggle.settings.username, "key_file": str(key), "endpoint": kaggle.url,
+            "accelerators": ["cpu"], "threads": 1, "session_seconds": 60.0, "wall_margin_seconds": 2.0,
+            "poll_seconds": 0.2, "visibility_seconds": 2.0, "report_seconds": 0.2, "publish_seconds": 2.0,
+            "hand_over_bytes": 0,
+        }  # fmt: skip
+        self.kaggle = kaggle
+        super().__init__(folder, agent)
+
+    def trace(self, session: str) -> str:
+        return str(self.folder / f"{session}.trace")
+
+    def corrupt(self, session: str) -> str:
+        outbox = self.kaggle.kernel(session).folder / "working" / "outbox"
+        newest = max(entry.name for entry in (outbox / "checkpoints").iterdir())
+        (outbox / self.state_blob(newest)).unlink()
+        (outbox / self.state_blob(newest)).write_bytes(b"altered")
+        return newest
+
+    def trainings(self, session: str) -> int:
+        trace = Path(self.trace(session))
+        return len(trace.read_text().splitlines()) if trace.exists() else 0
+
+
 class SimulatedRig(Rig):
     budget_seconds = 30.0
 
@@ -256,6 +289,13 @@ class TestDocker(PlatformSuite, SurvivingSuite):
         rig = DockerRig(tmp_path, agent, docker_engine, python_image)
         yield rig
         rig.close()
+
+
+class TestKaggle(PlatformSuite, SurvivingSuite):
+    @pytest.fixture
+    def rig(self, tmp_path: Path, agent: Path) -> Iterator[KaggleRig]:
+        with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=60.0)) as kaggle:
+            yield KaggleRig(tmp_path, agent, kaggle)
 
 
 class TestSimulated(PlatformSuite):

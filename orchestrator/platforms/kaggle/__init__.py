@@ -1,0 +1,1 @@
+"""Sessions as Kaggle kernels: docs/kaggle.md."""

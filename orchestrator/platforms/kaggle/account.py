@@ -1,0 +1,62 @@
+"""The one account whose kernels our sessions are: its credentials when they are needed, and its client.
+
+Made without asking anybody; what is missing is said at the first call, so that a config may name a platform
+that waits for its user.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+from orchestrator.clock import Clock
+from orchestrator.errors import AccessDenied, InputError
+from orchestrator.platforms.kaggle import credentials
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
+from orchestrator.platforms.kaggle.options import KaggleOptions
+
+
+class Account:
+    """`client` raises AccessDenied where there are no credentials, with the way to get some."""
+
+    def __init__(self, name: str, options: KaggleOptions, clock: Clock) -> None:
+        self._name = name
+        self._options = options
+        self._clock = clock
+
+    @cached_property
+    def client(self) -> KaggleClient:
+        return KaggleClient(
+            self._credentials(), endpoint=self._options.endpoint, clock=self._clock, backend=self._name
+        )
+
+    def exposed(self) -> tuple[Path, ...]:
+        """Files with the credentials that others on this machine can read."""
+        if self._options.username is None:
+            return credentials.exposed(os.environ, Path.home())
+        files = (self._options.token_file, self._options.key_file)
+        return tuple(path for path in files if path is not None and path.expanduser().stat().st_mode & 0o077)
+
+    def _credentials(self) -> Credentials:
+        try:
+            found = self._configured() or credentials.find(os.environ, Path.home())
+        except (InputError, OSError) as error:
+            raise AccessDenied(str(error), backend=self._name) from error
+        if found is None:
+            raise AccessDenied(
+                f"there are no Kaggle credentials: create a token at {SETTINGS} and save it as "
+                "~/.kaggle/access_token",
+                backend=self._name,
+            )
+        return found
+
+    def _configured(self) -> Credentials | None:
+        options = self._options
+        if options.username is None:
+            return None
+        if options.token_file is not None:
+            return Credentials(options.username, token=options.token_file.expanduser().read_text().strip())
+        assert options.key_file is not None
+        return Credentials(options.username, key=options.key_file.expanduser().read_text().strip())

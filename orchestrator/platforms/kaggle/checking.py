@@ -1,0 +1,81 @@
+"""What a kaggle platform says of its account when `doctor` asks, and what of this home lies there.
+
+Changes nothing but by `remove`. Must never touch what another home, or the user, has on the account: only
+datasets whose files bear this home's digits, and the kernels of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator.errors import Transient
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.credentials import SETTINGS
+from orchestrator.platforms.kaggle.endings import OVER
+from orchestrator.platforms.kaggle.kernel import StagedFile, is_session, run_of
+from orchestrator.platforms.kaggle.options import HOUR
+from orchestrator.platforms.kaggle.values import Pool, Quotas
+from orchestrator.platforms.platform import Finding, Health, Leftover
+
+KERNEL, DATASET = "kernel", "dataset"
+
+
+def findings(client: KaggleClient, endpoint: str, exposed: Iterable[Path]) -> tuple[Finding, ...]:
+    """`exposed` are credential files that others on this machine can read."""
+    quotas = client.quota()
+    account = Finding("account", Health.OK, f"{client.username()} at {endpoint}")
+    files = [
+        Finding("credentials", Health.WARNING, f"others on this machine can read {path}", f"chmod 600 {path}")
+        for path in exposed
+    ]
+    return (account, *files, *_quotas(quotas))
+
+
+def _quotas(quotas: Quotas) -> Iterator[Finding]:
+    for name, pool in (("gpu", quotas.gpu), ("tpu", quotas.tpu)):
+        yield _quota(name, pool, quotas.refresh_at)
+
+
+def _quota(name: str, pool: Pool | None, refresh_at: float | None) -> Finding:
+    what = f"{name} quota"
+    if pool is None or not pool.allowed:
+        return Finding(what, Health.WARNING, "none", f"verify your phone, for a TPU your person: {SETTINGS}")
+    renewed = (
+        "" if refresh_at is None else f", renewed {datetime.fromtimestamp(refresh_at, UTC):%Y-%m-%d %H:%MZ}"
+    )
+    text = f"{pool.used / HOUR:.1f} of {pool.allowed / HOUR:.1f} hours used{renewed}"
+    return Finding(what, Health.OK if pool.used < pool.allowed else Health.WARNING, text)
+
+
+# --- What lies there --------------------------------------------------------------------------------------
+
+
+def leftovers(client: KaggleClient, home: str) -> Iterator[Leftover]:
+    """Sessions' datasets and kernels; a dataset is taken away after its kernel, so that it leads there."""
+    for slug in client.datasets():
+        if not is_session(slug) or not _is_ours(client, slug, home):
+            continue
+        status = client.status(slug)
+        if status is not None:
+            alive = status.state not in OVER
+            yield Leftover(KERNEL, slug, slug, run_of(slug), status.state, alive)
+        yield Leftover(DATASET, slug, slug, run_of(slug), client.dataset_status(slug) or "")
+
+
+def _is_ours(client: KaggleClient, slug: str, home: str) -> bool:
+    files = (StagedFile.parse(name) for name in client.dataset_files(slug))
+    return any(each is not None and each.home == home for each in files)
+
+
+def remove(client: KaggleClient, leftover: Leftover) -> None:
+    """Removes it; a kernel that runs only where it was found running. Raises Transient otherwise."""
+    status = client.status(leftover.name)
+    alive = status is not None and status.state not in OVER
+    if alive and not leftover.alive:
+        raise Transient(f"{leftover.name} is running now", operation="remove")
+    if leftover.kind == KERNEL and status is not None:
+        client.delete_kernel(leftover.name)
+    if leftover.kind == DATASET:
+        client.delete_dataset(leftover.name)

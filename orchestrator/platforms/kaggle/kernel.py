@@ -1,0 +1,134 @@
+"""One session as Kaggle has it: a private kernel and a private dataset, both found by the session's name.
+
+The dataset's file names say what is in it, so that nothing about a session need be remembered elsewhere.
+Pure: talks to nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.core.session import Order
+from orchestrator.platforms.kaggle.options import KaggleOptions
+from orchestrator.platforms.kaggle.values import Push
+
+SLUG_MAX = 50  # of a dataset's name; facts/kaggle.md §4 has the client's check
+TEXT_BYTES_MAX = 900_000  # Kaggle refuses a source of about 1 MB (facts/kaggle.md §3)
+_NAME = re.compile(r"(?P<job>[a-z0-9][a-z0-9-]*)(?P<rest>-[a-z0-9]{8}-s\d{2,})")
+# Not of a kind that Kaggle knows: it unpacks the archives that it does (facts/kaggle.md §5).
+_FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")
+AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a push asks for (facts/kaggle.md §5). `shape` is Kaggle's word; none means a machine without an
+    accelerator. `pool` is the quota it spends, empty: none."""
+
+    shape: str
+    pool: str
+
+
+MACHINES = {
+    "T4x2": Machine("NvidiaTeslaT4", "gpu"),
+    "T4": Machine("NvidiaTeslaT4", "gpu"),  # one of the two; there is no machine with one
+    "TPUv5e-8": Machine("TpuV5E8", "tpu"),
+    "cpu": Machine("", ""),
+}
+RETIRED = {
+    "P100": "Kaggle has retired it and gives another GPU in its place without a word",
+    "TPUv3-8": "Kaggle has retired it and gives another machine in its place without a word",
+}
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One file of a session's dataset: `kind` is materials or checkpoint; `home` and `order` are the first
+    digits of who staged it, and for which order."""
+
+    kind: str
+    home: str
+    order: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.home}-{self.order}-{self.sha256}.orchestrator"
+
+    @classmethod
+    def parse(cls, name: str) -> StagedFile | None:
+        match = _FILE.fullmatch(name)
+        return cls(*match.groups()) if match else None
+
+
+def slug(session: str) -> str:
+    """The session's name on Kaggle: its own, a long one shortened in the job's part."""
+    match = _NAME.fullmatch(session)
+    if match is None or len(session) <= SLUG_MAX:
+        return session[:SLUG_MAX]
+    room = SLUG_MAX - len(match["rest"])
+    return match["job"][:room].rstrip("-") + match["rest"]
+
+
+def is_session(name: str) -> bool:
+    """Whether a slug may be a session's."""
+    return _NAME.fullmatch(name) is not None
+
+
+def run_of(name: str) -> str:
+    """The run a session's slug belongs to, as far as it was not shortened."""
+    return name.rpartition("-s")[0]
+
+
+def previous(order: Order, generation: int) -> str:
+    """The session of this run's generation."""
+    return f"{order.run}-s{generation:02d}"
+
+
+def fingerprint(order: Order) -> str:
+    """What tells one order from another, small enough for a file's name."""
+    return hashlib.sha256(wire.encode(order)).hexdigest()[:12]
+
+
+def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand_over: str | None) -> Push:
+    """What starts the session: its dataset holds `files`, `hand_over` is the slug of the kernel in whose
+    output the checkpoint to resume from lies, if it is not among them."""
+    machine = MACHINES[order.accelerator]
+    session = {
+        "name": slug(order.session),
+        "files": {each.name: each.sha256 for each in files},
+        "hand_over": order.resume if hand_over is not None else None,
+        "settings": AGENT_SETTINGS,
+        "report_seconds": options.report_seconds,
+    }
+    return Push(
+        slug=slug(order.session),
+        text=text(session),
+        machine_shape=machine.shape,
+        gpu=machine.pool == "gpu",
+        tpu=machine.pool == "tpu",
+        timeout_seconds=int(wall_seconds(options, order.accelerator)),
+        internet=order.internet or order.requirements is not None,
+        datasets=(slug(order.session),),
+        kernels=(hand_over,) if hand_over is not None else (),
+    )
+
+
+def text(session: object) -> str:
+    """The kernel's source: the runner, and the call of it. The session goes in as JSON inside a literal."""
+    runner = Path(__file__).with_name("runner.py").read_text()
+    call = f"sys.exit(main(json.loads({json.dumps(json.dumps(session))})))"
+    return f"{runner}\n\n{call}\n"
+
+
+def wall_seconds(options: KaggleOptions, accelerator: str) -> float:
+    """After how long Kaggle ends a session."""
+    if MACHINES[accelerator].pool == "tpu":
+        return options.tpu_session_seconds
+    return options.session_seconds

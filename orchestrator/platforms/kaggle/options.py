@@ -1,0 +1,66 @@
+"""What a user may set about their Kaggle account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+HOUR = 3600.0
+PRODUCTION = "https://api.kaggle.com"
+MIB = 1 << 20
+
+
+class KaggleOptions(BaseModel):
+    """Sessions as private kernels of one account.
+
+    Without `username` the credentials are kaggle's own: its variables, ~/.kaggle/access_token or
+    ~/.kaggle/kaggle.json. With it, `key_file` or `token_file` holds the API key or token and nothing else.
+    `accelerators` are what is offered; sessions end by themselves `wall_margin_seconds` before Kaggle ends
+    them: after `session_seconds`, on a TPU after `tpu_session_seconds`. `internet`: the account is verified
+    by phone. Jobs with secrets run only with `send_secrets`, as these travel in a private dataset.
+    A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that wrote it, where that
+    is still there; a smaller one is always uploaded. Figures: facts/kaggle.md §5.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    username: str | None = Field(default=None, min_length=1)
+    key_file: Path | None = None
+    token_file: Path | None = None
+    endpoint: str = Field(default=PRODUCTION, pattern=r"https?://\S+[^/]")
+    accelerators: tuple[str, ...] = ("T4x2", "T4", "TPUv5e-8", "cpu")
+    internet: bool = True
+    send_secrets: bool = False
+    gpu_slots: int = Field(default=2, ge=1)
+    tpu_slots: int = Field(default=1, ge=1)
+    cpu_slots: int = Field(default=5, ge=1)
+    threads: int = Field(default=4, ge=1)
+    session_seconds: float = Field(default=12 * HOUR, gt=0)
+    tpu_session_seconds: float = Field(default=9 * HOUR, gt=0)
+    wall_margin_seconds: float = Field(default=0.75 * HOUR, ge=0)
+    slack_seconds: float = Field(default=0.5 * HOUR, ge=0)
+    visibility_seconds: float = Field(default=180.0, gt=0)
+    poll_seconds: float = Field(default=45.0, gt=0)
+    setup_seconds: float = Field(default=300.0, ge=0)
+    report_seconds: float = Field(default=30.0, gt=0)
+    ready_seconds: float = Field(default=1800.0, gt=0)
+    publish_seconds: float = Field(default=180.0, ge=0)
+    hand_over_bytes: int = Field(default=64 * MIB, ge=0)
+
+    @field_validator("key_file", "token_file")
+    @classmethod
+    def _anywhere(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.expanduser().is_absolute():
+            raise ValueError("write the whole path, or one that begins with ~/")
+        return path
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        files = [each for each in (self.key_file, self.token_file) if each is not None]
+        if (self.username is None) != (not files) or len(files) > 1:
+            raise ValueError("username goes with one of key_file and token_file, and they with it")
+        if min(self.session_seconds, self.tpu_session_seconds) <= self.wall_margin_seconds:
+            raise ValueError("wall_margin_seconds leaves nothing of a session")
+        return self

@@ -1,0 +1,93 @@
+"""A kernel's output as the outbox that `orchestrator.platforms.outbox.bring` reads.
+
+Everything comes through listed, signed addresses, which are asked for anew when they have run out. Nothing
+comes that is larger than the agent makes it, and no name leads anywhere but where it should.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.core.checkpoint import PART_BYTES_MAX
+from orchestrator.errors import NotFound
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.downloads import download
+from orchestrator.platforms.outbox import bring_files
+
+FOLDER = "outbox"
+MARKER, STATUS, INCARNATION = "result.json", "status.json", "incarnation"
+_MIB = 1 << 20
+_MANIFEST_BYTES_MAX = 64 * _MIB
+_SIZES = {INCARNATION: _MIB, STATUS: 16 * _MIB, MARKER: 16 * _MIB, "progress.jsonl": 1024 * _MIB}
+_LOG = re.compile(r"log/\d{1,9}\.log")
+_LOG_BYTES_MAX = 64 * _MIB
+_MANIFEST = re.compile(r"checkpoints/([^/]+)/manifest\.json")
+
+
+class KernelOutbox:
+    """What one kernel has left; listed once, when it is made. Raises NotFound where there is no kernel."""
+
+    def __init__(self, client: KaggleClient, slug: str) -> None:
+        self._client = client
+        self._slug = slug
+        self._urls = self._listed()
+
+    def _listed(self) -> dict[str, str]:
+        output = self._client.output(self._slug)
+        if output is None:
+            raise NotFound(f"no kernel {self._slug}", operation="collect")
+        prefix = f"{FOLDER}/"
+        return {f.name.removeprefix(prefix): f.url for f in output.files if f.name.startswith(prefix)}
+
+    @property
+    def empty(self) -> bool:
+        return not self._urls
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._urls
+
+    def read(self, name: str) -> bytes | None:
+        """One of the small files; None where there is none."""
+        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+            target = Path(folder, "file")
+            return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
+
+    def checkpoints(self) -> Iterable[str]:
+        return [match[1] for name in self._urls if (match := _MANIFEST.fullmatch(name))]
+
+    def manifest(self, name: str) -> bytes | None:
+        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+            target = Path(folder, "manifest.json")
+            there = self._bring(f"checkpoints/{name}/manifest.json", target, _MANIFEST_BYTES_MAX)
+            return target.read_bytes() if there else None
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        return self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+
+    def files(self, into: Path) -> None:
+        """Log, progress, status and, as the last, the result."""
+        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+            here = Path(folder)
+            (here / "log").mkdir()
+            for name in self._urls:
+                if _LOG.fullmatch(name):
+                    self._bring(name, here / name, _LOG_BYTES_MAX)
+            for name, size_max in _SIZES.items():
+                self._bring(name, here / name, size_max)
+            bring_files(here, into)
+
+    def _bring(self, name: str, target: Path, size_max: int) -> bool:
+        url = self._urls.get(name)
+        if url is None:
+            return False
+        download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
+        return True
+
+    def _renewed(self, name: str) -> str:
+        self._urls = self._listed()
+        if name not in self._urls:
+            raise NotFound(f"{self._slug} has no {name} any more", operation="collect")
+        return self._urls[name]

@@ -1,0 +1,279 @@
+"""Sessions as private Kaggle kernels of one account. docs/kaggle.md is its user's side.
+
+A session is its kernel and its dataset, both by its name: whoever asks finds the same. A kernel hears nothing
+while it runs, and what it has done comes home when it has ended. Must never decide, and never speak to
+anything but the endpoint of its options.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from orchestrator.clock import Clock
+from orchestrator.core.checkpoint import CheckpointRef
+from orchestrator.core.offer import Offer
+from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
+from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.platforms import reading
+from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
+from orchestrator.platforms.kaggle.account import Account
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.endings import OVER, SAVING, WAITING
+from orchestrator.platforms.kaggle.kernel import slug
+from orchestrator.platforms.kaggle.logs import events
+from orchestrator.platforms.kaggle.options import KaggleOptions
+from orchestrator.platforms.kaggle.outbox import INCARNATION, MARKER, STATUS, KernelOutbox
+from orchestrator.platforms.kaggle.runner import SAYS
+from orchestrator.platforms.kaggle.values import Status
+from orchestrator.platforms.outbox import bring, write_whole
+from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
+from orchestrator.platforms.session_folder import NAME
+
+_QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
+
+
+class KagglePlatform:
+    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, and the names of
+    sessions that were stopped before they were launched."""
+
+    def __init__(
+        self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._account = account
+        self._folder = folder
+        self._clock = clock
+        self._pushed_at: dict[str, float] = {}  # launches that may not be to be seen yet
+        self._empty_since: dict[str, float] = {}  # ended sessions whose output is not to be seen yet
+        self._refresh_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def _client(self) -> KaggleClient:
+        return self._account.client
+
+    def survey(self) -> tuple[Offer, ...]:
+        quotas = self._client.quota()
+        self._refresh_at = quotas.refresh_at
+        return surveying.offers(self._name, self._options, quotas, self._clock.now())
+
+    def checkup(self) -> tuple[Finding, ...]:
+        return checking.findings(self._client, self._options.endpoint, self._account.exposed())
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        if not self._home_file.exists():
+            return ()  # nothing was ever staged from here
+        return tuple(checking.leftovers(self._client, self._home))
+
+    def remove(self, leftover: Leftover) -> None:
+        checking.remove(self._client, leftover)
+
+    # --- Starting ---------------------------------------------------------------------------------------
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        self._check(order)
+        if order.resume is not None and materials.resume is None:
+            raise Rejected(
+                f"{order.session} resumes {order.resume}, which was not brought", operation="prepare"
+            )
+        name = slug(order.session)
+        if self._stopped(order.session):
+            return
+        there = staging.staged(self._client, order.session)
+        if staging.is_whole(there, order):
+            return
+        if self._client.status(name) is not None:
+            raise Rejected(f"{order.session} was started with another order", operation="prepare")
+        handed = self._hands_over(order, materials) is not None
+        staging.stage(self._client, self._options, order, materials, home=self._home, handed=handed)
+
+    def _hands_over(self, order: Order, materials: Materials | None = None) -> str | None:
+        """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there."""
+        ref = None if order.resume is None else CheckpointRef.parse(order.resume)
+        if ref is None:
+            return None
+        before = slug(kernel.previous(order, ref.generation))
+        if materials is None:
+            return before
+        if materials.resume is None or _size(materials.resume) < self._options.hand_over_bytes:
+            return None
+        status = self._client.status(before)
+        if status is None or status.state not in OVER:
+            return None
+        outbox = KernelOutbox(self._client, before)
+        wanted = (
+            path.relative_to(materials.resume).as_posix()
+            for path in materials.resume.rglob("*")
+            if path.is_file()
+        )
+        return before if all(each in outbox for each in wanted) else None
+
+    def launch(self, order: Order) -> None:
+        """Looks, then pushes: Kaggle runs a second push beside the first. So one at a time on this machine;
+        controllers of several machines are kept apart by the ledger."""
+        self._check(order)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "launch-lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._launch(order)
+
+    def _launch(self, order: Order) -> None:
+        name = slug(order.session)
+        if self._stopped(order.session):
+            raise Rejected(f"{order.session} was stopped before it was launched", operation="launch")
+        if self._client.status(name) is not None:
+            return
+        files = staging.staged(self._client, order.session)
+        if not staging.is_whole(files, order):
+            raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
+        sent = any(each.kind == "checkpoint" for each in files)
+        hand_over = None if sent else self._hands_over(order)
+        self._pushed_at[order.session] = self._clock.monotonic()
+        pushed = self._client.push(kernel.push(self._options, order, files, hand_over))
+        if pushed.error:
+            now = self._clock.now()
+            raise refusals.refusal(pushed.error, now=now, refresh_at=self._refresh_at, backend=self._name)
+        if pushed.invalid:
+            self._client.delete_kernel(name)  # it runs without what it needs
+            raise refusals.invalid(pushed.invalid, backend=self._name)
+
+    def _check(self, order: Order) -> None:
+        if not NAME.fullmatch(order.session):
+            raise Rejected(f"{order.session!r} is not the name of a session")
+        if order.platform != self._name or order.accelerator not in self._options.accelerators:
+            raise Rejected(f"the order is for {order.accelerator} on {order.platform}; this is {self._name}")
+        if order.accelerator not in kernel.MACHINES:
+            raise Rejected(f"Kaggle has no {order.accelerator}")
+
+    @cached_property
+    def _home(self) -> str:
+        """Tells what this home has staged from what another has on the same account."""
+        if not self._home_file.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._home_file, uuid.uuid4().hex.encode())
+        return self._home_file.read_text().strip()[:12]
+
+    @property
+    def _home_file(self) -> Path:
+        return self._folder / "home-id"
+
+    # --- Looking ----------------------------------------------------------------------------------------
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        seen: dict[str, Observation] = {}
+        trouble: Transient | None = None
+        for name in names:
+            try:
+                status = self._status(name)
+                seen[name] = ABSENT if status is None else self._observation(name, status)
+            except Transient as error:  # one that cannot be read must not hide the others
+                trouble = error
+        if trouble is not None and not seen:
+            raise trouble
+        return seen
+
+    def _status(self, name: str) -> Status | None:
+        return self._client.status(slug(name)) if NAME.fullmatch(name) else None
+
+    def _observation(self, name: str, status: Status) -> Observation:
+        if status.state in WAITING:
+            return Observation(Sighting.PENDING)
+        if status.state in OVER:
+            return self._ended(name, status)
+        detail = "Kaggle is still saving its output" if status.state == SAVING else ""
+        latest = self._told(name)
+        agent = reading.status(latest.encode()) if latest is not None else None
+        seen = () if agent is None else (agent.incarnation,)
+        return Observation(Sighting.RUNNING, seen, agent, detail=detail)
+
+    def _told(self, name: str) -> str | None:
+        """The newest status that the runner has printed. None is no sign of anything: logs lag."""
+        quiet = min(_QUIET_SECONDS_MAX, self._options.report_seconds / 2)
+        told = events(self._client, slug(name), quiet_seconds=quiet, at_most_seconds=_LOG_SECONDS_MAX)
+        lines = "".join(told).splitlines()
+        statuses = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS + "{")]
+        return statuses[-1] if statuses else None
+
+    def _ended(self, name: str, status: Status) -> Observation:
+        outbox = KernelOutbox(self._client, slug(name))
+        marker, told = outbox.read(MARKER), reading.status(outbox.read(STATUS))
+        incarnation = (outbox.read(INCARNATION) or b"").decode(errors="replace").strip()
+        seen = (incarnation,) if incarnation else ()
+        if marker is not None:
+            return reading.ended(seen, told, marker)
+        if outbox.empty and self._may_come(name):
+            return Observation(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
+        output = self._client.output(slug(name))
+        log = output.log if output is not None else ""
+        quota = self._client.quota()
+        ending, detail = endings.how(status, log, self._options.session_seconds, quota)
+        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail)
+
+    def _may_come(self, name: str) -> bool:
+        """Whether an output that is not there may only be late (facts/kaggle.md §6.10)."""
+        now = self._clock.monotonic()
+        return now - self._empty_since.setdefault(name, now) < self._options.publish_seconds
+
+    def collect(self, name: str, into: Path) -> Collected:
+        status = self._status(name)
+        if status is None:
+            raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
+        if status.state == SAVING:
+            raise Transient(
+                f"Kaggle is still saving the output of {name}", backend=self._name, operation="collect"
+            )
+        outbox = KernelOutbox(self._client, slug(name))
+        if outbox.empty:
+            raise NotFound(f"{name} has left no output", backend=self._name, operation="collect")
+        collected = bring(outbox, into)
+        outbox.files(into)
+        return collected
+
+    # --- Ending -----------------------------------------------------------------------------------------
+
+    def stop(self, name: str) -> StopReply:
+        """Only by deleting the kernel, which loses what it has not published: there is no other way from
+        outside (facts/kaggle.md §3). Asked for only where that was agreed to, or nobody reads it any more."""
+        status = self._status(name)
+        if not NAME.fullmatch(name) or (status is not None and status.state in OVER):
+            return StopReply.ENDED
+        path = self._stop_mark(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, b"")  # from now on nothing of this name is launched
+        if status is not None:
+            self._client.delete_kernel(slug(name))
+            return StopReply.ENDED
+        pushed_at = self._pushed_at.get(name)
+        visible = pushed_at is None or self._clock.monotonic() - pushed_at > self._options.visibility_seconds
+        return StopReply.ENDED if visible else StopReply.REQUESTED
+
+    def _stopped(self, name: str) -> bool:
+        return self._stop_mark(name).exists()
+
+    def _stop_mark(self, name: str) -> Path:
+        return self._folder / "stopped" / name
+
+    def discard(self, name: str) -> None:
+        if not NAME.fullmatch(name):
+            return
+        status = self._status(name)
+        if status is not None and status.state not in OVER:
+            raise Transient(f"{name} is still running", backend=self._name, operation="discard")
+        if status is not None:
+            self._client.delete_kernel(slug(name))
+        self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
+        self._stop_mark(name).unlink(missing_ok=True)
+        self._empty_since.pop(name, None)
+        self._pushed_at.pop(name, None)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,126 @@
+"""Getting a session's materials and its checkpoint to Kaggle, and knowing that they are there.
+
+Everything goes into one private dataset that bears the session's name; its file names hold hashes, so that
+whoever looks knows what was staged, for which order, and whether all of it arrived. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.core.session import Order
+from orchestrator.errors import Rejected, Transient
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
+from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
+from orchestrator.platforms.kaggle.uploads import upload
+from orchestrator.platforms.outbox import digest
+from orchestrator.platforms.platform import Materials
+
+READY, FAILED = "ready", frozenset({"failed", "error"})
+_LOOK_SECONDS, _LOOK_SECONDS_MAX = 1.0, 15.0
+
+
+def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
+    """What the session's dataset holds, if it is ready to be mounted; empty where it is not."""
+    if client.dataset_status(slug(session)) != READY:
+        return ()
+    found = (StagedFile.parse(name) for name in client.dataset_files(slug(session)))
+    return tuple(each for each in found if each is not None)
+
+
+def is_whole(files: tuple[StagedFile, ...], order: Order) -> bool:
+    """Whether these files were staged for this order."""
+    return any(each.kind == "materials" and each.order == fingerprint(order) for each in files)
+
+
+def stage(
+    client: KaggleClient,
+    options: KaggleOptions,
+    order: Order,
+    materials: Materials,
+    *,
+    home: str,
+    handed: bool,
+) -> None:
+    """Makes the session's dataset and waits until it is ready and whole. `handed`: the checkpoint to resume
+    from need not be sent. Raises Transient where Kaggle lost something on the way: it is made anew then."""
+    name = slug(order.session)
+    if client.dataset_status(name) is not None:
+        client.delete_dataset(name)
+    with _packed(order, materials, options, home=home, handed=handed) as packed:
+        sizes = {path.name: path.stat().st_size for path in packed}
+        total = sum(sizes.values()) / MIB
+        materials.say(f"uploading {total:.1f} MiB to Kaggle")
+        tokens = [upload(client, path, materials.say) for path in packed]
+    client.create_dataset(name, tokens)
+    materials.say("waiting for Kaggle to take the upload in")
+    wait_until_ready(client, options, name)
+    there = client.dataset_files(name)
+    if any(there.get(file) != size for file, size in sizes.items()):  # a failed part is dropped silently (§4)
+        client.delete_dataset(name)
+        raise Transient(f"the dataset {name} did not arrive whole", operation="prepare")
+
+
+def wait_until_ready(client: KaggleClient, options: KaggleOptions, name: str) -> None:
+    """Raises Transient where it is not within `ready_seconds`, having removed what failed."""
+    left, pause = options.ready_seconds, _LOOK_SECONDS
+    while (state := client.dataset_status(name)) != READY:
+        if state in FAILED:
+            client.delete_dataset(name)
+            raise Transient(f"Kaggle could not take in the dataset {name}: {state}", operation="prepare")
+        if left <= 0:
+            raise Transient(f"the dataset {name} is still {state or 'not to be seen'}", operation="prepare")
+        wait = min(pause, left)
+        threading.Event().wait(wait)
+        left, pause = left - wait, min(2 * pause, _LOOK_SECONDS_MAX)
+
+
+@contextmanager
+def _packed(
+    order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool
+) -> Iterator[tuple[Path, ...]]:
+    """The files of the dataset, under their names there."""
+    if materials.secrets and not options.send_secrets:
+        raise Rejected(
+            "the job names secrets, which would travel in a private dataset: allow it in the config with "
+            "`send_secrets: true` of this platform", operation="prepare"
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        here = Path(folder)
+        packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
+        if materials.resume is not None and not handed:
+            resume = materials.resume
+            packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, "staged")))
+        yield tuple(packed)
+
+
+def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tarfile.TarFile], None]) -> Path:
+    path = folder / kind
+    with tarfile.open(path, "w", dereference=True) as tar:
+        fill(tar)
+    return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest(path)).name)
+
+
+def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None:
+    tar.add(materials.agent, "agent.pyz")
+    tar.add(materials.bundle, "bundle.tar.gz")
+    if materials.inputs is not None:
+        tar.add(materials.inputs, "inputs")
+    _put(tar, "order.json", wire.encode(order))
+    if materials.secrets:
+        _put(tar, "secrets.json", json.dumps(dict(materials.secrets)).encode())
+
+
+def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o600
+    tar.addfile(member, io.BytesIO(data))

@@ -1,0 +1,95 @@
+"""What one Kaggle account offers now, from what was read of it. Reads nothing itself."""
+
+from __future__ import annotations
+
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.offer import NEVER, Offer, Quota, Traits, Unavailable, Uplink, until_time
+from orchestrator.platforms.kaggle.kernel import MACHINES, RETIRED, wall_seconds
+from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
+from orchestrator.platforms.kaggle.values import Pool, Quotas
+
+WEEK_SECONDS = 7 * 24 * HOUR
+AGAIN_SECONDS = 6 * HOUR  # where a quota is used up and Kaggle does not say when it is renewed
+DISK_GB = 20.0  # of /kaggle/working, all that is kept (facts/kaggle.md §5)
+CPU_MEMORY_GB = 30.0
+
+
+def offers(name: str, options: KaggleOptions, quotas: Quotas, now: float) -> tuple[Offer, ...]:
+    """One offer an accelerator, those that Kaggle has retired with the reason."""
+    retired = tuple(each for each in RETIRED if each not in options.accelerators)
+    return tuple(_offer(name, options, quotas, each, now) for each in (*options.accelerators, *retired))
+
+
+def _offer(name: str, options: KaggleOptions, quotas: Quotas, accelerator: str, now: float) -> Offer:
+    machine = MACHINES.get(accelerator)
+    if machine is None:
+        return Offer(name, accelerator, Traits(owned=False), unavailable=_not_there(accelerator))
+    pool = {"gpu": quotas.gpu, "tpu": quotas.tpu}.get(machine.pool)
+    slots = {"gpu": options.gpu_slots, "tpu": options.tpu_slots}.get(machine.pool, options.cpu_slots)
+    quota, unavailable = None, None
+    if machine.pool:
+        quota = _quota(pool or Pool(0.0, 0.0, 0.0), quotas.refresh_at, machine.pool)
+        unavailable = _exhausted(options, accelerator, quota, pool, now)
+    return Offer(
+        platform=name,
+        accelerator=accelerator,
+        traits=_traits(options, accelerator),
+        slots=slots,
+        quota=quota,
+        memory_gb=None if machine.pool else CPU_MEMORY_GB,
+        threads=options.threads,
+        disk_gb=DISK_GB,
+        unavailable=unavailable,
+    )
+
+
+def _not_there(accelerator: str) -> Unavailable:
+    known = accelerator in catalogue
+    reason = (
+        RETIRED.get(accelerator) or f"Kaggle has no {'such machine' if known else 'accelerator of this name'}"
+    )
+    return Unavailable(reason, NEVER)
+
+
+def _quota(pool: Pool, refresh_at: float | None, name: str) -> Quota:
+    return Quota(
+        left_seconds=max(0.0, pool.allowed - pool.used),
+        refresh_at=refresh_at,
+        window_seconds=WEEK_SECONDS,
+        allowed_seconds=pool.allowed,
+        pool=name,
+    )
+
+
+def _exhausted(
+    options: KaggleOptions, accelerator: str, quota: Quota, pool: Pool | None, now: float
+) -> Unavailable | None:
+    """Where a session would be over before it has begun. What running sessions reserve is not counted: ours
+    the engine counts itself, and a push that Kaggle finds too much is refused and asked again later."""
+    kind = quota.pool.upper()
+    again = (
+        quota.refresh_at if quota.refresh_at is not None and quota.refresh_at > now else now + AGAIN_SECONDS
+    )
+    if pool is None or quota.allowed_seconds == 0.0:
+        return Unavailable(f"this account has no {kind} quota", until_time(again))
+    if quota.left_seconds > min(options.wall_margin_seconds, wall_seconds(options, accelerator)):
+        return None
+    used = f"{pool.used / HOUR:.1f} of {pool.allowed / HOUR:.1f} hours"
+    return Unavailable(f"the week's {kind} quota is used up ({used})", until_time(again))
+
+
+def _traits(options: KaggleOptions, accelerator: str) -> Traits:
+    return Traits(
+        session_seconds=wall_seconds(options, accelerator),
+        wall_margin_seconds=options.wall_margin_seconds,
+        slack_seconds=options.slack_seconds,
+        uplink=Uplink.NONE,
+        durable_mid_run=False,
+        hands_over=True,
+        visibility_seconds=options.visibility_seconds,
+        poll_seconds=options.poll_seconds,
+        setup_seconds=options.setup_seconds,
+        owned=False,
+        metered=bool(MACHINES[accelerator].pool),
+        internet=options.internet,
+    )

@@ -1,0 +1,238 @@
+"""The parts of the Kaggle platform that talk to nobody: names, what is pushed, refusals, endings, offers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.core import wire
+from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
+from orchestrator.core.session import Outcome, Result
+from orchestrator.errors import QuotaExhausted, Rejected
+from orchestrator.platforms.kaggle import endings, kernel, refusals
+from orchestrator.platforms.kaggle.kernel import SLUG_MAX, StagedFile, slug
+from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
+from orchestrator.platforms.kaggle.surveying import offers
+from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
+from tests.conformance.test_platforms import any_order
+
+OPTIONS = KaggleOptions()
+NOW = 1_790_000_000.0
+SATURDAY = NOW + 2 * 86400.0
+QUOTAS = Quotas(SATURDAY, Pool(9 * HOUR, 0.0, 30 * HOUR), Pool(0.0, 0.0, 20 * HOUR))
+FILE = StagedFile("materials", "a" * 12, "b" * 12, "c" * 64)
+
+
+# --- Names ------------------------------------------------------------------------------------------------
+
+
+def test_a_session_keeps_its_name_on_kaggle() -> None:
+    assert slug("graphmer-50k-7f3kq2vd-s03") == "graphmer-50k-7f3kq2vd-s03"
+
+
+def test_a_long_name_is_shortened_where_it_tells_least() -> None:
+    long = slug(f"{'a-very-long-name-of-a-job' * 3}-7f3kq2vd-s03")
+    assert len(long) <= SLUG_MAX
+    assert long.endswith("-7f3kq2vd-s03")
+    assert "--" not in long
+    assert kernel.is_session(long)
+    assert kernel.run_of(long) == long.removesuffix("-s03")
+
+
+def test_what_was_staged_is_told_by_its_name() -> None:
+    assert StagedFile.parse(FILE.name) == FILE
+    for strange in ("data.csv", FILE.name + ".zip", FILE.name.replace("materials", "anything")):
+        assert StagedFile.parse(strange) is None
+    other = any_order("a-7f3kq2vd-s01", 10, 1)
+    assert kernel.fingerprint(other) != kernel.fingerprint(replace(other, seed=8))
+
+
+# --- What is pushed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "shape", "gpu", "tpu", "hours"),
+    [
+        ("T4x2", "NvidiaTeslaT4", True, False, 12),
+        ("T4", "NvidiaTeslaT4", True, False, 12),
+        ("TPUv5e-8", "TpuV5E8", False, True, 9),
+        ("cpu", "", False, False, 12),
+    ],
+)
+def test_the_machine_is_always_said_in_full(
+    accelerator: str, shape: str, gpu: bool, tpu: bool, hours: int
+) -> None:
+    order = replace(any_order("a-7f3kq2vd-s02", 10, 2), accelerator=accelerator)
+    push = kernel.push(OPTIONS, order, (FILE,), None)
+    assert (push.machine_shape, push.gpu, push.tpu, push.timeout_seconds) == (shape, gpu, tpu, hours * 3600)
+    assert push.internet is False
+    assert kernel.push(OPTIONS, replace(order, internet=True), (FILE,), None).internet
+    needs = replace(order, requirements="requirements.txt")
+    assert kernel.push(OPTIONS, needs, (FILE,), None).internet, "what is installed comes from there"
+
+
+def test_only_its_own_dataset_and_the_kernel_before_are_mounted() -> None:
+    order = replace(any_order("a-7f3kq2vd-s02", 10, 2), resume="000000005-g01-aaaa")
+    alone = kernel.push(OPTIONS, order, (FILE,), None)
+    assert (alone.datasets, alone.kernels) == (("a-7f3kq2vd-s02",), ())
+    handed = kernel.push(OPTIONS, order, (FILE,), "a-7f3kq2vd-s01")
+    assert handed.kernels == ("a-7f3kq2vd-s01",)
+    assert "000000005-g01-aaaa" in handed.text
+    assert "000000005-g01-aaaa" not in alone.text
+
+
+def test_the_pushed_text_is_small_and_needs_the_standard_library_only() -> None:
+    order = any_order("a-7f3kq2vd-s02", 10, 2, env=(("KEY", 'it\'s \\ a "value"\n'),))
+    text = kernel.push(OPTIONS, order, (FILE,), None).text
+    assert len(text.encode()) < kernel.TEXT_BYTES_MAX
+    for node in ast.walk(ast.parse(text)):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert all(name.split(".")[0] in sys.stdlib_module_names for name in names), names
+
+
+def test_a_kernel_whose_materials_did_not_come_leaves_a_result_that_sends_the_run_on(tmp_path: Path) -> None:
+    order = any_order("a-7f3kq2vd-s02", 10, 2)
+    text = kernel.push(OPTIONS, order, (FILE,), None).text.replace("/kaggle/", f"{tmp_path}/")
+    (tmp_path / "input" / "old").mkdir(parents=True)
+    (tmp_path / "input" / "old" / FILE.name).write_text("stale")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    outbox = tmp_path / "working" / "outbox"
+    result = wire.decode(Result, (outbox / "result.json").read_bytes())
+    assert result.outcome is Outcome.LOST
+    assert "arrived altered" in result.message
+    assert result.incarnation == (outbox / "incarnation").read_text().strip()
+    assert "cannot start" in done.stdout
+
+
+# --- Refusals, in Kaggle's own words (facts/kaggle.md §3) -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "until"),
+    [
+        ("Maximum batch GPU session count of 2 reached.", NOW + refusals.SLOT_SECONDS),
+        ("Maximum weekly GPU quota of 30.00 hours reached.", SATURDAY),
+        (
+            "Session cannot start because currently running sessions are projected to exceed maximum weekly "
+            "GPU quota of 30.00 hours.",
+            NOW + refusals.PROJECTED_SECONDS,
+        ),
+    ],
+)
+def test_what_passes_is_waited_for(error: str, until: float) -> None:
+    refused = refusals.refusal(error, now=NOW, refresh_at=SATURDAY, backend="kaggle")
+    assert isinstance(refused, QuotaExhausted)
+    assert refused.until == until
+    assert error in str(refused)
+
+
+def test_what_does_not_pass_is_a_clear_failure() -> None:
+    refused = refusals.refusal("Notebook not found", now=NOW, refresh_at=None, backend="kaggle")
+    assert isinstance(refused, Rejected)
+    assert "Notebook not found" in str(refused)
+    assert "dataset ada/x" in str(refusals.invalid(("dataset ada/x",), backend="kaggle"))
+
+
+# --- Endings ----------------------------------------------------------------------------------------------
+
+
+def log(seconds: float, *lines: str) -> str:
+    entries = [{"stream_name": "stdout", "time": seconds, "data": f"{line}\n"} for line in lines]
+    return json.dumps(entries)
+
+
+TOO_LONG = "exceeded the max allowed execution duration"
+USED_UP = replace(QUOTAS, gpu=Pool(30 * HOUR, 0.0, 30 * HOUR))
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "said", "quotas", "outcome", "words"),
+    [
+        ("COMPLETE", "", "", QUOTAS, Outcome.COMPLETED, "no result"),
+        ("CANCEL_ACKNOWLEDGED", "", log(12 * HOUR - 60, "x"), QUOTAS, Outcome.LOST, "session limit"),
+        ("CANCEL_ACKNOWLEDGED", "", log(3 * HOUR, "x"), QUOTAS, Outcome.LOST, "cancelled on Kaggle"),
+        ("CANCEL_ACKNOWLEDGED", "", "", QUOTAS, Outcome.LOST, "cancelled on Kaggle"),
+        ("ERROR", f"It {TOO_LONG}.", "", QUOTAS, Outcome.LOST, "session limit"),
+        ("ERROR", "", log(60, "a", "Traceback", "boom"), QUOTAS, Outcome.CRASHED, "Traceback\nboom"),
+        ("ERROR", "machine failure", "not json", QUOTAS, Outcome.CRASHED, "machine failure"),
+        ("CANCEL_ACKNOWLEDGED", "", log(3 * HOUR, "x"), USED_UP, Outcome.QUOTA_EXHAUSTED, "GPU quota"),
+        ("ERROR", "", "", USED_UP, Outcome.QUOTA_EXHAUSTED, "GPU quota"),
+    ],
+)  # fmt: skip
+def test_how_it_ended_is_told_apart(
+    state: str, message: str, said: str, quotas: Quotas, outcome: Outcome, words: str
+) -> None:
+    ending, detail = endings.how(Status(state, message), said, 12 * HOUR, quotas)
+    assert ending is outcome
+    assert words in detail
+
+
+# --- Offers -----------------------------------------------------------------------------------------------
+
+
+def offer(accelerator: str, quotas: Quotas = QUOTAS) -> Offer:
+    return next(each for each in offers("kaggle", OPTIONS, quotas, NOW) if each.accelerator == accelerator)
+
+
+def test_gpus_spend_one_quota_and_a_cpu_none() -> None:
+    both, one, cpu = offer("T4x2"), offer("T4"), offer("cpu")
+    assert both.quota is not None
+    assert (both.quota.left_seconds, both.quota.refresh_at, both.quota.pool) == (21 * HOUR, SATURDAY, "gpu")
+    assert one.quota == both.quota
+    assert (cpu.quota, cpu.traits.metered, cpu.slots) == (None, False, 5)
+
+
+def test_a_session_is_lost_with_its_machine_and_leaves_before_its_wall() -> None:
+    traits = offer("T4x2").traits
+    assert traits.uplink is Uplink.NONE
+    assert not traits.durable_mid_run
+    assert traits.session_seconds == 12 * HOUR
+    assert traits.session_seconds - traits.wall_margin_seconds == 11.25 * HOUR
+    assert offer("TPUv5e-8").traits.session_seconds == 9 * HOUR
+
+
+def test_a_quota_that_is_used_up_says_until_when() -> None:
+    gone = offer("T4x2", USED_UP).unavailable
+    assert gone is not None
+    assert (gone.until.kind, gone.until.at) == (UntilKind.TIME, SATURDAY)
+    assert "30.0 of 30.0 hours" in gone.reason
+    assert offer("cpu", USED_UP).unavailable is None
+    none = offer("TPUv5e-8", Quotas(None, QUOTAS.gpu, None)).unavailable
+    assert none is not None
+    assert "no TPU quota" in none.reason
+
+
+def test_what_kaggle_has_retired_is_refused_with_the_reason() -> None:
+    retired = offer("P100").unavailable
+    assert retired is not None
+    assert retired.until == NEVER
+    assert "retired" in retired.reason
+
+
+# --- Options ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"username": "ada"},
+        {"key_file": "/k"},
+        {"username": "ada", "key_file": "/k", "token_file": "/t"},
+        {"username": "ada", "key_file": "here/k"},
+        {"wall_margin_seconds": 12 * HOUR},
+        {"endpoint": "ftp://somewhere"},
+        {"usrname": "ada"},
+    ],
+)
+def test_options_that_cannot_work_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        KaggleOptions.model_validate(given)
