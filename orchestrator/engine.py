@@ -80,6 +80,7 @@ class Engine:
         self._watchers = watchers or Watchers()
         self._observing: set[str] = set()
         self._observed_at: dict[str, float] = {}
+        self._expectant = False  # whether the market was, when it was last looked at
         self._queue_stirred = True  # offers changed or a slot is free: all that wait are asked again
         self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
         self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
@@ -167,6 +168,9 @@ class Engine:
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
         """Runs without a session, in order of submission; those that wait if offers have changed."""
         self._market.begin((tracked.record for tracked in self._tracked.values()), now)
+        if self._expectant and not self._market.expectant:
+            self._queue_stirred = True
+        self._expectant = self._market.expectant
         page = [record for record in due if not self._has_session(record)]
         page.sort(key=lambda record: (record.submitted_at, record.run))
         self._decide_page(page, now, monotonic)

@@ -24,6 +24,7 @@ from orchestrator.platforms.platform import Platform
 
 SURVEY_SECONDS = 60.0
 OUTAGE_SECONDS = 60.0
+FIRST_ANSWER_SECONDS = 15.0  # a platform that was never heard is waited for so long before runs go elsewhere
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,13 @@ class Market:
     def route(
         self, record: RunRecord, measurements: tuple[Measurement, ...], *, thorough: bool = False
     ) -> Route | None:
-        """The router's answer for a run; None until every platform has answered once and none takes it.
+        """The router's answer for a run; None while platforms may be about to answer for the first time, and
+        until all have where none takes it.
 
         `thorough`, for people: what is wrong for good is told before what is wrong now.
         """
+        if self.expectant:
+            return None
         accepted = max((c.ref.step for c in record.accepted), default=0)
         found = route(
             record.job,
@@ -223,6 +227,13 @@ class Market:
         if found.chosen is None and not self.complete:
             return None
         return replace(found, rejections=(*found.rejections, *self._troubles()))
+
+    @property
+    def expectant(self) -> bool:
+        """Whether a platform may be about to answer for the first time: whoever answers before it is not
+        therefore the best place for a long run."""
+        never_heard = [asked for name, asked in self._asking.items() if name not in self._as_of]
+        return any(0.0 <= self._now - asked < FIRST_ANSWER_SECONDS for asked in never_heard)
 
     def _troubles(self) -> Iterable[Rejection]:
         for name, surveyed in self._outages.items():

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.core.job import Work
+from orchestrator.core.job import Claim, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import Deferred, RunRecord, Submitted, Wish, Wished
 from orchestrator.engine import Brought, Engine
@@ -130,6 +130,23 @@ def test_the_controller_rests_while_a_platform_does_not_answer(small: Make) -> N
     world.submit("first", profiles=(("T4", job().profiles[0][1]),))  # the box will not do
     world.until(lambda: False, seconds=30.0)
     assert [world.engine.tick() > 0.0 for _ in range(5)] == [True] * 5
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_platform_that_answers_late_is_waited_for_a_little(small: Make, silent: bool) -> None:
+    """The seeds make `box` answer first; `cloud` is 100 times as fast."""
+    fast = replace(
+        scenario(), offers=(replace(scenario().offers[0], steps_per_second=500.0, accelerator="T4"),)
+    )
+    world = small(box=scenario(), cloud=fast)
+    world.workers.silent = frozenset({"cloud"}) if silent else frozenset()
+    cpu = job().profiles[0][1]
+    quick = replace(cpu, claim=Claim((450.0, 550.0), 16, "T4", "test", "2026-01-01"))
+    world.submit("first", profiles=(("cpu", cpu), ("T4", quick)))
+    assert world.until(lambda: world.record("first").session is not None, seconds=60.0)
+    session = world.record("first").session
+    assert session is not None
+    assert session.order.platform == ("box" if silent else "cloud")
 
 
 def test_the_controller_rests_when_the_time_of_an_offer_has_come_and_no_survey_has(small: Make) -> None:
