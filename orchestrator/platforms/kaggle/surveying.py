@@ -29,7 +29,7 @@ def _offer(name: str, options: KaggleOptions, quotas: Quotas, accelerator: str, 
     quota, unavailable = None, None
     if machine.pool:
         quota = _quota(pool or Pool(0.0, 0.0, 0.0), quotas.refresh_at, machine.pool)
-        unavailable = _exhausted(options, accelerator, quota, pool, now)
+        unavailable = _exhausted(quota, pool, now)
     return Offer(
         platform=name,
         accelerator=accelerator,
@@ -61,18 +61,15 @@ def _quota(pool: Pool, refresh_at: float | None, name: str) -> Quota:
     )
 
 
-def _exhausted(
-    options: KaggleOptions, accelerator: str, quota: Quota, pool: Pool | None, now: float
-) -> Unavailable | None:
-    """Where a session would be over before it has begun. What running sessions reserve is not counted: ours
-    the engine counts itself, and a push that Kaggle finds too much is refused and asked again later."""
+def _exhausted(quota: Quota, pool: Pool | None, now: float) -> Unavailable | None:
+    """Whether what is left is worth a session is for the router to say. What running sessions reserve is not
+    counted: ours the engine counts itself, and what Kaggle finds too much it refuses, for later."""
     kind = quota.pool.upper()
-    again = (
-        quota.refresh_at if quota.refresh_at is not None and quota.refresh_at > now else now + AGAIN_SECONDS
-    )
+    refresh = quota.refresh_at
+    again = refresh if refresh is not None and refresh > now else now + AGAIN_SECONDS
     if pool is None or quota.allowed_seconds == 0.0:
         return Unavailable(f"this account has no {kind} quota", until_time(again))
-    if quota.left_seconds > min(options.wall_margin_seconds, wall_seconds(options, accelerator)):
+    if quota.left_seconds > 0.0:
         return None
     used = f"{pool.used / HOUR:.1f} of {pool.allowed / HOUR:.1f} hours"
     return Unavailable(f"the week's {kind} quota is used up ({used})", until_time(again))
