@@ -29,6 +29,7 @@ class Tracked:
         self.watches: dict[str, Watch] = {}
         self.reports: list[Report] = []
         self._launch_unknown = launch_unknown
+        self._since = monotonic
         self._decided_at = monotonic - DECIDE_SECONDS
         self._touched = True
         self._waiting: list[Action] = []
@@ -45,7 +46,7 @@ class Tracked:
             now=now,
             monotonic=monotonic,
             reports=tuple(self.reports),
-            watch=self.watches.get(session.name) if session else None,
+            watch=self.watches.get(session.name, Watch(self._since)) if session else None,
             strays={name: self.watches[name] for name in self._strays() if name in self.watches},
             route=route,
             launch_unknown=self._launch_unknown,

@@ -129,8 +129,8 @@ def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
                 stays[-1].order = order
             case Launched(at=at):
                 stays[-1].launched_at = at
-            case Started(at=at):
-                stays[-1].started_at = at
+            case Started(at=at):  # after the end where only the outbox told of it: then of no use as a time
+                stays[-1].started_at = at if stays[-1].ended is None else stays[-1].launched_at
             case CheckpointAccepted(at=at, checkpoint=checkpoint):
                 stays[-1].accepted.append((at, checkpoint))
             case Ended():

@@ -25,7 +25,7 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.assign import assign, fall_back
 from orchestrator.core.checkpoint import newest, superseded
-from orchestrator.core.ending import ending
+from orchestrator.core.ending import ending, unheard
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.route import opens_at
@@ -63,7 +63,7 @@ RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a ro
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
 COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
-COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0  # where it holds all that the session did
+COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0
 COLLECT_ATTEMPTS = 10
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
@@ -233,8 +233,11 @@ def _collected(draft: _Draft, report: Report) -> None:
 
 def _out_of_patience(session: Session, now: float) -> bool:
     """By the count of attempts as well as the clock, which may have jumped."""
-    waited = now - (session.ended_at or now)
-    patience = COLLECT_PATIENCE_SECONDS if session.traits.durable_mid_run else COLLECT_PATIENCE_SECONDS_MAX
+    ended_at = session.ended_at if session.ended_at is not None else now
+    waited, worth = now - ended_at, 0.0
+    if not session.traits.durable_mid_run:  # all that it did: as long again is what it is worth to wait for
+        worth = ended_at - (session.launched_at or ended_at)
+    patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
     attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS
     return waited > patience and session.failures >= attempts
 
@@ -277,6 +280,10 @@ def _read(draft: _Draft) -> None:
     if phase is Phase.LAUNCHING and draft.session.launched_at is None and draft.inputs.launch_unknown:
         draft.emit(Launched(draft.now))  # it may have taken effect: look before anything is started anew
     if draft.session.launched_at is None and draft.record.phase is Phase.LAUNCHING:
+        return
+    gone = None if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
+    if gone is not None:
+        draft.emit(gone)
         return
     if watch is None or watch.observation is None:
         return

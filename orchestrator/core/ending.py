@@ -10,9 +10,11 @@ from __future__ import annotations
 from orchestrator.core.run import Ended, Session
 from orchestrator.core.session import Observation, Outcome, Sighting
 from orchestrator.core.watch import Watch
+from orchestrator.core.wording import span
 
 SILENT_SECONDS_MIN = 30.0
 SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
+UNHEARD_SECONDS_MIN = 600.0  # without any reading of a session that must be over
 
 
 def ending(session: Session, watch: Watch, now: float) -> Ended | None:
@@ -43,6 +45,17 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
         why = f": {observation.detail}" if observation.detail else ""
         return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
     return None
+
+
+def unheard(session: Session, watch: Watch, now: float, monotonic: float) -> Ended | None:
+    """A session beyond its limit whose platform gives no answer (an outage, refused credentials) is over,
+    whatever became of it. Takes both: the limit by the clock, and silence while this controller was up."""
+    silent = monotonic - watch.at
+    over_at = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
+    if over_at is None or now <= over_at or silent < max(UNHEARD_SECONDS_MIN, session.traits.slack_seconds):
+        return None
+    why = f"its session limit is over, and {session.order.platform} has given no answer for {span(silent)}"
+    return Ended(now, Outcome.LOST, why, confirmed=False)
 
 
 def _left_at(session: Session, observation: Observation) -> float | None:

@@ -86,6 +86,10 @@ TABLE: dict[str, tuple[tuple[Event, ...], float, Spent]] = {
     "brought after the end (no uplink): the agent's time counts": (
         session(over(2000), kept(100, 1100, accepted=2050)), 5000, Spent(set_up=100, useful=1000, lost=900),
     ),
+    "an agent of which only the outbox told, after the end": (
+        (*session(over(2000), started=None), Started(NOW + 2050, "aaaa"), kept(100, 1100), kept(200, 1600)),
+        5000, Spent(set_up=600, useful=1000, lost=400),
+    ),
     "an old ledger, brought after the end: nothing says that anything was lost": (
         session(over(2000), kept(100, 0, accepted=2050), kept(200, 0, accepted=2050)), 5000,
         Spent(set_up=100, useful=1900),

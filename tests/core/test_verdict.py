@@ -14,6 +14,7 @@ from orchestrator.core.offer import Uplink
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import verdict
+from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, record, running
 
 
@@ -61,8 +62,9 @@ def test_who_is_denied_is_not_asked_again_before_a_human_acts(trouble: Trouble) 
 @pytest.mark.parametrize(("durable", "phase"), [(True, Phase.QUEUED), (False, Phase.COLLECTING)])
 def test_the_only_copy_of_a_session_is_asked_for_longer(durable: bool, phase: Phase) -> None:
     traits = TRAITS if durable else replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
-    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.COMPLETED, step=1000))
-    now = NOW
+    now = NOW + 4 * 3600.0  # as long again is what the work of a session is waited for
+    over = replace(ended(Outcome.COMPLETED, step=1000), at=now)
+    found = record(assigned(traits=traits), *running()[1:], over)
     for _ in range(20):  # an hour and a half without a network
         actions = decide(found, Inputs(now)).actions
         reports = tuple(Failed(a, Trouble.TRANSIENT, "no route to host") for a in actions)
@@ -76,3 +78,19 @@ def test_the_only_copy_of_a_session_is_asked_for_longer(durable: bool, phase: Ph
 def test_the_verdict_says_how_often_nothing_came() -> None:
     found = replace(record(*running(), ended(Outcome.CRASHED, message="exit 1")), fruitless=1)
     assert "2 of 3" in verdict(found, NOW).reason
+
+
+@pytest.mark.parametrize(
+    ("now", "monotonic", "phase"),
+    [
+        (NOW + 3600.0 + 61.0, 700.0, Phase.COLLECTING),
+        (NOW + 3600.0 + 61.0, 500.0, Phase.RUNNING),
+        (NOW + 3500.0, 3500.0, Phase.RUNNING),
+    ],
+    ids=["beyond its limit and unheard of", "a laptop that has just woken up", "within its limit"],
+)
+def test_a_session_beyond_its_limit_that_nobody_tells_of_is_over(
+    now: float, monotonic: float, phase: Phase
+) -> None:
+    found = decide(record(*running()), Inputs(now, monotonic, watch=Watch(at=0.0))).record
+    assert found.phase is phase
