@@ -207,9 +207,10 @@ def test_a_platform_that_falls_silent_for_good_is_left(
 # --- And back -------------------------------------------------------------------------------------------
 
 
-def test_it_moves_back_at_a_sessions_end_when_the_quota_is_refreshed(story: Make) -> None:
-    quota = QuotaWindow(allowed_seconds=HOUR, window_seconds=3 * HOUR)
-    told = story(30000, cloud=cloud(quota=quota), box=box())
+@pytest.mark.parametrize("wall", [WALL, None], ids=["sessions end", "a session has no limit of its own"])
+def test_it_moves_back_when_the_quota_is_refreshed(story: Make, wall: float | None) -> None:
+    quota = QuotaWindow(allowed_seconds=HOUR, window_seconds=4 * HOUR)
+    told = story(30000, cloud=cloud(quota=quota), box=box(wall))
     told.until_done()
     assert told.places()[:3] == ["cloud", "box", "cloud"]
     resumed = [order.resume_step for order in told.orders()]

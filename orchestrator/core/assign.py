@@ -16,9 +16,10 @@ from orchestrator.core.session import Order
 GIB = 1024**3
 
 
-def assign(record: RunRecord, choice: Choice) -> Order:
+def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None) -> Order:
     """The order of the run's next session (generation + 1) on the chosen offer, resuming at the newest
-    accepted checkpoint. The budget is the least of the safe wall and the quota left (decision 7)."""
+    accepted checkpoint. The budget is the least of the safe wall and the quota left (decision 7), where
+    there is neither `opens_seconds`: until another offer opens, and the run may move."""
     job, offer = record.job, choice.offer
     profile = job.profile(offer.accelerator)
     assert profile is not None
@@ -40,7 +41,7 @@ def assign(record: RunRecord, choice: Choice) -> Order:
         steps_total=job.work.total,
         seed=job.seed,
         keep=job.checkpoint.keep,
-        budget_seconds=budget_seconds(choice),
+        budget_seconds=budget_seconds(choice, opens_seconds),
         interval_seconds=job.checkpoint.interval_seconds,
         resume=resume.name if resume else None,
         resume_step=resume.ref.step if resume else 0,
@@ -58,12 +59,12 @@ def assign(record: RunRecord, choice: Choice) -> Order:
     )
 
 
-def budget_seconds(choice: Choice) -> float | None:
-    """Seconds from the agent's start until it must be gone; None without wall and quota."""
+def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float | None:
+    """Seconds from the agent's start until it must be gone; None where nothing limits the session."""
     traits, quota = choice.offer.traits, choice.offer.quota
     walls = (traits.session_seconds, quota.left_seconds if quota is not None else None)
     limits = [wall - traits.wall_margin_seconds for wall in walls if wall is not None]
-    return max(0.0, min(limits)) if limits else None
+    return max(0.0, min(limits)) if limits else opens_seconds
 
 
 def fill(job: Job, choice: Choice) -> tuple[str, ...]:

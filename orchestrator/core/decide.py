@@ -69,6 +69,7 @@ SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a se
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
 LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
+OPENS_SECONDS_MIN = 7200.0  # beyond what a cool-down lasts, and a date that nobody knows
 DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
 _BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
@@ -355,7 +356,7 @@ def _take_route(draft: _Draft) -> None:
         draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
-        order = assign(record, route.chosen)
+        order = assign(record, route.chosen, _opens_seconds(route, now))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
@@ -369,6 +370,13 @@ def _take_route(draft: _Draft) -> None:
     draft.look_again_at = until
     if not record.deferred or _moved(record.until, until):
         draft.emit(Deferred(now, until, told))
+
+
+def _opens_seconds(route: Route, now: float) -> float | None:
+    """Until the next rejected offer opens by itself, a refreshed quota say; None where none will, or so soon
+    that a session's end would cost more than looking again is worth."""
+    times = [r.until.at - now for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at]
+    return min((seconds for seconds in times if seconds >= OPENS_SECONDS_MIN), default=None)
 
 
 def _moved(before: float | None, after: float | None) -> bool:
