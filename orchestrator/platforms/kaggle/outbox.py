@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.core.checkpoint import PART_BYTES_MAX
-from orchestrator.errors import NotFound
+from orchestrator.errors import NotFound, Rejected
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import download
 from orchestrator.platforms.outbox import bring_files
@@ -50,10 +50,15 @@ class KernelOutbox:
         return name in self._urls
 
     def read(self, name: str) -> bytes | None:
-        """One of the small files; None where there is none."""
+        """One of the small files; None where there is none, or none that the agent can have written."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             target = Path(folder, "file")
-            return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
+            try:
+                return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
+            except NotFound:
+                raise
+            except Rejected:
+                return None
 
     def checkpoints(self) -> Iterable[str]:
         return [match[1] for name in self._urls if (match := _MANIFEST.fullmatch(name))]

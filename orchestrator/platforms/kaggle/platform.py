@@ -169,12 +169,12 @@ class KagglePlatform:
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
         seen: dict[str, Observation] = {}
-        trouble: Transient | None = None
+        trouble: Transient | NotFound | None = None
         for name in names:
             try:
                 status = self._status(name)
                 seen[name] = ABSENT if status is None else self._observation(name, status)
-            except Transient as error:  # one that cannot be read must not hide the others
+            except (Transient, NotFound) as error:  # one that cannot be read must not hide the others
                 trouble = error
         if trouble is not None and not seen:
             raise trouble
@@ -197,7 +197,10 @@ class KagglePlatform:
     def _told(self, name: str) -> str | None:
         """The newest status that the runner has printed. None is no sign of anything: logs lag."""
         quiet = min(_QUIET_SECONDS_MAX, self._options.report_seconds / 2)
-        told = events(self._client, slug(name), quiet_seconds=quiet, at_most_seconds=_LOG_SECONDS_MAX)
+        try:
+            told = events(self._client, slug(name), quiet_seconds=quiet, at_most_seconds=_LOG_SECONDS_MAX)
+        except Transient:  # that it runs is known without it
+            return None
         lines = "".join(told).splitlines()
         statuses = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS + "{")]
         return statuses[-1] if statuses else None

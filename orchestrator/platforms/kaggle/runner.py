@@ -31,14 +31,15 @@ class Unfit(Exception):
 def main(session: dict) -> int:  # type: ignore[type-arg]
     """Lives the session. `session` holds its `name`; `files`, name → sha256, of which one is the materials
     and one may be the checkpoint; `hand_over`, the name of a checkpoint in another kernel's output, or null;
-    `settings` of the agent; `report_seconds`. Returns the kernel's exit code: 0 when there is a result."""
+    `machine`, the quota it spends, and `seconds`, its limit, for the log; `settings` of the agent;
+    `report_seconds`. Returns the kernel's exit code: 0 when there is a result."""
     root = Path(SCRATCH, session["name"])
     outbox = Path(WORKING, "outbox")
     root.mkdir(parents=True)
     outbox.mkdir(parents=True, exist_ok=True)
     (root / "outbox").symlink_to(outbox)
     try:
-        _say(f"looking for the materials of {session['name']}")
+        _say(f"{session['name']} on a {session['machine']} for {session['seconds']} s")
         lay_out(session, root)
     except (Unfit, OSError, tarfile.TarError) as error:
         refuse(outbox, f"{type(error).__name__}: {error}" if not isinstance(error, Unfit) else str(error))

@@ -1,0 +1,185 @@
+"""A rig of the kaggle platform on a local Kaggle, for tests that break things: sessions with real names,
+agents that misbehave, and clients that do not wait between two tries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.offer import Offer
+from orchestrator.core.session import Observation, Order, Sighting
+from orchestrator.errors import OrchestratorError
+from orchestrator.platforms import catalog
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.credentials import Credentials
+from orchestrator.platforms.kaggle.platform import KagglePlatform
+from orchestrator.platforms.kaggle.values import Quotas
+from orchestrator.platforms.platform import Materials
+from tests.conformance.platform_suite import LONG
+from tests.conformance.test_platforms import KaggleRig
+from tests.stand_ins.kaggle import LocalKaggle, Settings, Warts, local_kaggle
+
+RUN = "demo-7f3kq2vd"
+FIRST, SECOND, THIRD = (f"{RUN}-s{number:02d}" for number in (1, 2, 3))
+# Agents in place of ours: each has claimed its session.
+_CLAIMS = """
+import pathlib, sys, threading
+outbox = pathlib.Path(sys.argv[1], "outbox")
+(outbox / "incarnation").write_text("other")
+"""
+WAITS = f"{_CLAIMS}\nthreading.Event().wait(120)\n"
+LEAVES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
+FAILS = f"{_CLAIMS}\nprint('it went wrong', flush=True)\nsys.exit(3)\n"
+TALKS = f"{_CLAIMS}\nwhile True:\n    print('here', flush=True)\n    threading.Event().wait(0.02)\n"
+
+
+class Hasty(SystemClock):
+    """Between two tries of a client nobody waits."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:  # noqa: ARG002
+        return event.is_set()
+
+
+class Box(KaggleRig):
+    """The rig with a CPU, GPUs and a TPU. `use` changes its options."""
+
+    platform: KagglePlatform
+
+    def __init__(self, folder: Path, agent: Path, kaggle: LocalKaggle) -> None:
+        super().__init__(folder, agent, kaggle)
+        self.use(accelerators=["cpu", "T4x2", "T4", "TPUv5e-8"], publish_seconds=0.5)
+
+    def another_controller(self, home: str = "sessions") -> KagglePlatform:
+        folder = self.folder / home
+        built = catalog.build("here", self.type, self.options, folder=folder, clock=Hasty())
+        assert isinstance(built, KagglePlatform)
+        return built
+
+    def use(self, **options: object) -> None:
+        self.options |= options
+        self.platform = self.another_controller()
+
+    def order(self, session: str = FIRST, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        return super().order(session, total=total, generation=generation, **({"run": RUN} | changes))
+
+    def materials_of(self, agent: str) -> Materials:
+        path = self.folder / "other-agent.pyz"
+        path.write_text(agent)
+        return replace(self.materials(), agent=path)
+
+    def run(self, agent: str | None = None, session: str = FIRST, **changes: object) -> Order:
+        """A session that has been launched: of our agent an endless one."""
+        order = self.order(session, total=LONG, **changes)  # type: ignore[arg-type]
+        self.platform.prepare(order, self.materials() if agent is None else self.materials_of(agent))
+        self.platform.launch(order)
+        return order
+
+    def run_to_end(self, session: str = FIRST, **changes: object) -> Observation:
+        self.start(self.order(session, **changes))  # type: ignore[arg-type]
+        return self.until_ended(session)
+
+    def until_seen(self, session: str, sighting: Sighting) -> Observation:
+        self.until(lambda: self.see(session).sighting is sighting)
+        return self.see(session)
+
+    def until_claimed(self, session: str = FIRST) -> None:
+        outbox = self.kaggle.kernel(session).folder / "working" / "outbox"
+        self.until(lambda: (outbox / "incarnation").exists())
+
+    def resuming(self, session: str, total: int, generation: int) -> Order:
+        """An order that goes on from the newest checkpoint of the first session."""
+        newest = self.collect(FIRST).manifests[-1]
+        name, step = newest.name, newest.ref.step
+        return self.order(session, total=total, generation=generation, resume=name, resume_step=step)
+
+    def staged(self, session: str = FIRST) -> list[str]:
+        """The kinds of files in a session's dataset: "materials", "checkpoint"."""
+        return sorted(path.name.split("-")[0] for path in self.mounted(session))
+
+    def mounted(self, session: str = FIRST) -> list[Path]:
+        """What a kernel would be given of a session's dataset; none where there is no such dataset."""
+        version = self.kaggle.datasets.version_for_kernel(f"{self.kaggle.settings.username}/{session}")
+        return [] if version is None else [path for _, path in version.files()]
+
+    def kaggle_quota(self) -> Quotas:
+        credentials = Credentials(self.kaggle.settings.username, key=self.kaggle.settings.key)
+        return KaggleClient(credentials, endpoint=self.kaggle.url).quota()
+
+    def offer(self, accelerator: str) -> Offer:
+        return next(each for each in self.platform.survey() if each.accelerator == accelerator)
+
+    def agent_pid(self, session: str = FIRST) -> int:
+        runner = self.kaggle.kernel(session).pid
+        [pid] = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+        return int(pid)
+
+    @contextmanager
+    def nothing_new_outside(self, folder: Path) -> Iterator[None]:
+        """Only what lies in `folder` changes meanwhile, of all that this test has on the disk."""
+        before = self._outside(folder)
+        yield
+        assert self._outside(folder) == before
+
+    def _outside(self, folder: Path) -> set[Path]:
+        return {path for path in self.folder.rglob("*") if not path.is_relative_to(folder)}
+
+    def count(self, call: str) -> int:
+        return self.kaggle.calls.count(call)
+
+    def verbs(self, order: Order) -> dict[str, Callable[[], object]]:
+        """Every question and order that a platform takes, about a session that is there."""
+        platform, session = self.platform, order.session
+        return {
+            "survey": platform.survey,
+            "checkup": platform.checkup,
+            "leftovers": platform.leftovers,
+            "prepare": lambda: platform.prepare(order, self.materials()),
+            "launch": lambda: platform.launch(order),
+            "observe": lambda: platform.observe([session]),
+            "collect": lambda: self.collect(session),
+            "stop": lambda: platform.stop(session),
+            "discard": lambda: platform.discard(session),
+        }
+
+    def answers(self, order: Order) -> dict[str, type[OrchestratorError] | None]:
+        """What each verb raises now."""
+        found: dict[str, type[OrchestratorError] | None] = {}
+        for name, verb in self.verbs(order).items():
+            try:
+                verb()
+                found[name] = None
+            except OrchestratorError as error:
+                found[name] = type(error)
+        return found
+
+
+Boxes = Callable[..., Box]
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, agent: Path) -> Iterator[Boxes]:
+    """Makes a box; its arguments are those of Settings and, as `warts`, of Warts."""
+    with ExitStack() as stack:
+
+        def make(warts: Warts | None = None, **settings: object) -> Box:
+            given = Settings(**({"wall_seconds": 60.0} | settings))  # type: ignore[arg-type]
+            return stack.enter_context(_box(tmp_path, agent, given, warts or Warts()))
+
+        yield make
+
+
+@pytest.fixture
+def box(boxes: Boxes) -> Box:
+    return boxes()
+
+
+@contextmanager
+def _box(folder: Path, agent: Path, settings: Settings, warts: Warts) -> Iterator[Box]:
+    with local_kaggle(folder / "kaggle", settings, warts) as kaggle:
+        yield Box(folder, agent, kaggle)
