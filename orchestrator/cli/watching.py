@@ -75,7 +75,13 @@ class Sight:
 
     def checkpoint(self) -> str:
         best = newest(self.record.accepted)
-        return f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
+        home = f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
+        status = self.live.observation.status if self.live is not None else None
+        there = status.checkpoint_step if status is not None else None
+        if there is None or (best is not None and there <= best.ref.step):
+            return home
+        durable = self.record.session is not None and self.record.session.traits.durable_mid_run
+        return home if durable else f"{home}; {there:,} is saved there and comes home at the session's end"
 
 
 class View(Protocol):

@@ -82,9 +82,12 @@ def _asked_text(record: RunRecord, wish: Wish, call: Call) -> str:
     if wish is Wish.RELEASE:
         return "goes on"
     end = "ends" if wish is Wish.CANCEL else "is held"
-    if record.session is None:
+    session = record.session
+    if session is None:
         return f"{end} now; its checkpoints stay"
-    return f"{end} once session {short_session(record.session.name)} has saved and left; see `{show}`"
+    if record.discard and not session.traits.durable_mid_run:
+        return f"{end} once session {short_session(session.name)} is given up with all it did; see `{show}`"
+    return f"{end} once session {short_session(session.name)} has saved and left; see `{show}`"
 
 
 def _ensure(call: Call, ledger: Ledger) -> None:

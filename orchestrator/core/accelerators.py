@@ -145,10 +145,10 @@ def _tpu() -> tuple[tuple[str, Accelerator], ...]:
         _row("TPUv2-8", "tpu-v2", devices=8, memory_gb=8, gigabytes_per_second=2400,
              teraflops={BF16: 180, FP32: 60}, mfu=0.3, source=f"{_FACTS}; {_TPU_FP32}",
              mfu_source=_MFU_FACTS, memory_source=f"{_FACTS}: 64 GB over eight cores",
-             retired="Colab replaced it by TPUv5e-1 in September 2025 (facts/colab-drive.md §4)"),
+             retired="Colab replaced it by TPUv5e-1 in September 2025"),  # facts/colab-drive.md §4
         _row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
              teraflops={BF16: 492, FP32: 164}, mfu=0.3, source=f"{_TPU}, times four; {_TPU_FP32}",
-             retired="Kaggle retired it and silently substitutes another machine (facts/kaggle.md §5)"),
+             retired="Kaggle retired it and silently substitutes another machine"),  # facts/kaggle.md §5
         _row("TPUv5e-1", "tpu-v5e", memory_gb=16, gigabytes_per_second=819,
              teraflops={BF16: 197, FP32: 65.7}, mfu=0.35, source=f"{_FACTS}; {_TPU_FP32}",
              mfu_source=_MFU_FACTS),
