@@ -1,6 +1,7 @@
-"""`init`: looks at this machine and writes the config: its CPU, and what its Docker engine gives.
+"""`init`: looks at this machine and writes the config: its CPU, what its Docker engine gives, Kaggle's keys.
 
-Only reports what later versions will use. What does not answer is left out, with a word.
+Only reports what later versions will use. What does not answer is left out, with a word. Asks nothing beyond
+this machine and its engine: whether Kaggle takes the keys is `doctor`'s question.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.platforms.docker import discovery
 from orchestrator.platforms.docker.discovery import FoundEngine
 from orchestrator.platforms.docker.gpus import Gpu
+from orchestrator.platforms.kaggle import credentials
 
 PROBE_SECONDS = 10.0
 MEMORY_SHARE = 0.8  # the rest is the system's, and the controller's
-_KAGGLE_FILES = ("access_token", "access_token.txt", "kaggle.json", "credentials.json")
-_KAGGLE_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_TOKEN", "KAGGLE_KEY")
+_BROWSER_LOGIN = Path(".kaggle", "credentials.json")  # has to be renewed by network (facts/kaggle.md §2)
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,12 @@ def init(call: Call) -> int:
         raise InputError(f"{path} is there already: edit it, or `{call.command('init', '--force')}`")
     memory = _memory_gb()
     machine = _machine(memory)
-    found = [*machine.found, _kaggle(), _colab()]
+    kaggle = _kaggle()
+    found = [*machine.found, kaggle, _colab()]
+    platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
     kept = _moved_away(path)
     try:
-        configuration.write_default(call.home.path, machine.platforms)
+        configuration.write_default(call.home.path, platforms)
     except BaseException:
         if kept is not None:
             kept.replace(path)
@@ -66,8 +69,7 @@ def init(call: Call) -> int:
     call.out.say()
     call.out.facts([
         ("written", str(path)),
-        *(("platform", f"{each.name}: {each.options['accelerator']}, {each.type}")
-          for each in machine.platforms),
+        *(("platform", _platform_text(each)) for each in platforms),
         *(("to have gpus", command) for command in machine.mend),
         ("to have gpus", call.command("init", "--force") if machine.mend else ""),
         ("kept", f"the old one as {kept}" if kept else ""),
@@ -75,6 +77,11 @@ def init(call: Call) -> int:
         ("", call.command("submit", "JOB.yaml", "--follow")),
     ])  # fmt: skip
     return Exit.OK
+
+
+def _platform_text(given: PlatformConfig) -> str:
+    accelerator = given.options.get("accelerator", "what the account gives")
+    return f"{given.name}: {accelerator}, {given.type}"
 
 
 def _moved_away(path: Path) -> Path | None:
@@ -142,22 +149,27 @@ def _names(gpus: tuple[Gpu, ...]) -> str:
 
 
 def _kaggle() -> Found:
-    """Only whether there are credentials, and where; facts/kaggle.md has the order."""
-    named = [name for name in _KAGGLE_VARIABLES if os.environ.get(name)]
-    folder = Path(os.environ.get("KAGGLE_CONFIG_DIR") or "~/.kaggle").expanduser()
-    files = [str(folder / name) for name in _KAGGLE_FILES if (folder / name).is_file()]
-    places = [*(f"${name}" for name in named), *files]
-    return _later("kaggle", f"credentials in {places[0]}" if places else "")
+    """What kaggle itself would use, or a word on why that cannot be; the account is not asked."""
+    browser = Path.home() / _BROWSER_LOGIN
+    try:
+        found = credentials.find(os.environ, Path.home())
+        only_browser = found is None and browser.is_file()
+    except (InputError, OSError) as error:
+        return Found("kaggle", f"left out: {error}", used=False)
+    if found is not None:
+        text = f"the key of {found.username}" if found.key else "an access token"
+        return Found("kaggle", text, used=True)
+    if only_browser:
+        text = f"left out: {browser} is a browser login; make a token at {credentials.SETTINGS}"
+        return Found("kaggle", text, used=False)
+    return Found("kaggle", "none", used=False)
 
 
 def _colab() -> Found:
     given = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(given or "~/.config/gcloud/application_default_credentials.json").expanduser()
-    return _later("colab", f"credentials in {path}" if path.is_file() else "")
-
-
-def _later(what: str, text: str) -> Found:
-    return Found(what, text or "none", used=False, later=bool(text))
+    there = path.is_file()
+    return Found("colab", f"credentials in {path}" if there else "none", used=False, later=there)
 
 
 def _answer(*command: str) -> str:

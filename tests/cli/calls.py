@@ -23,7 +23,7 @@ from tests import no_production
 BINARIES = Path(sys.executable).parent
 SOURCE = Path(__file__).parent / "data" / "source"
 PATIENCE = 90.0
-KEPT = ("HOME", "LANG", "TMPDIR", no_production.VARIABLE)
+KEPT = ("LANG", "TMPDIR", no_production.VARIABLE)
 CONFIG = """
 platforms:
   here: {type: process, session_seconds: 5, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2}
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass
 class Caller:
-    """One user: a folder with jobs in it, and a home."""
+    """One user: a folder with jobs in it, which is their HOME too, and a home of the orchestrator."""
 
     folder: Path
     home: Path
@@ -67,7 +67,8 @@ class Caller:
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if key in KEPT}
         path = os.pathsep.join((str(BINARIES), os.environ["PATH"]))
-        return {**kept, "PATH": path, "ORCHESTRATOR_HOME": str(self.home), **(more or {})}
+        homes = {"HOME": str(self.folder), "ORCHESTRATOR_HOME": str(self.home)}
+        return {**kept, **homes, "PATH": path, **(more or {})}
 
     def start(self, *words: str, program: str = "orchestrator", **more: str) -> subprocess.Popen[str]:
         """Starts a command without waiting for it; `more` goes into its environment."""
