@@ -8,10 +8,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
 from orchestrator.core.session import Outcome, Result
@@ -19,6 +21,7 @@ from orchestrator.errors import QuotaExhausted, Rejected
 from orchestrator.platforms.kaggle import endings, kernel, refusals
 from orchestrator.platforms.kaggle.kernel import SLUG_MAX, StagedFile, slug
 from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
+from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.kaggle.surveying import offers
 from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 from tests.conformance.test_platforms import any_order
@@ -236,3 +239,13 @@ def test_what_kaggle_has_retired_is_refused_with_the_reason() -> None:
 def test_options_that_cannot_work_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         KaggleOptions.model_validate(given)
+
+
+def test_what_an_account_without_internet_cannot_do_is_refused_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    nobody: Any = None  # no client: the order itself is wrong
+    platform = KagglePlatform("kaggle", KaggleOptions(internet=False), nobody, tmp_path, SystemClock())
+    order = replace(any_order("a-7f3kq2vd-s01", 10, 1), platform="kaggle", requirements="requirements.txt")
+    with pytest.raises(Rejected, match="requirements come from the internet"):
+        platform.launch(order)

@@ -17,6 +17,8 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import KaggleOptions
 
+_ATTEMPTS = 2  # of a read; every verb of a platform is tried several times as it is
+
 
 class Account:
     """`client` raises AccessDenied where there are no credentials, with the way to get some."""
@@ -29,7 +31,11 @@ class Account:
     @cached_property
     def client(self) -> KaggleClient:
         return KaggleClient(
-            self._credentials(), endpoint=self._options.endpoint, clock=self._clock, backend=self._name
+            self._credentials(),
+            endpoint=self._options.endpoint,
+            attempts=_ATTEMPTS,
+            backend=self._name,
+            clock=self._clock,
         )
 
     def exposed(self) -> tuple[Path, ...]:

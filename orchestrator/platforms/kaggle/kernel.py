@@ -116,10 +116,15 @@ def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand
         gpu=machine.pool == "gpu",
         tpu=machine.pool == "tpu",
         timeout_seconds=int(wall_seconds(options, order.accelerator)),
-        internet=order.internet or order.requirements is not None,
+        internet=needs_internet(order),
         datasets=(slug(order.session),),
         kernels=(hand_over,) if hand_over is not None else (),
     )
+
+
+def needs_internet(order: Order) -> bool:
+    """Also where the job asks for none: its requirements are installed from there."""
+    return order.internet or order.requirements is not None
 
 
 def text(session: object) -> str:

@@ -152,6 +152,8 @@ class KagglePlatform:
             raise Rejected(f"the order is for {order.accelerator} on {order.platform}; this is {self._name}")
         if order.accelerator not in kernel.MACHINES:
             raise Rejected(f"Kaggle has no {order.accelerator}")
+        if kernel.needs_internet(order) and not self._options.internet:
+            raise Rejected("the job's requirements come from the internet, which this account's kernels lack")
 
     @cached_property
     def _home(self) -> str:

@@ -57,6 +57,7 @@ def _quota(pool: Pool, refresh_at: float | None, name: str) -> Quota:
         refresh_at=refresh_at,
         window_seconds=WEEK_SECONDS,
         allowed_seconds=pool.allowed,
+        reserved_seconds=pool.reserved,
         pool=name,
     )
 
