@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator import spec
 from orchestrator.core.lifecycle import Kind, Phase
+from orchestrator.platforms.kaggle.options import KaggleOptions
 from scripts import generate_docs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,12 +66,30 @@ def test_a_decision_record_is_numbered_short_and_complete(record: Path) -> None:
 
 
 def test_every_make_command_in_the_documents_exists() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for document in DOCUMENTS:
         named = re.findall(
-            r"(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z]+)", document.read_text(encoding="utf-8"), re.M
+            r"(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z-]+)", document.read_text(encoding="utf-8"), re.M
         )
         assert set(named) <= targets, document
+
+
+def test_each_fault_of_kaggle_has_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8").partition("## Failures")[2]
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) >= 30
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = {name for source in sources for name in re.findall(r"^def (test_\w+)\(", source, re.MULTILINE)}
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row.strip("|").split("|")[-1])
+        assert named, f"no test: {row}"
+        assert set(named) <= tests, row
+
+
+def test_every_option_of_kaggle_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8")
+    options = text.partition("## Options")[2].partition("\n## ")[0]
+    assert set(KaggleOptions.model_fields) <= set(re.findall(r"`(\w+)`", options))
 
 
 def test_every_fragment_says_what_kind_of_change_it_is() -> None:

@@ -185,6 +185,18 @@ def test_doctor_says_when_a_quota_is_used_up(user: Caller, kaggle: LocalKaggle) 
     assert "cpu, 5 slots" in found["platform kaggle"][1]
 
 
+def test_doctor_says_how_to_get_a_quota(user: Caller, tmp_path: Path) -> None:
+    keep_key(user)
+    with local_kaggle(tmp_path / "unverified", Settings(tpu_quota_seconds=0.0)) as kaggle:
+        with_account(user, kaggle)
+        found = states(user)
+    assert found["kaggle: tpu quota"] == (
+        "warning", "none", "verify your phone, for a TPU your person: kaggle.com/settings → API"
+    )  # fmt: skip
+    assert "TPUv5e-8, not now: this account has no TPU quota" in found["platform kaggle"][1]
+    assert found["kaggle: gpu quota"][0] == "ok"
+
+
 def test_doctor_without_credentials_says_where_to_get_some(user: Caller, kaggle: LocalKaggle) -> None:
     with_account(user, kaggle)
     state, text, _ = states(user, code=3)["platform kaggle"]
