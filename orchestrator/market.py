@@ -196,8 +196,15 @@ class Market:
         return bool(self._current) and not self._outages and self.complete and not self.has_room()
 
     def _free(self, offer: Offer) -> bool:
-        used = self._usage.get((offer.platform, offer.accelerator), 0)
-        return offer.unavailable is None and used < offer.slots
+        return offer.unavailable is None and self._used(offer) < offer.slots
+
+    def _used(self, offer: Offer) -> int:
+        """How many of its slots our sessions take, on the offers that share them too."""
+        names = {offer.accelerator}
+        if offer.slot_pool:
+            others = self._offers.get(offer.platform, ())
+            names |= {each.accelerator for each in others if each.slot_pool == offer.slot_pool}
+        return sum(self._usage.get((offer.platform, name), 0) for name in names)
 
     def route(
         self, record: RunRecord, measurements: tuple[Measurement, ...], *, thorough: bool = False
@@ -216,7 +223,7 @@ class Market:
             now=self._now,
             rules=self._rules,
             measurements=measurements,
-            usage=self._usage,
+            usage={(each.platform, each.accelerator): self._used(each) for each in self._current},
             cooldowns=record.cooldowns,
             micro_batch_caps=dict(record.micro_batch_caps),
             done_steps=accepted,

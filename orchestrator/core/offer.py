@@ -99,9 +99,10 @@ class Unavailable:
 @dataclass(frozen=True)
 class Offer:
     """Platform × accelerator, as surveyed. `slots`: sessions of ours that it would take in all, ours
-    running included, others' excluded. `memory_gb` is per device where the platform knows better than the
-    catalogue (host memory for cpu); with `limit_memory` a session that takes more is out of memory.
-    `threads` pins the CPU threads of a session, which bitwise resume on a CPU depends on."""
+    running included, others' excluded; offers of one platform and `slot_pool` share theirs. `memory_gb` is
+    per device where the platform knows better than the catalogue (host memory for cpu); with `limit_memory`
+    a session that takes more is out of memory. `threads` pins the CPU threads of a session, which bitwise
+    resume on a CPU depends on."""
 
     platform: str
     accelerator: str
@@ -113,6 +114,7 @@ class Offer:
     threads: int | None = None
     disk_gb: float | None = None
     unavailable: Unavailable | None = None
+    slot_pool: str = ""
 
 
 @dataclass(frozen=True)
