@@ -13,8 +13,7 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import Observation, Order, Sighting
-from orchestrator.errors import OrchestratorError
+from orchestrator.core.session import Observation, Order
 from orchestrator.platforms import catalog
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import Credentials
@@ -61,6 +60,11 @@ class Box(KaggleRig):
         assert isinstance(built, KagglePlatform)
         return built
 
+    @property
+    def tries(self) -> int:
+        """How often the platform's client asks before it gives up."""
+        return self.platform._client.patience.attempts
+
     def use(self, **options: object) -> None:
         self.options |= options
         self.platform = self.another_controller()
@@ -83,10 +87,6 @@ class Box(KaggleRig):
     def run_to_end(self, session: str = FIRST, **changes: object) -> Observation:
         self.start(self.order(session, **changes))  # type: ignore[arg-type]
         return self.until_ended(session)
-
-    def until_seen(self, session: str, sighting: Sighting) -> Observation:
-        self.until(lambda: self.see(session).sighting is sighting)
-        return self.see(session)
 
     def until_claimed(self, session: str = FIRST) -> None:
         outbox = self.kaggle.kernel(session).folder / "working" / "outbox"
@@ -118,45 +118,6 @@ class Box(KaggleRig):
         runner = self.kaggle.kernel(session).pid
         [pid] = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
         return int(pid)
-
-    @contextmanager
-    def nothing_new_outside(self, folder: Path) -> Iterator[None]:
-        """Only what lies in `folder` changes meanwhile, of all that this test has on the disk."""
-        before = self._outside(folder)
-        yield
-        assert self._outside(folder) == before
-
-    def _outside(self, folder: Path) -> set[Path]:
-        return {path for path in self.folder.rglob("*") if not path.is_relative_to(folder)}
-
-    def count(self, call: str) -> int:
-        return self.kaggle.calls.count(call)
-
-    def verbs(self, order: Order) -> dict[str, Callable[[], object]]:
-        """Every question and order that a platform takes, about a session that is there."""
-        platform, session = self.platform, order.session
-        return {
-            "survey": platform.survey,
-            "checkup": platform.checkup,
-            "leftovers": platform.leftovers,
-            "prepare": lambda: platform.prepare(order, self.materials()),
-            "launch": lambda: platform.launch(order),
-            "observe": lambda: platform.observe([session]),
-            "collect": lambda: self.collect(session),
-            "stop": lambda: platform.stop(session),
-            "discard": lambda: platform.discard(session),
-        }
-
-    def answers(self, order: Order) -> dict[str, type[OrchestratorError] | None]:
-        """What each verb raises now."""
-        found: dict[str, type[OrchestratorError] | None] = {}
-        for name, verb in self.verbs(order).items():
-            try:
-                verb()
-                found[name] = None
-            except OrchestratorError as error:
-                found[name] = type(error)
-        return found
 
 
 Boxes = Callable[..., Box]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.errors import Transient
+from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import SETTINGS
 from orchestrator.platforms.kaggle.endings import OVER
@@ -65,7 +65,10 @@ def leftovers(client: KaggleClient, home: str) -> Iterator[Leftover]:
 
 
 def _is_ours(client: KaggleClient, slug: str, home: str) -> bool:
-    files = (StagedFile.parse(name) for name in client.dataset_files(slug))
+    try:
+        files = [StagedFile.parse(name) for name in client.dataset_files(slug)]
+    except NotFound:  # removed meanwhile
+        return False
     return any(each is not None and each.home == home for each in files)
 
 

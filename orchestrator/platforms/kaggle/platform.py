@@ -88,15 +88,21 @@ class KagglePlatform:
         if self._stopped(order.session):
             return
         there = staging.staged(self._client, order.session)
-        if staging.is_whole(there, order):
-            return
         if self._client.status(name) is not None:
+            if staging.is_whole(there, order, handed=True):
+                return
             raise Rejected(f"{order.session} was started with another order", operation="prepare")
         handed = self._hands_over(order, materials) is not None
+        if staging.is_whole(there, order, handed=handed):
+            return
         staging.stage(self._client, self._options, order, materials, home=self._home, handed=handed)
 
     def _hands_over(self, order: Order, materials: Materials | None = None) -> str | None:
-        """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there."""
+        """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there.
+
+        Only the session right after it does that: where it brought nothing newer, what it read may have been
+        damaged, and the next one is sent a copy.
+        """
         ref = None if order.resume is None else CheckpointRef.parse(order.resume)
         if ref is None:
             return None
@@ -105,10 +111,13 @@ class KagglePlatform:
             return before
         if materials.resume is None or _size(materials.resume) < self._options.hand_over_bytes:
             return None
-        status = self._client.status(before)
+        status = self._client.status(before) if order.generation == ref.generation + 1 else None
         if status is None or status.state not in OVER:
             return None
-        outbox = KernelOutbox(self._client, before)
+        try:
+            outbox = KernelOutbox(self._client, before)
+        except NotFound:  # removed meanwhile
+            return None
         wanted = (
             path.relative_to(materials.resume).as_posix()
             for path in materials.resume.rglob("*")
@@ -132,7 +141,7 @@ class KagglePlatform:
         if self._client.status(name) is not None:
             return
         files = staging.staged(self._client, order.session)
-        if not staging.is_whole(files, order):
+        if not staging.is_whole(files, order, handed=True):
             raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else self._hands_over(order)
@@ -255,6 +264,7 @@ class KagglePlatform:
         write_whole(path, b"")  # from now on nothing of this name is launched
         if status is not None:
             self._client.delete_kernel(slug(name))
+            self._pushed_at.pop(name, None)
             return StopReply.ENDED
         pushed_at = self._pushed_at.get(name)
         visible = pushed_at is None or self._clock.monotonic() - pushed_at > self._options.visibility_seconds

@@ -11,13 +11,13 @@ import json
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.core import wire
 from orchestrator.core.session import Order
-from orchestrator.errors import Rejected, Transient
+from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
@@ -33,13 +33,22 @@ def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
     """What the session's dataset holds, if it is ready to be mounted; empty where it is not."""
     if client.dataset_status(slug(session)) != READY:
         return ()
-    found = (StagedFile.parse(name) for name in client.dataset_files(slug(session)))
+    found = (StagedFile.parse(name) for name in _files(client, slug(session)))
     return tuple(each for each in found if each is not None)
 
 
-def is_whole(files: tuple[StagedFile, ...], order: Order) -> bool:
-    """Whether these files were staged for this order."""
-    return any(each.kind == "materials" and each.order == fingerprint(order) for each in files)
+def is_whole(files: tuple[StagedFile, ...], order: Order, *, handed: bool) -> bool:
+    """Whether these files are all that was to be staged for this order; `handed` as in `stage`."""
+    wanted = {"materials"} if order.resume is None or handed else {"materials", "checkpoint"}
+    return wanted <= {each.kind for each in files if each.order == fingerprint(order)}
+
+
+def _files(client: KaggleClient, name: str) -> Mapping[str, int]:
+    """Names and bytes; none where Kaggle refuses to list them, as it does for what is new or gone."""
+    try:
+        return client.dataset_files(name)
+    except NotFound:
+        return {}
 
 
 def stage(
@@ -61,10 +70,16 @@ def stage(
         total = sum(sizes.values()) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
         tokens = [upload(client, path, materials.say) for path in packed]
-    client.create_dataset(name, tokens)
+    try:
+        client.create_dataset(name, tokens)
+    except Rejected:
+        if client.dataset_status(name) is None:
+            raise
+        client.delete_dataset(name)  # of an earlier try, and it was not to be seen yet
+        raise Transient(f"there was a dataset {name} already", operation="prepare") from None
     materials.say("waiting for Kaggle to take the upload in")
     wait_until_ready(client, options, name)
-    there = client.dataset_files(name)
+    there = _files(client, name)
     if any(there.get(file) != size for file, size in sizes.items()):  # a failed part is dropped silently (§4)
         client.delete_dataset(name)
         raise Transient(f"the dataset {name} did not arrive whole", operation="prepare")
