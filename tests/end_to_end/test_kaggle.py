@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ import yaml
 
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.credentials import Credentials
 from tests.end_to_end.user import PATIENCE, QUICK, ROOT, User, fingerprints, wait_until
+from tests.end_to_end.user import train_in_one_piece as one_piece
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 WALL_SECONDS = 30.0
@@ -131,3 +134,67 @@ def on(platform: str) -> Any:
         return session is not None and session.order.platform == platform
 
     return there
+
+
+# --- What is lost, and what that costs --------------------------------------------------------------------
+
+STEPS = 180
+SHORT: dict[str, Any] = {
+    "session_seconds": 14.0,
+    "wall_margin_seconds": 4.0,
+    "accelerators": ["cpu"],
+    "publish_seconds": 1.0,
+}
+COUNTING = {
+    "command": "python train.py {steps} --pause 0.1",
+    "work": {"total": STEPS, "global_batch": 8},
+}
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[tuple[KaggleUser, LocalKaggle]]:
+    """A user whose sessions last for ten seconds of training."""
+    with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=60.0)) as kaggle:
+        user = KaggleUser(tmp_path / "user", kaggle, **SHORT)
+        yield user, kaggle
+        user.close()
+
+
+def account(kaggle: LocalKaggle) -> KaggleClient:
+    """Whoever looks at the account from elsewhere."""
+    credentials = Credentials(kaggle.settings.username, key=kaggle.settings.key)
+    return KaggleClient(credentials, endpoint=kaggle.url)
+
+
+def dies(kaggle: LocalKaggle, session: str) -> None:
+    kaggle.kernel(session).kill()
+
+
+def is_cancelled_on_the_page(kaggle: LocalKaggle, session: str) -> None:
+    kaggle.warts.cancel_loses_outputs = True
+    kaggle.kernel(session).cancel()
+
+
+def is_deleted_on_the_page(kaggle: LocalKaggle, session: str) -> None:
+    account(kaggle).delete_kernel(session)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("harm", [dies, is_cancelled_on_the_page, is_deleted_on_the_page])
+def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
+    short: tuple[KaggleUser, LocalKaggle], tmp_path: Path, harm: Callable[[LocalKaggle, str], None]
+) -> None:
+    user, kaggle = short
+    run = user.submit(**COUNTING)
+    user.wait_for(run, lambda record: record.generation == 2, "the second session")
+    wait_until(lambda: has_saved(kaggle, f"{run}-s02"), "a checkpoint in it")
+    harm(kaggle, f"{run}-s02")
+    user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
+    shown = user.answer("show", run)
+    user.wait_for_silence()
+    user.run("pull", run, "-o", str(tmp_path / "final"))
+    starts = [stay["order"]["resume_step"] for stay in shown["sessions"]]
+    assert starts[1] == starts[2] > 0, "what the lost session did is done again"
+    assert account(kaggle).kernels() == account(kaggle).datasets() == ()
+    whole = one_piece(tmp_path / "whole", "train.py", STEPS)
+    assert fingerprints(tmp_path / "final") == whole
