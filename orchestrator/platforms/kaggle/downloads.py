@@ -24,7 +24,7 @@ from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_r
 from orchestrator.platforms.kaggle.client import KaggleClient
 
 CHUNK_BYTES = 1 << 20
-_EXPIRED = (401, 403, 404, 410)  # what storages say of a signed URL that is too old
+_EXPIRED = (400, 401, 403, 404, 410)  # what storages say of a signed URL that is too old; Google's says 400
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _PAGES = (".html", ".htm", ".xhtml")
 

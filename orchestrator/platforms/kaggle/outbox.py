@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.core.checkpoint import PART_BYTES_MAX
-from orchestrator.errors import NotFound, Rejected
+from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import download
-from orchestrator.platforms.outbox import bring_files
+from orchestrator.platforms.outbox import bring_files, digest
 
 FOLDER = "outbox"
 MARKER, STATUS, INCARNATION = "result.json", "status.json", "incarnation"
@@ -55,8 +55,6 @@ class KernelOutbox:
             target = Path(folder, "file")
             try:
                 return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
-            except NotFound:
-                raise
             except Rejected:
                 return None
 
@@ -70,7 +68,10 @@ class KernelOutbox:
             return target.read_bytes() if there else None
 
     def blob(self, sha256: str, target: Path) -> bool:
-        return self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+        there = self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+        if there and digest(target) != sha256:  # once more: what came in pieces may not fit together
+            self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+        return there
 
     def files(self, into: Path) -> None:
         """Log, progress, status and, as the last, the result."""
@@ -88,10 +89,14 @@ class KernelOutbox:
         url = self._urls.get(name)
         if url is None:
             return False
-        download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
+        try:
+            download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
+        except NotFound as error:  # which of an outbox says that nothing was left, and ends the search for it
+            raise Transient(f"{self._slug} lists what does not come: {error}", operation="collect") from error
         return True
 
     def _renewed(self, name: str) -> str:
+        """Raises NotFound."""
         self._urls = self._listed()
         if name not in self._urls:
             raise NotFound(f"{self._slug} has no {name} any more", operation="collect")

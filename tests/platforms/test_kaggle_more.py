@@ -1,0 +1,38 @@
+"""The kaggle platform where what is there does not come at once, and where its user acts meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.errors import AccessDenied, Transient
+from orchestrator.platforms.kaggle.account import Account
+from orchestrator.platforms.kaggle.options import KaggleOptions
+from tests.conformance.test_platforms import agent
+from tests.platforms.kaggle_box import FIRST, Box, box, boxes
+from tests.stand_ins.kaggle import Fault
+
+__all__ = ["agent", "box", "boxes"]
+
+
+def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_path: Path) -> None:
+    box.run_to_end()
+    box.kaggle.fail("download", Fault.NESTED, times=2)  # a 403, and again with the new address
+    with pytest.raises(Transient, match="lists what does not come"):
+        box.platform.collect(FIRST, tmp_path / "into")
+    assert box.platform.collect(FIRST, tmp_path / "into").manifests[-1].ref.step == 6
+
+
+def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text("revoked")
+    settings = box.kaggle.settings
+    options = KaggleOptions(username=settings.username, key_file=key_file, endpoint=box.kaggle.url)
+    account = Account("here", options, SystemClock())
+    with pytest.raises(AccessDenied):
+        account.client.quota()
+    key_file.write_text(settings.key)
+    assert account.client.quota().gpu is not None
+    assert account.client is account.client
