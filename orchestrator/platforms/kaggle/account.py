@@ -1,13 +1,12 @@
 """The one account whose kernels our sessions are: its credentials when they are needed, and its client.
 
 Made without asking anybody; what is missing is said at the first call, so that a config may name a platform
-that waits for its user.
+that waits for its user. Credentials that the user renews are used from the next call on.
 """
 
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -27,11 +26,19 @@ class Account:
         self._name = name
         self._options = options
         self._clock = clock
+        self._made: tuple[Credentials, KaggleClient] | None = None
 
-    @cached_property
+    @property
     def client(self) -> KaggleClient:
+        """The same one as long as the credentials are."""
+        found, made = self._credentials(), self._made
+        if made is None or made[0] != found:
+            made = self._made = (found, self._client(found))
+        return made[1]
+
+    def _client(self, found: Credentials) -> KaggleClient:
         return KaggleClient(
-            self._credentials(),
+            found,
             endpoint=self._options.endpoint,
             attempts=_ATTEMPTS,
             backend=self._name,
