@@ -71,6 +71,7 @@ DISCARD_AGAIN_SECONDS = 30.0
 LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
 OPENS_SECONDS_MIN = 7200.0  # beyond what a cool-down lasts, and a date that nobody knows
 DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
+_ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
 _BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
 
@@ -440,8 +441,11 @@ def _want(draft: _Draft) -> None:
 def _want_of_stray(draft: _Draft, stray: Stray) -> None:
     watch = draft.inputs.strays.get(stray.session, Watch(draft.monotonic))
     observation = watch.observation
-    over = stray.ended or stray.session in draft.gone or (stray.until is not None and draft.now > stray.until)
-    if over or (observation is not None and observation.sighting is Sighting.ENDED):
+    sighting = None if observation is None else observation.sighting
+    over = stray.ended or stray.session in draft.gone or sighting is Sighting.ENDED
+    beyond = stray.until is not None and draft.now > stray.until
+    alive = sighting in _ALIVE and not watch.stop_impossible  # then its wall has not ended it
+    if over or (beyond and not alive):
         if stray.hands_over and draft.record.phase in _BEFORE_THE_NEXT:
             return
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):

@@ -426,6 +426,20 @@ def test_a_stray_past_its_wall_is_discarded() -> None:
     assert discard == Discard(stray.session, "here")
 
 
+@pytest.mark.parametrize(("sighting", "wanted"), [
+    (Sighting.RUNNING, Stop), (Sighting.PENDING, Stop), (Sighting.ENDED, Discard), (Sighting.ABSENT, Discard),
+])  # fmt: skip
+def test_a_stray_that_its_wall_does_not_end_is_stopped(sighting: Sighting, wanted: type) -> None:
+    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
+    watch = watched(Observation(sighting))
+    found = decided(replace(record(), strays=(stray,)), strays={stray.session: watch})
+    assert [type(action) for action in found.actions] == [wanted]
+    helpless = {stray.session: replace(watch, stop_impossible=True)}
+    assert [type(a) for a in decided(replace(record(), strays=(stray,)), strays=helpless).actions] == [
+        Discard
+    ]
+
+
 # --- Wishes ---------------------------------------------------------------------------------------------
 
 
