@@ -79,6 +79,7 @@ def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> No
 
 
 def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
+    user.config(CONFIG.replace("session_seconds: 5, ", ""))  # or the one that waits gets the slot at a wall
     first, second = (user.start("submit", user.job(total=2000), "--json") for _ in range(2))
     assert [child.wait(timeout=90) for child in (first, second)] == [0, 0]
     rows = user("ps", "--json").json["runs"]

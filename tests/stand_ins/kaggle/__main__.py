@@ -18,8 +18,8 @@ _CONFIG = """\
 # Written by the local Kaggle; edit it as you like.
 platforms:
   kaggle: {{type: kaggle, endpoint: "{url}", username: {username}, key_file: "{key_file}",
-    session_seconds: {wall:g}, wall_margin_seconds: {margin:g}, slack_seconds: 20, visibility_seconds: 2,
-    poll_seconds: 1, setup_seconds: 5, report_seconds: 1, ready_seconds: 30, publish_seconds: 2}}
+    session_seconds: {wall:g}, tpu_session_seconds: {wall:g}, wall_margin_seconds: {margin:g},
+    slack_seconds: 20, visibility_seconds: 2, poll_seconds: 1, setup_seconds: 5, report_seconds: 1, ready_seconds: 30, publish_seconds: 2}}
 """
 
 
