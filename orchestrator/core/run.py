@@ -93,7 +93,8 @@ class Stray:
 @dataclass(frozen=True)
 class Cooldown:
     """No new session on this platform and accelerator before `until` (None: never again for this run).
-    `strikes` in a row lengthen it."""
+    `strikes` in a row lengthen it; a checkpoint from there ends the row, a start does not: a machine that
+    is not what was ordered starts, too, and is paid for."""
 
     platform: str
     accelerator: str
@@ -370,7 +371,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Withdrawn() | Requeued() | Completed() | GaveUp() | Cancelled() | Held() | Released():
             return _closed(record, event)
         case CheckpointAccepted():
-            return replace(record, accepted=(*record.accepted, event.checkpoint))
+            return _progressed(record, event)
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
             note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
@@ -391,7 +392,9 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Started():
-            return _started(record, event)
+            return replace(
+                record, session=_session(record, incarnation=event.incarnation, started_at=event.at)
+            )
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -428,11 +431,11 @@ def _session_after(
                             end_confirmed=event.confirmed, failures=0, retry_at=0.0)  # fmt: skip
 
 
-def _started(record: RunRecord, event: Started) -> RunRecord:
-    session = _session(record, incarnation=event.incarnation, started_at=event.at)
-    here = (session.order.platform, session.order.accelerator)
-    cooldowns = tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != here)
-    return replace(record, session=session, cooldowns=cooldowns)
+def _progressed(record: RunRecord, event: CheckpointAccepted) -> RunRecord:
+    assert record.session is not None
+    order = record.session.order
+    cooldowns = _cooldowns_beside(record, order.platform, order.accelerator)
+    return replace(record, accepted=(*record.accepted, event.checkpoint), cooldowns=cooldowns)
 
 
 def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
@@ -475,6 +478,9 @@ def _closed(
 def _cooled(record: RunRecord, cooldown: Cooldown | None) -> RunRecord:
     if cooldown is None:
         return record
-    same = (cooldown.platform, cooldown.accelerator)
-    others = tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != same)
+    others = _cooldowns_beside(record, cooldown.platform, cooldown.accelerator)
     return replace(record, cooldowns=(*others, cooldown))
+
+
+def _cooldowns_beside(record: RunRecord, platform: str, accelerator: str) -> tuple[Cooldown, ...]:
+    return tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != (platform, accelerator))

@@ -11,9 +11,9 @@ from orchestrator.core.decide import Inputs, decide
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.run import RunRecord
+from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Outcome
-from orchestrator.core.verdict import verdict
+from orchestrator.core.verdict import CAPACITY_SECONDS, verdict
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, record, running
 
@@ -40,6 +40,19 @@ def test_a_refusal_whose_time_is_over_still_costs_a_pause(until: float | None) -
     (cooldown,) = after(found).cooldowns
     assert cooldown.until is not None
     assert cooldown.until >= NOW + 15.0
+
+
+def test_machines_that_start_and_are_not_what_was_ordered_are_tried_ever_later() -> None:
+    found, pauses = record(), []
+    for generation in (1, 2, 3):  # each is started, probed, paid for and left
+        for event in (assigned(generation), *running()[1:], ended(Outcome.NO_CAPACITY)):
+            found = apply(found, event)
+        found = replace(after(found), strays=())
+        pauses.append((found.cooldowns[0].until or 0.0) - NOW)
+    assert pauses == [CAPACITY_SECONDS, 2 * CAPACITY_SECONDS, 4 * CAPACITY_SECONDS]
+    for event in (assigned(4), *running()[1:], accept(500, 4)):
+        found = apply(found, event)
+    assert found.cooldowns == ()
 
 
 @pytest.mark.parametrize("trouble", [Trouble.DENIED, Trouble.REJECTED])
