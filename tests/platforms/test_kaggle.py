@@ -11,7 +11,7 @@
 | 7 stale RUNNING | test_a_wedged_session_runs_until_it_is_stopped |
 | 8 verify transfers | test_kaggle_transfers; test_kaggle_faults: test_a_dataset_…, test_what_is_mounted_… |
 | 9 quota first | test_a_used_up_quota_is_told_before_anything_is_uploaded |
-| 10 late logs, outputs | test_late_outputs_…, test_outputs_that_never_come_…, test_a_late_log_… |
+| 10 late logs, outputs | test_late_outputs_…, test_outputs_that_never_…, test_a_late_log_…, test_a_log_… |
 | 11 all explicit | test_a_session_is_one_version_of_one_kernel; test_kaggle_values: test_the_machine_… |
 | 12 deleting loses | test_kaggle_faults: test_only_stop_deletes_what_runs |
 | 13 one account, no secrets | test_kaggle_faults: test_a_secret_is_in_one_private_dataset_and_nowhere_else |
@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, QuotaExhausted, Rejected, Transient
@@ -97,6 +98,21 @@ def test_a_kernel_without_what_it_needs_is_deleted(box: Box) -> None:
         box.platform.launch(order)
     assert box.see(SECOND) == ABSENT
     assert box.trainings(SECOND) == 0
+
+
+def test_a_kernel_without_what_it_needs_says_so_where_it_cannot_be_deleted(box: Box) -> None:
+    box.run_to_end()
+    order = box.resuming(SECOND, 11, 2)
+    box.platform.prepare(order, box.materials(box.into(FIRST)))
+    box.platform.discard(FIRST)
+    box.kaggle.fail("DeleteKernel", Fault.SERVER_ERROR)
+    with pytest.raises(Transient):
+        box.platform.launch(order)
+    result = box.until_ended(SECOND).result
+    assert result is not None
+    assert result.outcome is Outcome.LOST
+    assert order.resume is not None
+    assert order.resume in result.message
 
 
 def test_a_push_whose_answer_was_lost_is_found_and_not_repeated(boxes: Boxes) -> None:
@@ -279,6 +295,17 @@ def test_a_failure_on_a_cpu_is_not_the_quotas(box: Box) -> None:
     assert "it went wrong" in ended.detail
 
 
+def test_a_late_log_is_waited_for_before_an_end_is_judged(boxes: Boxes) -> None:
+    """What machine it had stands there."""
+    box = boxes(Warts(log_lag_seconds=1.0))
+    box.use(publish_seconds=30.0)
+    box.kaggle.use_up("gpu")
+    box.run(FAILS)
+    box.until(lambda: box.kaggle.kernel(FIRST).state is State.ERROR)
+    assert box.see(FIRST).sighting is Sighting.RUNNING
+    assert box.until_ended(FIRST).ending is Outcome.CRASHED
+
+
 def test_outputs_that_never_come_are_lost_after_a_while(boxes: Boxes) -> None:
     box = boxes(Warts(error_loses_outputs=True))
     box.run(FAILS)
@@ -302,7 +329,7 @@ def test_late_outputs_are_waited_for(boxes: Boxes) -> None:
     assert box.collect(FIRST).manifests[-1].ref.step == 6
 
 
-def test_a_late_log_is_no_news(boxes: Boxes) -> None:
+def test_a_log_that_never_comes_is_done_without(boxes: Boxes) -> None:
     box = boxes(Warts(log_lag_seconds=3600.0))
     box.run(FAILS)
     ended = box.until_ended(FIRST)
@@ -332,6 +359,19 @@ def test_a_name_leads_nowhere_else(boxes: Boxes, name: str) -> None:
     new = {path for path in set(box.folder.parent.rglob("*")) - before if path != box.folder / "collected"}
     assert new
     assert all(path.is_relative_to(box.into(FIRST)) and path.name != "evil" for path in new)
+
+
+def test_a_checkpoint_that_is_far_too_large_hides_no_other(box: Box) -> None:
+    box.run_to_end()
+    bad = box.corrupt(FIRST)
+    name = box.state_blob(bad)
+    [blob] = [path for listed, path in box.kaggle.kernel(FIRST).outputs if listed.endswith(name)]
+    with blob.open("r+b") as file:
+        file.truncate(PART_BYTES_MAX + 1)
+    collected = box.collect(FIRST)
+    assert [name for name, _ in collected.corrupt] == [bad]
+    assert collected.manifests
+    assert (box.into(FIRST) / "result.json").exists()
 
 
 def test_a_file_that_is_far_too_large_hides_no_session(box: Box) -> None:

@@ -29,6 +29,10 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _PAGES = (".html", ".htm", ".xhtml")
 
 
+class TooLarge(Rejected):
+    """It has more bytes than were allowed."""
+
+
 def safe(name: str) -> bool:
     """Whether a file of this name stays in the folder it is put in, and shows as what it is."""
     unseen = any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in name)
@@ -41,8 +45,8 @@ def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha
 
     It is tried again from where it broke off, while that brings new bytes; `renew` gives a new URL when this
     one has expired. Without `sha256` the length that the server states must be met.
-    Raises Rejected for more than `size_max` bytes or another content, NotFound, Transient; OSError where
-    the disk is full.
+    Raises TooLarge for more than `size_max` bytes, Rejected for another content, NotFound, Transient;
+    OSError where the disk is full.
     """
     draft = target.with_name(f".tmp-{hashlib.sha256(target.name.encode()).hexdigest()[:16]}")
     transfer = _Transfer(client, url, target.name, size_max, renew)
@@ -133,7 +137,7 @@ class _Transfer:
         """Raises Rejected where it becomes more than was allowed; a wrong length starts anew."""
         size = file.tell() + len(piece)
         if size > self.size_max:
-            raise self.error(Rejected, f"it has more than {self.size_max} bytes")
+            raise self.error(TooLarge, f"it has more than {self.size_max} bytes")
         if self.length is not None and size > self.length:
             self.restart(file)
             raise Failure("more bytes than it stated")
@@ -157,7 +161,7 @@ class _Transfer:
             self.length = _length(response)
         self.version = self.version or _version(response)
         if self.length is not None and self.length > self.size_max:
-            raise self.error(Rejected, f"it has {self.length} bytes; {self.size_max} at most")
+            raise self.error(TooLarge, f"it has {self.length} bytes; {self.size_max} at most")
 
     def _check_part(self, response: requests.Response, file: BinaryIO, start: int) -> None:
         match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.core.checkpoint import PART_BYTES_MAX
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.kaggle.downloads import download
+from orchestrator.platforms.kaggle.downloads import TooLarge, download
 from orchestrator.platforms.outbox import bring_files, digest
 
 FOLDER = "outbox"
@@ -28,7 +28,12 @@ _MANIFEST = re.compile(r"checkpoints/([^/]+)/manifest\.json")
 
 
 class KernelOutbox:
-    """What one kernel has left; listed once, when it is made. Raises NotFound where there is no kernel."""
+    """What one kernel has left; listed once, when it is made. Raises NotFound where there is no kernel.
+
+    `log` is the kernel's own, which may come later than the files (facts/kaggle.md §6.10).
+    """
+
+    log = ""
 
     def __init__(self, client: KaggleClient, slug: str) -> None:
         self._client = client
@@ -39,6 +44,7 @@ class KernelOutbox:
         output = self._client.output(self._slug)
         if output is None:
             raise NotFound(f"no kernel {self._slug}", operation="collect")
+        self.log = output.log
         prefix = f"{FOLDER}/"
         return {f.name.removeprefix(prefix): f.url for f in output.files if f.name.startswith(prefix)}
 
@@ -50,13 +56,10 @@ class KernelOutbox:
         return name in self._urls
 
     def read(self, name: str) -> bytes | None:
-        """One of the small files; None where there is none, or none that the agent can have written."""
+        """One of the small files; None where there is none."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             target = Path(folder, "file")
-            try:
-                return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
-            except Rejected:
-                return None
+            return target.read_bytes() if self._bring(name, target, _SIZES[name]) else None
 
     def checkpoints(self) -> Iterable[str]:
         return [match[1] for name in self._urls if (match := _MANIFEST.fullmatch(name))]
@@ -86,11 +89,14 @@ class KernelOutbox:
             bring_files(here, into)
 
     def _bring(self, name: str, target: Path, size_max: int) -> bool:
+        """False where there is none, or none that the agent can have written."""
         url = self._urls.get(name)
         if url is None:
             return False
         try:
             download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
+        except TooLarge:
+            return False
         except NotFound as error:  # which of an outbox says that nothing was left, and ends the search for it
             raise Transient(f"{self._slug} lists what does not come: {error}", operation="collect") from error
         return True

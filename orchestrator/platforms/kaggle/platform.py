@@ -180,12 +180,12 @@ class KagglePlatform:
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
         seen: dict[str, Observation] = {}
-        trouble: Transient | NotFound | None = None
+        trouble: Transient | Rejected | None = None
         for name in names:
             try:
                 status = self._status(name)
                 seen[name] = ABSENT if status is None else self._observation(name, status)
-            except (Transient, NotFound) as error:  # one that cannot be read must not hide the others
+            except (Transient, Rejected) as error:  # one that cannot be read must not hide the others
                 trouble = error
         if trouble is not None and not seen:
             raise trouble
@@ -223,16 +223,14 @@ class KagglePlatform:
         seen = (incarnation,) if incarnation else ()
         if marker is not None:
             return reading.ended(seen, told, marker)
-        if outbox.empty and self._may_come(name):
+        if (outbox.empty or not outbox.log) and self._may_come(name):
             return Observation(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
-        output = self._client.output(slug(name))
-        log = output.log if output is not None else ""
         quota = self._client.quota()
-        ending, detail = endings.how(status, log, self._options.session_seconds, quota)
+        ending, detail = endings.how(status, outbox.log, self._options.session_seconds, quota)
         return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail)
 
     def _may_come(self, name: str) -> bool:
-        """Whether an output that is not there may only be late (facts/kaggle.md §6.10)."""
+        """Whether an output or log that is not there may only be late (facts/kaggle.md §6.10)."""
         now = self._clock.monotonic()
         return now - self._empty_since.setdefault(name, now) < self._options.publish_seconds
 
