@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.errors import AccessDenied, Transient
+from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from tests.conformance.test_platforms import agent
@@ -23,6 +23,15 @@ def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_
     with pytest.raises(Transient, match="lists what does not come"):
         box.platform.collect(FIRST, tmp_path / "into")
     assert box.platform.collect(FIRST, tmp_path / "into").manifests[-1].ref.step == 6
+
+
+@pytest.mark.parametrize("call", ["StartBlobUpload", "CreateDataset", "SaveKernel"])
+def test_what_kaggle_does_not_allow_is_refused_and_not_missing(box: Box, call: str) -> None:
+    """Of a prepare, `NotFound` says that the home store lacks the checkpoint, and holds the run."""
+    box.kaggle.fail(call, Fault.NESTED)
+    with pytest.raises(Rejected, match="does not allow") as raised:
+        box.start(box.order())
+    assert not isinstance(raised.value, NotFound)
 
 
 def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class KaggleClient(Connection):
         except Failure as failure:
             if 400 <= failure.status < 500 and any(word in str(failure).lower() for word in _FULL):
                 return Pushed(0, str(failure), ())
-            raise self._told(failure, "push") from None
+            raise self._refused(failure, "push") from None
 
     def output(self, slug: str) -> Output | None:
         """The files and the log of the newest version, all pages; None where there is no such kernel.
@@ -150,7 +150,7 @@ class KaggleClient(Connection):
         try:
             refused = self._write(f"{_DATASETS}/CreateDataset", request, decode_refusal)
         except Failure as failure:
-            raise self._told(failure, "create_dataset") from None
+            raise self._refused(failure, "create_dataset") from None
         if refused:
             raise self._error(Rejected, "create_dataset", f"Kaggle made no dataset {slug}: {refused}")
 
@@ -168,7 +168,7 @@ class KaggleClient(Connection):
         try:
             return self._read("blobs.BlobApiService/StartBlobUpload", request, decode_upload)
         except Failure as failure:
-            raise self._told(failure, "upload") from None
+            raise self._refused(failure, "upload") from None
 
     # --- How it is asked --------------------------------------------------------------------------------
 
@@ -218,6 +218,15 @@ class KaggleClient(Connection):
                 NotFound, operation, f"Kaggle has no such thing of {self.username()}: {failure}"
             )
         return self._error(Transient if failure.passing else Rejected, operation, f"Kaggle: {failure}")
+
+    def _refused(self, failure: Failure, operation: str) -> BackendError:
+        """As `_told`, of a request that makes something: nothing is missing, Kaggle does not allow it."""
+        told = self._told(failure, operation)
+        if isinstance(told, NotFound):
+            return self._error(
+                Rejected, operation, f"Kaggle does not allow {self.username()} that: {failure}"
+            )
+        return told
 
     def _prove(self, operation: str, *, fresh: bool) -> None:
         """That the credentials are valid: the quota says so, or said so a moment ago."""
