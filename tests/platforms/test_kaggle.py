@@ -194,6 +194,16 @@ def test_a_running_session_says_what_it_does(boxes: Boxes, stream_events_max: in
     assert seen.incarnations == (seen.status.incarnation,)
 
 
+def test_what_kaggle_says_of_itself_is_not_on_our_screen(
+    boxes: Boxes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The package prints a warning where the server is newer (§1), into a table or JSON of ours."""
+    box = boxes(Warts(api_version="99.0.0"))
+    box.run_to_end(total=1)
+    box.collect(FIRST)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_session_in_the_queue_is_pending(boxes: Boxes) -> None:
     box = boxes(queue_seconds=3600.0)
     box.run(WAITS)

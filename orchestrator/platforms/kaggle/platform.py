@@ -37,8 +37,8 @@ _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
 class KagglePlatform:
-    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, and the names of
-    sessions that were stopped before they were launched."""
+    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, when a
+    session was pushed, and the names of those that were stopped before they were launched."""
 
     def __init__(
         self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
@@ -48,7 +48,6 @@ class KagglePlatform:
         self._account = account
         self._folder = folder
         self._clock = clock
-        self._pushed_at: dict[str, float] = {}  # launches that may not be to be seen yet
         self._empty_since: dict[str, float] = {}  # ended sessions whose output is not to be seen yet
         self._refresh_at: float | None = None
 
@@ -145,7 +144,8 @@ class KagglePlatform:
             raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else self._hands_over(order)
-        self._pushed_at[order.session] = self._clock.monotonic()
+        self._pushed_mark(order.session).parent.mkdir(exist_ok=True)
+        write_whole(self._pushed_mark(order.session), repr(self._clock.now()).encode())
         pushed = self._client.push(kernel.push(self._options, order, files, hand_over))
         if pushed.error:
             now = self._clock.now()
@@ -262,11 +262,20 @@ class KagglePlatform:
         write_whole(path, b"")  # from now on nothing of this name is launched
         if status is not None:
             self._client.delete_kernel(slug(name))
-            self._pushed_at.pop(name, None)
+            self._pushed_mark(name).unlink(missing_ok=True)
             return StopReply.ENDED
-        pushed_at = self._pushed_at.get(name)
-        visible = pushed_at is None or self._clock.monotonic() - pushed_at > self._options.visibility_seconds
-        return StopReply.ENDED if visible else StopReply.REQUESTED
+        return StopReply.REQUESTED if self._may_appear(name) else StopReply.ENDED
+
+    def _may_appear(self, name: str) -> bool:
+        """Whether it was pushed so lately, by this controller or one before, that it may be unseen."""
+        try:
+            pushed_at = float(self._pushed_mark(name).read_text())
+        except FileNotFoundError:
+            return False
+        return abs(self._clock.now() - pushed_at) <= self._options.visibility_seconds
+
+    def _pushed_mark(self, name: str) -> Path:
+        return self._folder / "pushed" / name
 
     def _stopped(self, name: str) -> bool:
         return self._stop_mark(name).exists()
@@ -285,7 +294,7 @@ class KagglePlatform:
         self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
-        self._pushed_at.pop(name, None)
+        self._pushed_mark(name).unlink(missing_ok=True)
 
 
 def _size(folder: Path) -> int:
