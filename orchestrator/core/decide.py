@@ -57,7 +57,7 @@ from orchestrator.core.run import (
 )
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
 from orchestrator.core.verdict import cooldown, verdict
-from orchestrator.core.watch import Watch
+from orchestrator.core.watch import READINGS_MIN, Watch
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
@@ -224,13 +224,20 @@ def _collected(draft: _Draft, report: Report) -> None:
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # one that was under way when the session ended may have looked before its last checkpoint
-    if isinstance(report, Done) or report.trouble is Trouble.NOT_FOUND:
+    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not _doubtful(draft.session)):
         _close(draft)
     elif _out_of_patience(draft.session, draft.now):
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
     else:
         _failed(draft, report)
+
+
+def _doubtful(session: Session) -> bool:
+    """Whether "nothing was left" is to be heard again: of a session that was seen to end, and that nothing
+    but its outbox brings home, one odd answer would lose all it did."""
+    seen = session.launched_at is not None and session.end_confirmed
+    return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
 
 
 def _out_of_patience(session: Session, now: float) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 
 import pytest
 
 from orchestrator.core.action import (
     Collect,
-    Discard,
     Done,
     Failed,
     Launch,
@@ -24,8 +22,8 @@ from orchestrator.core.decide import Decision, Inputs, decide
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
-from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Stray, Wish, Wished, apply
-from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting, StopReply
+from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Wish, Wished, apply
+from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting
 from orchestrator.core.verdict import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.watch import Watch
 from tests.core.runs import (
@@ -290,26 +288,6 @@ def test_what_only_its_end_brings_home_is_waited_for_in_silence_until_its_wall()
     assert decided(found, watch=wedged).record.phase is Phase.COLLECTING
 
 
-@pytest.mark.parametrize("hands_over", [False, True])
-def test_what_the_next_session_may_read_is_kept_until_that_runs(hands_over: bool) -> None:
-    traits = replace(TRAITS, hands_over=hands_over)
-    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
-    (collect,) = decided(found).actions
-
-    def discards(record: RunRecord) -> list[str]:
-        return [a.session for a in decided(record).actions if isinstance(a, Discard)]
-
-    queued = decided(found, Done(collect, (accepted(50),))).record
-    old = queued.strays[0].session
-    next_up = apply(queued, assigned(2))
-    for waiting in (queued, next_up):
-        assert discards(waiting) == ([] if hands_over else [old])
-    began = reduce(apply, running()[1:], next_up)
-    held = decided(apply(queued, Wished(NOW, Wish.HOLD))).record
-    for over in (began, held):
-        assert discards(over) == [old]
-
-
 def test_a_session_given_up_in_silence_carries_the_platforms_word_on_why() -> None:
     paused = replace(seen(1), detail="the container is paused")
     events = decided(record(*running()), watch=watched(*[paused] * 31)).events
@@ -404,40 +382,18 @@ def test_an_outbox_that_does_not_come_is_asked_for_again() -> None:
     assert decide(decision.record, Inputs(NOW + 60)).actions == (collect,)
 
 
-def test_a_lost_session_is_told_to_stop_until_it_is_seen_to_have_ended() -> None:
-    found = record(*running(), ended(Outcome.LOST, confirmed=False))
-    (collect,) = decided(found).actions
-    found = decided(found, Failed(collect, Trouble.NOT_FOUND, "nothing")).record
-    (stray,) = found.strays
-    assert not stray.ended
-    (stop,) = [a for a in decided(found).actions if isinstance(a, Stop)]
-    assert not [
-        a for a in decided(found, Done(stop, reply=StopReply.REQUESTED)).actions if isinstance(a, Discard)
-    ]
-    gone = Inputs(NOW, strays={stray.session: watched(Observation(Sighting.ENDED))})
-    (discard,) = decide(found, gone).actions
-    assert isinstance(discard, Discard)
-    assert decided(found, Done(discard)).record.strays == ()
-
-
-def test_a_stray_past_its_wall_is_discarded() -> None:
-    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
-    (discard,) = decided(replace(record(), strays=(stray,))).actions
-    assert discard == Discard(stray.session, "here")
-
-
-@pytest.mark.parametrize(("sighting", "wanted"), [
-    (Sighting.RUNNING, Stop), (Sighting.PENDING, Stop), (Sighting.ENDED, Discard), (Sighting.ABSENT, Discard),
-])  # fmt: skip
-def test_a_stray_that_its_wall_does_not_end_is_stopped(sighting: Sighting, wanted: type) -> None:
-    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
-    watch = watched(Observation(sighting))
-    found = decided(replace(record(), strays=(stray,)), strays={stray.session: watch})
-    assert [type(action) for action in found.actions] == [wanted]
-    helpless = {stray.session: replace(watch, stop_impossible=True)}
-    assert [type(a) for a in decided(replace(record(), strays=(stray,)), strays=helpless).actions] == [
-        Discard
-    ]
+@pytest.mark.parametrize(("durable", "looks"), [(True, 1), (False, 3)])
+def test_an_end_that_alone_brings_the_work_home_is_not_given_up_at_one_answer(
+    durable: bool, looks: int
+) -> None:
+    traits = replace(TRAITS, durable_mid_run=durable)
+    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
+    for look in range(looks):
+        assert found.phase is Phase.COLLECTING, look
+        (collect,) = decide(found, Inputs(NOW + 60.0 * look)).actions
+        report = Failed(collect, Trouble.NOT_FOUND, "nothing")
+        found = decide(found, Inputs(NOW + 60.0 * look, reports=(report,))).record
+    assert found.phase is Phase.QUEUED
 
 
 # --- Wishes ---------------------------------------------------------------------------------------------

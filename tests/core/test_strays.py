@@ -1,0 +1,71 @@
+"""What is left of closed sessions on their platforms: stopped, kept for the next session, discarded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+
+from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
+from orchestrator.core.decide import Inputs, decide
+from orchestrator.core.run import RunRecord, Stray, Wish, Wished, apply
+from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
+from tests.core.runs import NOW, RUN, TRAITS, accepted, assigned, ended, record, running
+from tests.core.test_decide import decided, watched
+
+
+def test_a_lost_session_is_told_to_stop_until_it_is_seen_to_have_ended() -> None:
+    found = record(*running(), ended(Outcome.LOST, confirmed=False))
+    (collect,) = decided(found).actions
+    found = decided(found, Failed(collect, Trouble.NOT_FOUND, "nothing")).record
+    (stray,) = found.strays
+    assert not stray.ended
+    (stop,) = [a for a in decided(found).actions if isinstance(a, Stop)]
+    assert not [
+        a for a in decided(found, Done(stop, reply=StopReply.REQUESTED)).actions if isinstance(a, Discard)
+    ]
+    gone = Inputs(NOW, strays={stray.session: watched(Observation(Sighting.ENDED))})
+    (discard,) = decide(found, gone).actions
+    assert isinstance(discard, Discard)
+    assert decided(found, Done(discard)).record.strays == ()
+
+
+def test_a_stray_past_its_wall_is_discarded() -> None:
+    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
+    (discard,) = decided(replace(record(), strays=(stray,))).actions
+    assert discard == Discard(stray.session, "here")
+
+
+@pytest.mark.parametrize(("sighting", "wanted"), [
+    (Sighting.RUNNING, Stop), (Sighting.PENDING, Stop), (Sighting.ENDED, Discard), (Sighting.ABSENT, Discard),
+])  # fmt: skip
+def test_a_stray_that_its_wall_does_not_end_is_stopped(sighting: Sighting, wanted: type) -> None:
+    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1)
+    watch = watched(Observation(sighting))
+    found = decided(replace(record(), strays=(stray,)), strays={stray.session: watch})
+    assert [type(action) for action in found.actions] == [wanted]
+    helpless = {stray.session: replace(watch, stop_impossible=True)}
+    assert [type(a) for a in decided(replace(record(), strays=(stray,)), strays=helpless).actions] == [
+        Discard
+    ]
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_what_the_next_session_may_read_is_kept_until_that_runs(hands_over: bool) -> None:
+    traits = replace(TRAITS, hands_over=hands_over)
+    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
+    (collect,) = decided(found).actions
+
+    def discards(record: RunRecord) -> list[str]:
+        return [a.session for a in decided(record).actions if isinstance(a, Discard)]
+
+    queued = decided(found, Done(collect, (accepted(50),))).record
+    old = queued.strays[0].session
+    next_up = apply(queued, assigned(2))
+    for waiting in (queued, next_up):
+        assert discards(waiting) == ([] if hands_over else [old])
+    began = reduce(apply, running()[1:], next_up)
+    held = decided(apply(queued, Wished(NOW, Wish.HOLD))).record
+    for over in (began, held):
+        assert discards(over) == [old]
