@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.session import ABSENT, Order, Outcome, Sighting, StopReply
-from orchestrator.errors import AccessDenied, OrchestratorError, Rejected, Transient
+from orchestrator.errors import AccessDenied, OrchestratorError, QuotaExhausted, Rejected, Transient
 from orchestrator.platforms.platform import Health, Leftover
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
@@ -205,6 +205,17 @@ def test_a_checkpoint_that_is_altered_there_is_cited_once(box: Box) -> None:
     assert box.trainings(SECOND) == 0
     went_on(box, replace(order, session=THIRD, generation=3, env=(("TRACE", box.trace(THIRD)),)))
     assert box.staged(THIRD) == ["checkpoint", "materials"]
+
+
+def test_a_session_that_was_refused_has_not_read_the_checkpoint(box: Box) -> None:
+    box.run_to_end()
+    order = box.resuming(SECOND, 11, 2)
+    gpus = replace(order, accelerator="T4x2", devices=2)
+    box.kaggle.use_up("gpu")
+    with pytest.raises(QuotaExhausted):
+        box.start(gpus, box.into(FIRST))
+    went_on(box, replace(order, session=THIRD, generation=3, env=(("TRACE", box.trace(THIRD)),)))
+    assert box.staged(THIRD) == ["materials"], "nothing large is uploaded for each refusal"
 
 
 def went_on(box: Box, order: Order) -> None:

@@ -38,7 +38,7 @@ _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 class KagglePlatform:
     """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, when a
-    session was pushed, and the names of those that were stopped before they were launched."""
+    session was pushed, who read a kernel's checkpoint, and what was stopped before it was launched."""
 
     def __init__(
         self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
@@ -99,8 +99,8 @@ class KagglePlatform:
     def _hands_over(self, order: Order, materials: Materials | None = None) -> str | None:
         """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there.
 
-        Only the session right after it does that: where it brought nothing newer, what it read may have been
-        damaged, and the next one is sent a copy.
+        It is read by one session: where that brought nothing newer, what it read may have been damaged, and
+        the next one is sent a copy.
         """
         ref = None if order.resume is None else CheckpointRef.parse(order.resume)
         if ref is None:
@@ -110,7 +110,9 @@ class KagglePlatform:
             return before
         if materials.resume is None or _size(materials.resume) < self._options.hand_over_bytes:
             return None
-        status = self._client.status(before) if order.generation == ref.generation + 1 else None
+        if _noted(self._cited_mark(before)) not in (None, order.session):
+            return None
+        status = self._client.status(before)
         if status is None or status.state not in OVER:
             return None
         try:
@@ -144,9 +146,12 @@ class KagglePlatform:
             raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else self._hands_over(order)
-        self._pushed_mark(order.session).parent.mkdir(exist_ok=True)
-        write_whole(self._pushed_mark(order.session), repr(self._clock.now()).encode())
+        _note(self._pushed_mark(order.session), repr(self._clock.now()))
+        if hand_over is not None:
+            _note(self._cited_mark(hand_over), order.session)
         pushed = self._client.push(kernel.push(self._options, order, files, hand_over))
+        if hand_over is not None and (pushed.error or pushed.invalid):
+            self._cited_mark(hand_over).unlink(missing_ok=True)
         if pushed.error:
             now = self._clock.now()
             raise refusals.refusal(pushed.error, now=now, refresh_at=self._refresh_at, backend=self._name)
@@ -257,9 +262,7 @@ class KagglePlatform:
         status = self._status(name)
         if not NAME.fullmatch(name) or (status is not None and status.state in OVER):
             return StopReply.ENDED
-        path = self._stop_mark(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, b"")  # from now on nothing of this name is launched
+        _note(self._stop_mark(name), "")  # from now on nothing of this name is launched
         if status is not None:
             self._client.delete_kernel(slug(name))
             self._pushed_mark(name).unlink(missing_ok=True)
@@ -268,14 +271,16 @@ class KagglePlatform:
 
     def _may_appear(self, name: str) -> bool:
         """Whether it was pushed so lately, by this controller or one before, that it may be unseen."""
-        try:
-            pushed_at = float(self._pushed_mark(name).read_text())
-        except FileNotFoundError:
+        pushed_at = _noted(self._pushed_mark(name))
+        if pushed_at is None:
             return False
-        return abs(self._clock.now() - pushed_at) <= self._options.visibility_seconds
+        return abs(self._clock.now() - float(pushed_at)) <= self._options.visibility_seconds
 
     def _pushed_mark(self, name: str) -> Path:
         return self._folder / "pushed" / name
+
+    def _cited_mark(self, before: str) -> Path:
+        return self._folder / "cited" / before
 
     def _stopped(self, name: str) -> bool:
         return self._stop_mark(name).exists()
@@ -292,9 +297,22 @@ class KagglePlatform:
         if status is not None:
             self._client.delete_kernel(slug(name))
         self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
+        self._cited_mark(slug(name)).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
         self._pushed_mark(name).unlink(missing_ok=True)
+
+
+def _note(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode())
+
+
+def _noted(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def _size(folder: Path) -> int:
