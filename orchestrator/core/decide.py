@@ -28,6 +28,7 @@ from orchestrator.core.checkpoint import newest, superseded
 from orchestrator.core.ending import ending, unheard
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.patience import doubtful, out_of_patience
 from orchestrator.core.route import opens_at
 from orchestrator.core.run import (
     ActionFailed,
@@ -57,14 +58,11 @@ from orchestrator.core.run import (
 )
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
 from orchestrator.core.verdict import cooldown, verdict
-from orchestrator.core.watch import READINGS_MIN, Watch
+from orchestrator.core.watch import Watch
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
-COLLECT_PATIENCE_SECONDS = 1800.0  # how long a closed session's outbox is asked for before it is given up
-COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0
-COLLECT_ATTEMPTS = 10
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
@@ -73,6 +71,7 @@ OPENS_SECONDS_MIN = 7200.0  # beyond what a cool-down lasts, and a date that nob
 DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
 _ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
 _BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
+_BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # an agent's words
 
 
 @dataclass(frozen=True)
@@ -224,31 +223,13 @@ def _collected(draft: _Draft, report: Report) -> None:
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # one that was under way when the session ended may have looked before its last checkpoint
-    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not _doubtful(draft.session)):
+    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)):
         _close(draft)
-    elif _out_of_patience(draft.session, draft.now):
+    elif out_of_patience(draft.session, draft.now):
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
     else:
         _failed(draft, report)
-
-
-def _doubtful(session: Session) -> bool:
-    """Whether "nothing was left" is to be heard again: of a session that was seen to end, and that nothing
-    but its outbox brings home, one odd answer would lose all it did."""
-    seen = session.launched_at is not None and session.end_confirmed
-    return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
-
-
-def _out_of_patience(session: Session, now: float) -> bool:
-    """By the count of attempts as well as the clock, which may have jumped."""
-    ended_at = session.ended_at if session.ended_at is not None else now
-    waited, worth = now - ended_at, 0.0
-    if not session.traits.durable_mid_run:  # all that it did: as long again is what it is worth to wait for
-        worth = ended_at - (session.launched_at or ended_at)
-    patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
-    attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS
-    return waited > patience and session.failures >= attempts
 
 
 def _accept(draft: _Draft, incarnation: str, event: CheckpointAccepted) -> None:
@@ -453,12 +434,20 @@ def _want_of_stray(draft: _Draft, stray: Stray) -> None:
     beyond = stray.until is not None and draft.now > stray.until
     alive = sighting in _ALIVE and not watch.stop_impossible  # then its wall has not ended it
     if over or (beyond and not alive):
-        if stray.hands_over and draft.record.phase in _BEFORE_THE_NEXT:
+        if stray.hands_over and _may_be_read(draft):
             return
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
             draft.actions.append(Discard(stray.session, stray.platform))
     elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
         draft.actions.append(Stop(stray.session, stray.platform))
+
+
+def _may_be_read(draft: _Draft) -> bool:
+    """Whether the run's next session is to come, or has not yet copied what it goes on from."""
+    watch = draft.inputs.watch
+    status = watch.observation.status if watch is not None and watch.observation is not None else None
+    reads = draft.record.phase is Phase.RUNNING and (status is None or status.state in _BEFORE_TRAINING)
+    return reads or draft.record.phase in _BEFORE_THE_NEXT
 
 
 def _again(draft: _Draft, asked_at: float | None, seconds: float) -> bool:

@@ -11,7 +11,8 @@ from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
 from orchestrator.core.decide import Inputs, decide
 from orchestrator.core.run import RunRecord, Stray, Wish, Wished, apply
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
-from tests.core.runs import NOW, RUN, TRAITS, accepted, assigned, ended, record, running
+from orchestrator.core.watch import Watch
+from tests.core.runs import NOW, RUN, TRAITS, accepted, assigned, ended, record, running, seen
 from tests.core.test_decide import decided, watched
 
 
@@ -52,13 +53,13 @@ def test_a_stray_that_its_wall_does_not_end_is_stopped(sighting: Sighting, wante
 
 
 @pytest.mark.parametrize("hands_over", [False, True])
-def test_what_the_next_session_may_read_is_kept_until_that_runs(hands_over: bool) -> None:
+def test_what_the_next_session_may_read_is_kept_until_that_trains(hands_over: bool) -> None:
     traits = replace(TRAITS, hands_over=hands_over)
     found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
     (collect,) = decided(found).actions
 
-    def discards(record: RunRecord) -> list[str]:
-        return [a.session for a in decided(record).actions if isinstance(a, Discard)]
+    def discards(record: RunRecord, watch: Watch | None = None) -> list[str]:
+        return [a.session for a in decided(record, watch=watch).actions if isinstance(a, Discard)]
 
     queued = decided(found, Done(collect, (accepted(50),))).record
     old = queued.strays[0].session
@@ -66,6 +67,9 @@ def test_what_the_next_session_may_read_is_kept_until_that_runs(hands_over: bool
     for waiting in (queued, next_up):
         assert discards(waiting) == ([] if hands_over else [old])
     began = reduce(apply, running()[1:], next_up)
-    held = decided(apply(queued, Wished(NOW, Wish.HOLD))).record
-    for over in (began, held):
-        assert discards(over) == [old]
+    restoring = seen()
+    assert restoring.status is not None
+    restoring = replace(restoring, status=replace(restoring.status, state="restoring"))
+    assert discards(began, watched(restoring)) == ([] if hands_over else [old])
+    assert discards(began, watched(seen())) == [old]
+    assert discards(decided(apply(queued, Wished(NOW, Wish.HOLD))).record) == [old]
