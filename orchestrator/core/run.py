@@ -420,9 +420,10 @@ def _session_after(
         case Launched():
             return _session(record, launched_at=event.at, failures=0, retry_at=0.0)
         case ActionFailed():
-            assert record.session is not None
-            return _session(record, failures=record.session.failures + 1, retry_at=event.retry_at,
-                            message=event.message)  # fmt: skip
+            session = record.session
+            assert session is not None
+            message = event.message if session.outcome is None else session.message  # how it ended stays
+            return _session(record, failures=session.failures + 1, retry_at=event.retry_at, message=message)
         case StopRequested():
             return _session(record, stop=event.wish, stop_requested_at=event.at, failures=0, retry_at=0.0)
         case Ended():

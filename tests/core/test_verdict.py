@@ -55,6 +55,17 @@ def test_machines_that_start_and_are_not_what_was_ordered_are_tried_ever_later()
     assert found.cooldowns == ()
 
 
+def test_an_outbox_that_did_not_come_at_once_changes_nothing_of_how_the_session_ended() -> None:
+    found = record(*running(), replace(ended(Outcome.CRASHED), message="exit code 1"))
+    (collect,) = decide(found, Inputs(NOW)).actions
+    full = Failed(collect, Trouble.TRANSIENT, "No space left on device")
+    waiting = decide(found, Inputs(NOW, reports=(full,))).record
+    assert (waiting.phase, waiting.session and waiting.session.failures) == (Phase.COLLECTING, 1)
+    closed = decide(waiting, Inputs(NOW + 10, reports=(Done(collect),)))
+    assert "exit code 1" in repr(closed.events)
+    assert "No space left" not in repr(closed.events)
+
+
 @pytest.mark.parametrize("trouble", [Trouble.DENIED, Trouble.REJECTED])
 def test_who_is_denied_is_not_asked_again_before_a_human_acts(trouble: Trouble) -> None:
     launching = record(*launched()[:2])
