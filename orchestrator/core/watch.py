@@ -19,9 +19,9 @@ class Watch:
     """Times are of the controller's monotonic clock. `*_seconds` are sums of the gaps between readings, each
     counted for at most twice the poll interval.
 
-    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `running`: seen
-    to run, in all. `collected` is the newest checkpoint the agent had committed when the last
-    collect was asked for, `collected_at` when.
+    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `pending` and
+    `running`: seen to wait for its start, and to run, in all. `collected` is the newest checkpoint the agent had
+    committed when the last collect was asked for, `collected_at` when.
     """
 
     at: float
@@ -31,6 +31,7 @@ class Watch:
     absent_seconds: float = 0.0
     silent_readings: int = 0
     silent_seconds: float = 0.0
+    pending_seconds: float = 0.0
     running_seconds: float = 0.0
     collected_at: float | None = None
     collected: str | None = None
@@ -52,6 +53,7 @@ class Watch:
             absent_seconds=self.absent_seconds + gap if absent and self.absent_readings else 0.0,
             silent_readings=self.silent_readings + 1 if silent else 0,
             silent_seconds=self.silent_seconds + gap if silent else 0.0,
+            pending_seconds=self.pending_seconds + gap * (observation.sighting is Sighting.PENDING),
             running_seconds=self.running_seconds + gap * (observation.sighting is Sighting.RUNNING),
         )
 

@@ -313,6 +313,16 @@ def test_running_past_its_wall_is_given_up_only_after_it_was_watched_for_so_long
     assert wedged.session.outcome is Outcome.LOST
 
 
+def test_a_session_that_never_starts_is_given_up_after_as_long_as_it_might_have_run() -> None:
+    pending = [Observation(Sighting.PENDING)]
+    waits = watched(*pending * 1800)
+    assert decided(record(*launched()), watch=waits).events == ()
+    late = decided(record(*launched()), watch=watched(*pending * 1840)).record
+    assert late.session is not None
+    assert (late.phase, late.session.outcome) == (Phase.COLLECTING, Outcome.NO_CAPACITY)
+    assert "has not started in 61 min" in late.session.message
+
+
 def test_a_platforms_complete_without_our_marker_is_no_success() -> None:
     observation = Observation(Sighting.ENDED, ("aaaa",), ending=Outcome.COMPLETED)
     session = decided(record(*running()), watch=watched(observation)).record.session
