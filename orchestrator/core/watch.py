@@ -20,8 +20,8 @@ class Watch:
     counted for at most twice the poll interval.
 
     `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `pending` and
-    `running`: seen to wait for its start, and to run, in all. `collected` is the newest checkpoint the agent had
-    committed when the last collect was asked for, `collected_at` when.
+    `running`: seen to wait for its start, and to run, in all. `collected` is the newest checkpoint that the
+    agent had committed when the last collect was asked for, `collected_at` when.
     """
 
     at: float
