@@ -116,8 +116,13 @@ def route(
     )
     candidates: list[_Candidate] = []
     rejections: list[Rejection] = []
+    unfit: list[Rejection] = []  # the last, as they say least of what could be done
     for offer in offers:
-        judged = _judge(case, offer)
+        fit = fit_on(case.job, offer, case.micro_batch_caps)
+        if isinstance(fit, str):
+            unfit.append(_reject(offer, fit, NEVER))
+            continue
+        judged = _judge(case, offer, fit)
         if isinstance(judged, Rejection):
             rejections.append(judged)
         else:
@@ -126,7 +131,7 @@ def route(
     return Route(
         chosen=choices[0] if choices else None,
         others=tuple(choices[1:]),
-        rejections=tuple(rejections),
+        rejections=(*rejections, *unfit),
         rules=tuple(ruling.describe(rule) for rule in in_force),
     )
 
@@ -138,10 +143,7 @@ def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str]
     return {(c.platform, c.accelerator): c for c in lasting}
 
 
-def _judge(case: _Case, offer: Offer) -> _Candidate | Rejection:
-    fit = fit_on(case.job, offer, case.micro_batch_caps)
-    if isinstance(fit, str):
-        return _reject(offer, fit, NEVER)
+def _judge(case: _Case, offer: Offer, fit: Fit) -> _Candidate | Rejection:
     if not case.thorough and (busy := _busy(case, offer)):
         return busy
     candidate = _estimated(case, offer, fit)

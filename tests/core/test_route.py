@@ -221,6 +221,12 @@ def test_rejections(no: No) -> None:
     assert (rejection.platform, rejection.accelerator) == (no.offer.platform, no.offer.accelerator)
 
 
+def test_what_could_change_is_told_before_what_never_fits() -> None:
+    waits = kaggle("T4", slots=0)
+    found = route(GRAPHMER, [kaggle("P100"), kaggle("RTX4090"), waits], now=NOW)
+    assert [each.accelerator for each in found.rejections] == ["T4", "P100", "RTX4090"]
+
+
 YESES: list[tuple[str, Job, Offer, dict[str, Any]]] = [
     ("cooldown over", GRAPHMER, home(), {"cooldowns": (Cooldown("home", "T4", NOW, "over"),)}),
     ("cooldown of another", GRAPHMER, home(), {"cooldowns": (Cooldown("home", "cpu", NOW + 9, "other"),)}),
