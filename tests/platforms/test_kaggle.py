@@ -30,6 +30,7 @@ from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, QuotaExhausted, Rejected, Transient
+from orchestrator.platforms.kaggle import platform as kaggle_platform
 from orchestrator.platforms.kaggle import refusals
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import (
@@ -261,9 +262,21 @@ def test_while_kaggle_saves_it_runs_and_is_not_collected(boxes: Boxes) -> None:
     assert "saving" in seen.detail
     with pytest.raises(Transient):
         box.collect(FIRST)
+    assert box.platform.stop(FIRST) is StopReply.REQUESTED, "a deletion would lose what is being saved"
     ended = box.until_ended(FIRST)
     assert (ended.result, ended.ending, ended.detail) == (None, Outcome.LOST, "it was cancelled on Kaggle")
     assert box.collect(FIRST).manifests, "what it had saved is kept"
+
+
+def test_a_kernel_that_is_saved_for_ever_is_deleted(boxes: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kaggle_platform, "SAVING_SECONDS_MAX", 0.0)
+    box = boxes(publish_seconds=600.0)
+    box.run()
+    box.until_saved(FIRST)
+    box.kaggle.kernel(FIRST).cancel()
+    assert box.see(FIRST).sighting is Sighting.RUNNING
+    assert box.platform.stop(FIRST) is StopReply.ENDED
+    assert box.see(FIRST) == ABSENT
 
 
 @pytest.mark.parametrize("wall_end", ["CANCEL_ACKNOWLEDGED", "ERROR"])

@@ -33,6 +33,7 @@ from orchestrator.platforms.outbox import bring, write_whole
 from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
 from orchestrator.platforms.session_folder import NAME
 
+SAVING_SECONDS_MAX = 3600.0  # 20 GB at the 110 s/GB of facts/kaggle.md §5, and half as long again
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
@@ -48,6 +49,7 @@ class KagglePlatform:
         self._account = account
         self._folder = folder
         self._clock = clock
+        self._saving_since: dict[str, float] = {}  # sessions that were to stop while they are being saved
         self._empty_since: dict[str, float] = {}  # ended sessions whose output is not to be seen yet
         self._refresh_at: float | None = None
 
@@ -263,11 +265,18 @@ class KagglePlatform:
         if not NAME.fullmatch(name) or (status is not None and status.state in OVER):
             return StopReply.ENDED
         _note(self._stop_mark(name), "")  # from now on nothing of this name is launched
+        if status is not None and status.state == SAVING and self._may_end(name):
+            return StopReply.REQUESTED
         if status is not None:
             self._client.delete_kernel(slug(name))
             self._pushed_mark(name).unlink(missing_ok=True)
             return StopReply.ENDED
         return StopReply.REQUESTED if self._may_appear(name) else StopReply.ENDED
+
+    def _may_end(self, name: str) -> bool:
+        """Whether its output, which a deletion would lose, may still be being saved: minutes a gigabyte."""
+        now = self._clock.monotonic()
+        return now - self._saving_since.setdefault(name, now) < SAVING_SECONDS_MAX
 
     def _may_appear(self, name: str) -> bool:
         """Whether it was pushed so lately, by this controller or one before, that it may be unseen."""
@@ -300,6 +309,7 @@ class KagglePlatform:
         self._cited_mark(slug(name)).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
+        self._saving_since.pop(name, None)
         self._pushed_mark(name).unlink(missing_ok=True)
 
 

@@ -19,7 +19,8 @@ _CONFIG = """\
 platforms:
   kaggle: {{type: kaggle, endpoint: "{url}", username: {username}, key_file: "{key_file}",
     session_seconds: {wall:g}, tpu_session_seconds: {wall:g}, wall_margin_seconds: {margin:g},
-    slack_seconds: 20, visibility_seconds: 2, poll_seconds: 1, setup_seconds: 5, report_seconds: 1, ready_seconds: 30, publish_seconds: 2}}
+    slack_seconds: 20, visibility_seconds: 2, poll_seconds: 1, setup_seconds: 5, report_seconds: 1,
+    ready_seconds: 30, publish_seconds: 2}}
 """
 
 
