@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.core.estimate import rolled_over
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
@@ -168,7 +169,8 @@ class Market:
                 kept[name] = claim
         return kept
 
-    def _less_claimed(self, offer: Offer) -> Offer:
+    def _less_claimed(self, given: Offer) -> Offer:
+        offer = rolled_over(given, self._now)
         if offer.quota is None:
             return offer
         pools = {o.accelerator: o.quota.pool for o in self._offers[offer.platform] if o.quota}

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.core.assign import assign
+from orchestrator.core.offer import Offer, Quota, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.market import Market, Surveyed
 from tests.core.runs import NOW, TRAITS, assigned, job, record
+
+HOUR = 3600.0
 
 
 def waiting(run: str) -> RunRecord:
@@ -37,3 +40,24 @@ def test_offers_of_one_pool_share_their_slots(pool: str, full: bool) -> None:
     assert (route.chosen is None) == full
     if full:
         assert {each.until.kind for each in route.rejections} == {UntilKind.SLOT}
+
+
+def test_a_window_that_has_ended_since_the_survey_leaves_a_session_its_whole_time() -> None:
+    """Who waits for a refresh wakes before the platform is asked anew; what was left is history."""
+    market = Market(("k",))
+    market.surveys_due(NOW, 0.0)
+    quota = Quota(500.0, refresh_at=NOW + 30.0, window_seconds=7 * 86400.0, allowed_seconds=30 * HOUR)
+    traits = replace(TRAITS, session_seconds=12 * HOUR, wall_margin_seconds=2700.0)
+    market.take(Surveyed("k", (Offer("k", "T4", traits, slots=2, quota=quota),)), NOW)
+    market.begin((), NOW)
+    before = market.route(waiting("a"), ())
+    assert before is not None
+    assert [each.until.at for each in before.rejections] == [NOW + 30.0]
+    market.begin((running("b", "T4"),), NOW + 30.0)
+    after = market.route(waiting("a"), ())
+    assert after is not None
+    assert after.chosen is not None
+    assert assign(waiting("a"), after.chosen).budget_seconds == 12 * HOUR - 2700.0
+    assert after.chosen.offer.quota is not None
+    assert after.chosen.offer.quota.left_seconds == 30 * HOUR - HOUR  # the other's budget
+    assert after.chosen.offer.quota.refresh_at == NOW + 30.0 + 7 * 86400.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from orchestrator.core.job import Job, Work
@@ -105,6 +105,17 @@ def _worthwhile(offer: Offer, terms: Terms, left: float, need: float) -> bool:
     return productive > 0 and productive >= min(
         need, terms.productive, max(terms.step, terms.setup + terms.save)
     )
+
+
+def rolled_over(offer: Offer, now: float) -> Offer:
+    """The offer as a platform gave it; where its quota's window has ended since, as the next one begins."""
+    quota = offer.quota
+    if quota is None or quota.refresh_at is None or quota.refresh_at > now:
+        return offer
+    left = _left(offer, quota, now)
+    if left == math.inf:
+        return offer
+    return replace(offer, quota=replace(quota, left_seconds=left, refresh_at=_next_refresh(quota, now)))
 
 
 def _left(offer: Offer, quota: Quota, now: float) -> float:
