@@ -83,6 +83,8 @@ def _lacking(job: Job, profile: Profile, micro_batch: int, offer: Offer, row: Ac
         return f"needs {job.needs.disk_gb:g} GB of disk, there are {offer.disk_gb:g}"
     if job.needs.internet and not offer.traits.internet:
         return "needs the internet, sessions there have none"
+    if job.secrets and not offer.traits.secrets:
+        return "it names secrets, which stay at home: allow it in the config with `send_secrets: true`"
     if job.needs.image and not offer.traits.custom_images:
         return "its code is in its image, and sessions there run no images"
     if job.image is None and offer.traits.needs_image:

@@ -25,6 +25,7 @@ class Traits:
     is taken off for the agent's budget. After `session_seconds + slack_seconds` a session cannot run any
     more, whatever the platform says. `visibility_seconds`: how long a started session may stay unseen.
     `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
+    `secrets`: a job's secrets may travel there.
     `custom_images`: sessions run in the job's image; with `needs_image` none runs that names no image.
     """
 
@@ -43,6 +44,7 @@ class Traits:
     owned: bool = True
     metered: bool = False
     internet: bool = False
+    secrets: bool = True
 
 
 @dataclass(frozen=True)

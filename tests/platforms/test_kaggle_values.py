@@ -186,6 +186,12 @@ def offer(accelerator: str, quotas: Quotas = QUOTAS) -> Offer:
     return next(each for each in offers("kaggle", OPTIONS, quotas, NOW) if each.accelerator == accelerator)
 
 
+def test_a_job_with_secrets_is_only_taken_where_they_may_travel() -> None:
+    assert not offer("T4").traits.secrets
+    told = KaggleOptions(send_secrets=True)
+    assert offers("kaggle", told, QUOTAS, NOW)[0].traits.secrets
+
+
 def test_gpus_spend_one_quota_and_a_cpu_none() -> None:
     both, one, cpu = offer("T4x2"), offer("T4"), offer("cpu")
     assert both.quota is not None

@@ -91,4 +91,5 @@ def _traits(options: KaggleOptions, accelerator: str) -> Traits:
         owned=False,
         metered=bool(MACHINES[accelerator].pool),
         internet=options.internet,
+        secrets=options.send_secrets,
     )
