@@ -60,8 +60,8 @@ def resumes_at_the_oldest(patch: pytest.MonkeyPatch) -> None:
 def reuses_a_generation(patch: pytest.MonkeyPatch) -> None:
     real = assign.assign
 
-    def reuse(record: RunRecord, choice: Any) -> Any:
-        return real(replace(record, generation=max(0, record.generation - 1)), choice)
+    def reuse(record: RunRecord, *rest: Any) -> Any:
+        return real(replace(record, generation=max(0, record.generation - 1)), *rest)
 
     patch.setattr(decide, "assign", reuse)
 
@@ -80,7 +80,7 @@ def launches_again_after_a_lost_reply(patch: pytest.MonkeyPatch) -> None:
 
 def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(market.Market, "_less_claimed", lambda _self, offer: offer)
-    patch.setattr(assign, "budget_seconds", lambda choice: choice.offer.traits.session_seconds)
+    patch.setattr(assign, "budget_seconds", lambda choice, *_: choice.offer.traits.session_seconds)
 
 
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
