@@ -77,7 +77,7 @@ def test_a_dataset_that_is_there_and_was_not_seen_is_made_anew(box: Box) -> None
     box.kaggle.fail("CreateDataset", Fault.LOST_REPLY)
     with pytest.raises(Transient):
         box.platform.prepare(box.order(), box.materials())
-    box.kaggle.fail("GetDatasetStatus", Fault.NESTED, 2)
+    box.kaggle.fail("GetDatasetStatus", Fault.NESTED, 3)
     with pytest.raises(Transient):
         box.platform.prepare(box.order(), box.materials())
     box.platform.prepare(box.order(), box.materials())

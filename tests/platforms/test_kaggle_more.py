@@ -11,7 +11,7 @@ from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, Box, box, boxes
+from tests.platforms.kaggle_box import FIRST, Box, Boxes, box, boxes
 from tests.stand_ins.kaggle import Fault
 
 __all__ = ["agent", "box", "boxes"]
@@ -32,6 +32,17 @@ def test_what_kaggle_does_not_allow_is_refused_and_not_missing(box: Box, call: s
     with pytest.raises(Rejected, match="does not allow") as raised:
         box.start(box.order())
     assert not isinstance(raised.value, NotFound)
+
+
+def test_what_kaggle_is_slow_to_take_in_is_not_uploaded_again(boxes: Boxes) -> None:
+    box = boxes(ready_seconds=1.0)
+    box.use(ready_seconds=0.2)
+    with pytest.raises(Transient, match="still blobs_received"):
+        box.platform.prepare(box.order(), box.materials())
+    box.use(ready_seconds=30.0)  # as a controller that comes up meanwhile
+    box.platform.prepare(box.order(), box.materials())
+    assert box.kaggle.calls.count("upload") == 1
+    assert box.staged() == ["materials"]
 
 
 def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_path: Path) -> None:

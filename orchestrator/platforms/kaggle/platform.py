@@ -88,6 +88,7 @@ class KagglePlatform:
         name = slug(order.session)
         if self._stopped(order.session):
             return
+        staging.settle(self._client, self._options, order.session)
         there = staging.staged(self._client, order.session)
         if self._client.status(name) is not None:
             if staging.is_whole(there, order, handed=True):

@@ -37,6 +37,13 @@ def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
     return tuple(each for each in found if each is not None)
 
 
+def settle(client: KaggleClient, options: KaggleOptions, session: str) -> None:
+    """Waits for what an earlier try has uploaded and Kaggle still takes in: gigabytes are not sent twice for
+    its slowness, nor for a controller that was restarted meanwhile. Raises Transient."""
+    if client.dataset_status(slug(session)) not in (None, READY, *FAILED):
+        wait_until_ready(client, options, slug(session))
+
+
 def is_whole(files: tuple[StagedFile, ...], order: Order, *, handed: bool) -> bool:
     """Whether these files are all that was to be staged for this order; `handed` as in `stage`."""
     wanted = {"materials"} if order.resume is None or handed else {"materials", "checkpoint"}
