@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
+from orchestrator.core.session import Sighting
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import KaggleOptions
+from orchestrator.platforms.kaggle.platform import KagglePlatform
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import FIRST, Box, Boxes, box, boxes
+from tests.platforms.kaggle_wire import KEY, said, wire
 from tests.stand_ins.kaggle import Fault
 
 __all__ = ["agent", "box", "boxes"]
@@ -43,6 +46,19 @@ def test_what_kaggle_is_slow_to_take_in_is_not_uploaded_again(boxes: Boxes) -> N
     box.platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("upload") == 1
     assert box.staged() == ["materials"]
+
+
+def test_a_log_that_is_refused_hides_no_session(tmp_path: Path) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(KEY)
+    with wire() as server:
+        server.always("GetKernelSessionStatus", said({"status": "RUNNING"}))
+        server.always(FIRST, said({"code": 400, "message": "no logs of this kind"}, 400))
+        options = KaggleOptions(username="ada", key_file=key_file, endpoint=server.url)
+        clock = SystemClock()
+        platform = KagglePlatform("here", options, Account("here", options, clock), tmp_path, clock)
+        assert platform.observe([FIRST])[FIRST].sighting is Sighting.RUNNING
+        assert len(server.calls(FIRST)) == 1
 
 
 def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_path: Path) -> None:

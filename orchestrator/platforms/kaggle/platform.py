@@ -218,7 +218,7 @@ class KagglePlatform:
         quiet = min(_QUIET_SECONDS_MAX, self._options.report_seconds / 2)
         try:
             told = events(self._client, slug(name), quiet_seconds=quiet, at_most_seconds=_LOG_SECONDS_MAX)
-        except Transient:  # that it runs is known without it
+        except (Transient, Rejected):  # that it runs is known without it
             return None
         lines = "".join(told).splitlines()
         statuses = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS + "{")]
