@@ -237,7 +237,8 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
 
 def _offer_text(offer: Offer) -> str:
     if offer.unavailable is not None:
-        return f"{offer.accelerator}, not now: {offer.unavailable.reason}"
+        when = "never" if offer.unavailable.until.kind is UntilKind.NEVER else "not now"
+        return f"{offer.accelerator}, {when}: {offer.unavailable.reason}"
     text = f"{offer.accelerator}, {count_text(offer.slots, 'slot')}"
     text += f", {offer.memory_gb:.1f} GB" if offer.memory_gb is not None else ""
     wall = offer.traits.session_seconds

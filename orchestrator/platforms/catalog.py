@@ -132,4 +132,6 @@ def _nearest(given: str, valid: Iterable[str]) -> str:
 
 def _fault(fault: Mapping[str, Any]) -> str:
     path = ".".join(map(str, fault["loc"]))
+    if not path:  # of several options together
+        return str(fault["msg"]).removeprefix("Value error, ")
     return f"option {path!r}: {fault['msg']}, given {fault['input']!r}"

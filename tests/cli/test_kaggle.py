@@ -144,7 +144,7 @@ def test_doctor_says_whose_account_it_is_and_what_it_has_left(user: Caller, kagg
     assert "0.0 of 20.0 hours used" in found["kaggle: tpu quota"][1]
     state, offers, _ = found["platform kaggle"]
     assert state == "ok"
-    for words in ("T4x2, 2 slots, sessions of 43,200 s", "TPUv5e-8, 1 slot", "cpu, 5 slots", "P100, not now"):
+    for words in ("T4x2, 2 slots, sessions of 43,200 s", "TPUv5e-8, 1 slot", "cpu, 5 slots", "P100, never"):
         assert words in offers
     assert "kaggle: credentials" not in found
     assert kaggle.pushed == []
@@ -162,6 +162,19 @@ def test_doctor_takes_a_key_from_the_file_that_the_config_names(user: Caller, ka
     found = states(user)
     assert found["kaggle: account"][0] == "ok"
     assert found["kaggle: credentials"][0] == "warning"
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe\x00", "no text")])
+def test_doctor_says_which_key_file_cannot_be_read(
+    user: Caller, kaggle: LocalKaggle, content: bytes | None, why: str
+) -> None:
+    path = user.home.parent / "of-ada"
+    if content is not None:
+        path.write_bytes(content)
+    with_account(user, kaggle, f", username: ada, key_file: {path}")
+    state, text, _ = states(user, 3)["platform kaggle"]
+    assert state == "missing"
+    assert f"{path} cannot be read ({why}" in text
 
 
 def test_doctor_says_who_can_read_the_key(user: Caller, kaggle: LocalKaggle) -> None:

@@ -10,7 +10,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.errors import InputError
 from orchestrator.platforms.catalog import TYPES, build
 
-ASK_A_SERVER = {"docker"}
+ASK_A_SERVER = {"docker", "kaggle"}
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
@@ -19,6 +19,11 @@ def test_every_type_is_built_without_options(kind: str, tmp_path: Path) -> None:
     assert platform.name == "mine"
     if kind not in ASK_A_SERVER:
         assert platform.survey()[0].platform == "mine"
+
+
+def test_options_that_do_not_go_together_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\(kaggle\): wall_margin_seconds leaves nothing of a session$"):
+        build("k", "kaggle", {"wall_margin_seconds": 50000}, folder=tmp_path, clock=SystemClock())
 
 
 def test_options_reach_the_offer(tmp_path: Path) -> None:

@@ -70,6 +70,6 @@ class Account:
         if options.username is None:
             return None
         if options.token_file is not None:
-            return Credentials(options.username, token=options.token_file.expanduser().read_text().strip())
+            return Credentials(options.username, token=credentials.read(options.token_file))
         assert options.key_file is not None
-        return Credentials(options.username, key=options.key_file.expanduser().read_text().strip())
+        return Credentials(options.username, key=credentials.read(options.key_file))

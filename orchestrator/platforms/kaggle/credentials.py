@@ -84,10 +84,13 @@ def _is_file(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    if not _is_file(path):
-        return ""
+    return read(path) if _is_file(path) else ""
+
+
+def read(path: Path) -> str:
+    """The text of a file with credentials, which may begin with ~/. Raises InputError."""
     try:
-        return path.read_text("utf-8").strip()
+        return path.expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
 
