@@ -85,6 +85,8 @@ def _asked_text(record: RunRecord, wish: Wish, call: Call) -> str:
     session = record.session
     if session is None:
         return f"{end} now; its checkpoints stay"
+    if record.phase is Phase.PREPARING:
+        return f"{end} before session {short_session(session.name)} is launched; see `{show}`"
     if record.discard and not session.traits.durable_mid_run:
         return f"{end} once session {short_session(session.name)} is given up with all it did; see `{show}`"
     return f"{end} once session {short_session(session.name)} has saved and left; see `{show}`"

@@ -16,8 +16,8 @@ COLLECT_ATTEMPTS = 10
 
 def doubtful(session: Session) -> bool:
     """Whether "nothing was left" is to be heard again: of a session that was seen to end, and that nothing
-    but its outbox brings home, one odd answer would lose all it did."""
-    seen = session.launched_at is not None and session.end_confirmed
+    but its outbox brings home, one odd answer would lose all it did; of one that was given up, nothing."""
+    seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
 
 

@@ -11,7 +11,7 @@ from orchestrator.core.decide import Inputs, decide
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.run import RunRecord, StopRequested, Wish, Wished, apply
 from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import CAPACITY_SECONDS, verdict
 from orchestrator.core.watch import Watch
@@ -97,6 +97,16 @@ def test_the_only_copy_of_a_session_is_asked_for_longer(durable: bool, phase: Ph
             break
         now += 300.0
     assert found.phase is phase
+
+
+@pytest.mark.parametrize(("given_up", "phase"), [(True, Phase.HELD), (False, Phase.COLLECTING)])
+def test_what_was_given_up_is_asked_for_once(given_up: bool, phase: Phase) -> None:
+    traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+    stop = (Wished(NOW, Wish.HOLD, discard=True), StopRequested(NOW, Wish.HOLD)) if given_up else ()
+    found = record(assigned(traits=traits), *running()[1:], *stop, ended(Outcome.STOPPED))
+    (collect,) = decide(found, Inputs(NOW)).actions
+    gone = Failed(collect, Trouble.NOT_FOUND, "no outbox")
+    assert decide(found, Inputs(NOW, reports=(gone,))).record.phase is phase
 
 
 def test_the_verdict_says_how_often_nothing_came() -> None:
