@@ -290,7 +290,7 @@ def test_an_upload_that_is_not_finished_yet_is_waited_for(server: Wire, source: 
     assert [len(request.body) for request in server.calls("put1")] == [len(CONTENT), 0, 0]
 
 
-@pytest.mark.parametrize("code", [404, 410])
+@pytest.mark.parametrize("code", [401, 403, 404, 410])
 def test_an_expired_upload_starts_from_scratch(server: Wire, source: Path, code: int) -> None:
     places(server)
     server.then("put1", Answer(503), incomplete(9), Answer(503), Answer(code))
@@ -299,14 +299,15 @@ def test_an_expired_upload_starts_from_scratch(server: Wire, source: Path, code:
     assert server.calls("put2")[0].body == CONTENT
 
 
-@pytest.mark.parametrize("code", [400, 401, 403, 413])
-def test_a_refused_upload_raises(server: Wire, source: Path, code: int) -> None:
+@pytest.mark.parametrize(("code", "places_tried"), [(400, 1), (401, 2), (403, 2), (413, 1)])
+def test_a_refused_upload_raises(server: Wire, source: Path, code: int, places_tried: int) -> None:
     places(server)
-    server.always("put1", Answer(code, b"<Error>StringToSign deadbeef</Error>"))
+    for place in ("put1", "put2"):
+        server.always(place, Answer(code, b"<Error>StringToSign deadbeef</Error>"))
     with pytest.raises(Rejected, match=f"HTTP {code}") as caught:
         upload(client(server), source)
     assert (caught.value.backend, caught.value.operation) == ("box", "upload")
-    assert len(server.calls("put1")) == 1
+    assert [len(server.calls(each)) for each in ("put1", "put2")] == [1, places_tried - 1]
 
 
 def test_an_upload_without_progress_is_given_up(server: Wire, source: Path) -> None:

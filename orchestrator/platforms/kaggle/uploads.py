@@ -23,6 +23,7 @@ from orchestrator.platforms.kaggle.values import Upload
 _DONE = (200, 201)
 _INCOMPLETE = 308
 _EXPIRED = (404, 410)
+_PERHAPS_EXPIRED = (401, 403)  # what storages also say of a signed URL that is too old: believed once
 _RECEIVED = re.compile(r"bytes=0-(\d+)")
 _SAID_PERCENT = 10
 
@@ -49,6 +50,7 @@ class _Transfer:
     modified: float
     say: Callable[[str], None]
     arrived: int = 0
+    renewed: bool = False
 
     def run(self) -> str:
         tries = Tries(self.client.patience)
@@ -60,7 +62,9 @@ class _Transfer:
                     self._put(place)
                 return place.token
             except Failure as failure:
-                fresh = failure.status in _EXPIRED
+                perhaps = failure.status in _PERHAPS_EXPIRED and not self.renewed
+                fresh = failure.status in _EXPIRED or perhaps
+                self.renewed |= perhaps
                 told = Failure("its place has expired", after=failure.after) if fresh else failure
                 self._again(tries, told)
                 if fresh:
