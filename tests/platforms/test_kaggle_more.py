@@ -13,9 +13,10 @@ from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.platform import KagglePlatform
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, Box, Boxes, box, boxes
+from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes
 from tests.platforms.kaggle_wire import KEY, said, wire
 from tests.stand_ins.kaggle import Fault
+from tests.stand_ins.kaggle.session import State
 
 __all__ = ["agent", "box", "boxes"]
 
@@ -59,6 +60,16 @@ def test_a_log_that_is_refused_hides_no_session(tmp_path: Path) -> None:
         platform = KagglePlatform("here", options, Account("here", options, clock), tmp_path, clock)
         assert platform.observe([FIRST])[FIRST].sighting is Sighting.RUNNING
         assert len(server.calls(FIRST)) == 1
+
+
+def test_a_kernel_that_was_saved_and_never_ran_is_discarded(box: Box) -> None:
+    """As a refused push may leave it; nobody knows whether it does."""
+    box.run(WAITS)
+    box.kaggle.kernel(FIRST).state = State.NEW_SCRIPT
+    assert box.see(FIRST).sighting is Sighting.PENDING
+    box.platform.discard(FIRST)
+    assert box.see(FIRST).sighting is Sighting.ABSENT
+    assert box.mounted() == []
 
 
 def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from orchestrator.core.session import Outcome
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 
-WAITING = frozenset({"QUEUED", "NEW_SCRIPT"})
+SAVED = "NEW_SCRIPT"  # and not run: not yet, or never, where the run was refused
+WAITING = frozenset({"QUEUED", SAVED})
 SAVING = "CANCEL_REQUESTED"
 OVER = frozenset({"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"})
 _NEAR = 0.97  # of the session's limit: what ended later ended by it

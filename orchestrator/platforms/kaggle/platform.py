@@ -22,7 +22,7 @@ from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.kaggle.endings import OVER, SAVING, WAITING
+from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
 from orchestrator.platforms.kaggle.kernel import slug
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.options import KaggleOptions
@@ -302,7 +302,7 @@ class KagglePlatform:
         if not NAME.fullmatch(name):
             return
         status = self._status(name)
-        if status is not None and status.state not in OVER:
+        if status is not None and status.state not in OVER | {SAVED}:
             raise Transient(f"{name} is still running", backend=self._name, operation="discard")
         if status is not None:
             self._client.delete_kernel(slug(name))
