@@ -31,3 +31,4 @@ def test_it_serves_until_interrupted_and_writes_a_config(tmp_path: Path) -> None
     assert server.returncode == 0
     (kaggle,) = config.load(tmp_path).platforms
     assert kaggle.options["endpoint"] == url
+    assert kaggle.options["tpu_session_seconds"] == kaggle.options["session_seconds"] == 60

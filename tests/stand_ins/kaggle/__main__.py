@@ -52,7 +52,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with local_kaggle(folder / "kaggle", settings, port=asked.port) as kaggle:
-        print(f"Kaggle on this machine: {kaggle.url}, until Ctrl-C")
+        print(f"Kaggle on this machine: {kaggle.url}, until Ctrl-C; then it forgets all it had")
         quota = f"{asked.quota_seconds:g} s in {asked.window_seconds:g} s"
         print(f"Sessions of at most {asked.wall_seconds:g} s, an accelerator quota of {quota}")
         print(f"\n{_config(folder, kaggle.url, settings)}\nin another terminal:")
