@@ -115,7 +115,7 @@ def test_a_dataset_without_one_of_its_parts_is_made_anew(box: Box) -> None:
 
 
 def test_an_upload_that_is_refused_makes_no_dataset(box: Box, scratch: Path) -> None:
-    box.kaggle.fail("upload", Fault.NESTED)
+    box.kaggle.fail("upload", Fault.NESTED, 2)  # and again at the new place
     with pytest.raises(Rejected):
         box.platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("CreateDataset") == 0
