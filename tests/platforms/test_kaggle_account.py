@@ -138,3 +138,14 @@ def test_an_outage_is_no_missing_kernel(kaggle: LocalKaggle, outage: str) -> Non
         client.status("run-s01")
     kaggle.outage(False)
     assert client.status("run-s01") is None
+
+
+def test_a_deletion_that_was_refused_is_not_taken_for_done(kaggle: LocalKaggle) -> None:
+    client = account(kaggle)
+    client.push(push("a-s01", ENDLESS))
+    kaggle.fail("DeleteKernel", Fault.NESTED)
+    with pytest.raises(Transient, match="was not removed"):
+        client.delete_kernel("a-s01")
+    client.delete_kernel("a-s01")
+    client.delete_kernel("a-s01")  # it is gone
+    assert client.status("a-s01") is None

@@ -112,9 +112,9 @@ class KaggleClient(Connection):
         return Output(tuple(files), next((page.log for page in pages if page.log), ""))
 
     def delete_kernel(self, slug: str) -> None:
-        """Ends and removes it with all its outputs; nothing where it is not there."""
+        """Ends and removes it with all its outputs; nothing where there is none. Transient where it stays."""
         request = self._of_kernel(sdk.kernels.ApiDeleteKernelRequest(), slug)
-        self._removed(f"{_KERNELS}/DeleteKernel", request, "delete_kernel")
+        self._removed(f"{_KERNELS}/DeleteKernel", request, "delete_kernel", lambda: self.status(slug))
 
     def log_response(self, slug: str) -> requests.Response | None:
         """The log as a stream, which the caller closes: server-sent events while the kernel runs, a JSON
@@ -155,9 +155,10 @@ class KaggleClient(Connection):
             raise self._error(Rejected, "create_dataset", f"Kaggle made no dataset {slug}: {refused}")
 
     def delete_dataset(self, slug: str) -> None:
-        """Nothing where it is not there."""
+        """Nothing where it is not there. Transient where it stays."""
         request = self._of_dataset(sdk.datasets.ApiDeleteDatasetRequest(), slug)
-        self._removed(f"{_DATASETS}/DeleteDataset", request, "delete_dataset")
+        rpc = f"{_DATASETS}/DeleteDataset"
+        self._removed(rpc, request, "delete_dataset", lambda: self.dataset_status(slug))
 
     def start_upload(self, name: str, size: int, modified: float) -> Upload:
         """Where to put a file of `size` bytes, last modified at `modified` (unix seconds)."""
@@ -205,9 +206,12 @@ class KaggleClient(Connection):
             return None
         raise told
 
-    def _removed(self, rpc: str, request: Any, operation: str) -> None:
-        """Once: a second deletion could hit what was made anew under the same name."""
-        self._missing_is_none(operation, lambda: self._write(rpc, request, lambda _: None))
+    def _removed(self, rpc: str, request: Any, operation: str, look: Callable[[], object | None]) -> None:
+        """Once: a second deletion could hit what was made anew under the same name. A refusal reads like
+        "there is none" (facts/kaggle.md §3), so it is looked for then."""
+        done = self._missing_is_none(operation, lambda: self._write(rpc, request, lambda _: True))
+        if done is None and look() is not None:
+            raise self._error(Transient, operation, "Kaggle: it is there and was not removed")
 
     def _told(self, failure: Failure, operation: str) -> BackendError:
         """The error to raise; itself raises AccessDenied or Transient where the quota is refused, too."""
