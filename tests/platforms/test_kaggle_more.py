@@ -83,3 +83,26 @@ def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_pat
     key_file.write_text(settings.key)
     assert account.client.quota().gpu is not None
     assert account.client is account.client
+
+
+def test_an_output_that_is_listed_in_part_is_waited_for(boxes: Boxes) -> None:
+    box = boxes()
+    box.use(publish_seconds=60.0)
+    box.run()
+    box.until_ended(FIRST)
+    outputs = box.kaggle.kernel(FIRST).outputs
+    [late, *_] = [each for each in outputs if "/blobs/" in each[0]]
+    outputs.remove(late)
+    with pytest.raises(Transient, match="not all there yet"):
+        box.collect(FIRST)
+    outputs.append(late)
+    assert box.collect(FIRST).corrupt == ()
+
+
+def test_materials_are_packed_in_the_platforms_own_folder_and_leave_nothing(box: Box) -> None:
+    killed = box.folder / "sessions" / "packing" / FIRST
+    killed.mkdir(parents=True)
+    (killed / "materials").write_text("of a controller that was killed")
+    box.platform.prepare(box.order(), box.materials())
+    assert not killed.exists()
+    assert box.staged() == ["materials"]

@@ -39,6 +39,7 @@ class KernelOutbox:
         self._client = client
         self._slug = slug
         self._urls = self._listed()
+        self.lacked = False  # a blob of a manifest that is there: outputs may be listed in part (§6.10)
 
     def _listed(self) -> dict[str, str]:
         output = self._client.output(self._slug)
@@ -71,6 +72,7 @@ class KernelOutbox:
             return target.read_bytes() if there else None
 
     def blob(self, sha256: str, target: Path) -> bool:
+        self.lacked |= f"blobs/{sha256}" not in self._urls
         there = self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
         if there and digest(target) != sha256:  # once more: what came in pieces may not fit together
             self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)

@@ -8,6 +8,7 @@ anything but the endpoint of its options.
 from __future__ import annotations
 
 import fcntl
+import shutil
 import uuid
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -97,7 +98,13 @@ class KagglePlatform:
         handed = self._hands_over(order, materials) is not None
         if staging.is_whole(there, order, handed=handed):
             return
-        staging.stage(self._client, self._options, order, materials, home=self._home, handed=handed)
+        staging.stage(
+            self._client, self._options, order, materials,
+            home=self._home, handed=handed, folder=self._packing(order.session),
+        )  # fmt: skip
+
+    def _packing(self, name: str) -> Path:
+        return self._folder / "packing" / name
 
     def _hands_over(self, order: Order, materials: Materials | None = None) -> str | None:
         """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there.
@@ -245,6 +252,7 @@ class KagglePlatform:
     def collect(self, name: str, into: Path) -> Collected:
         status = self._status(name)
         if status is None:
+            self._client.quota()  # or credentials that are refused would look like a kernel that is gone
             raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
         if status.state == SAVING:
             raise Transient(
@@ -254,6 +262,10 @@ class KagglePlatform:
         if outbox.empty:
             raise NotFound(f"{name} has left no output", backend=self._name, operation="collect")
         collected = bring(outbox, into)
+        if outbox.lacked and self._may_come(name):
+            raise Transient(
+                f"the output of {name} is not all there yet", backend=self._name, operation="collect"
+            )
         outbox.files(into)
         return collected
 
@@ -311,6 +323,7 @@ class KagglePlatform:
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
         self._saving_since.pop(name, None)
+        shutil.rmtree(self._packing(name), ignore_errors=True)
         self._pushed_mark(name).unlink(missing_ok=True)
 
 

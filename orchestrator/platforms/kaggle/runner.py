@@ -46,7 +46,8 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
         return 1
     code = live(root, session["settings"], session["report_seconds"])
     for path in sorted(outbox.rglob(".tmp-*")):
-        path.unlink()
+        if path.is_file():
+            path.unlink()
     return code
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -66,13 +66,15 @@ def stage(
     *,
     home: str,
     handed: bool,
+    folder: Path,
 ) -> None:
     """Makes the session's dataset and waits until it is ready and whole. `handed`: the checkpoint to resume
-    from need not be sent. Raises Transient where Kaggle lost something on the way: it is made anew then."""
+    from need not be sent; `folder` is where the files are packed, and then gone. Raises Transient where
+    Kaggle lost something on the way: it is made anew then."""
     name = slug(order.session)
     if client.dataset_status(name) is not None:
         client.delete_dataset(name)
-    with _packed(order, materials, options, home=home, handed=handed) as packed:
+    with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
         sizes = {path.name: path.stat().st_size for path in packed}
         total = sum(sizes.values()) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
@@ -108,21 +110,25 @@ def wait_until_ready(client: KaggleClient, options: KaggleOptions, name: str) ->
 
 @contextmanager
 def _packed(
-    order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool
+    order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool, here: Path
 ) -> Iterator[tuple[Path, ...]]:
-    """The files of the dataset, under their names there."""
+    """The files of the dataset, under their names there. Not in the system's temporary folder, which may be
+    memory: a checkpoint may be larger than that."""
     if materials.secrets and not options.send_secrets:
         raise Rejected(
             "the job names secrets, which would travel in a private dataset: allow it in the config with "
             "`send_secrets: true` of this platform", operation="prepare"
         )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        here = Path(folder)
+    shutil.rmtree(here, ignore_errors=True)  # of a controller that was killed
+    here.mkdir(parents=True)
+    try:
         packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
         if materials.resume is not None and not handed:
             resume = materials.resume
             packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, "staged")))
         yield tuple(packed)
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
 
 
 def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tarfile.TarFile], None]) -> Path:
