@@ -87,9 +87,8 @@ def test_a_token_that_is_renewed_is_used_from_the_next_call_on(box: Box, tmp_pat
 
 def test_an_output_that_is_listed_in_part_is_waited_for(boxes: Boxes) -> None:
     box = boxes()
+    box.run_to_end()
     box.use(publish_seconds=60.0)
-    box.run()
-    box.until_ended(FIRST)
     outputs = box.kaggle.kernel(FIRST).outputs
     [late, *_] = [each for each in outputs if "/blobs/" in each[0]]
     outputs.remove(late)
