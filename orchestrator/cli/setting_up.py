@@ -162,7 +162,8 @@ def _kaggle() -> Found:
     if only_browser:
         text = f"left out: {browser} is a browser login; make a token at {credentials.SETTINGS}"
         return Found("kaggle", text, used=False)
-    return Found("kaggle", "none", used=False)
+    token = f"to have one, save a token of {credentials.SETTINGS} as ~/.kaggle/access_token"
+    return Found("kaggle", f"no account; {token}", used=False)
 
 
 def _colab() -> Found:

@@ -84,7 +84,9 @@ def test_init_writes_the_account_whose_token_it_finds(user: Caller, variable: bo
 
 
 def test_init_without_an_account_writes_none(user: Caller) -> None:
-    assert initialised(user) == ("none", [])
+    text, platforms = initialised(user)
+    assert "save a token of kaggle.com/settings → API as ~/.kaggle/access_token" in text
+    assert platforms == []
 
 
 @pytest.mark.parametrize(
