@@ -434,8 +434,8 @@ def _want_of_stray(draft: _Draft, stray: Stray) -> None:
     beyond = stray.until is not None and draft.now > stray.until
     alive = sighting in _ALIVE and not watch.stop_impossible  # then its wall has not ended it
     if over or (beyond and not alive):
-        if stray.hands_over and _may_be_read(draft):
-            return
+        if stray.ended and stray.hands_over and _may_be_read(draft):
+            return  # one that was given up unseen counts as running until it is discarded: not for its slot
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
             draft.actions.append(Discard(stray.session, stray.platform))
     elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):

@@ -73,3 +73,13 @@ def test_what_the_next_session_may_read_is_kept_until_that_trains(hands_over: bo
     assert discards(began, watched(restoring)) == ([] if hands_over else [old])
     assert discards(began, watched(seen())) == [old]
     assert discards(decided(apply(queued, Wished(NOW, Wish.HOLD))).record) == [old]
+
+
+def test_one_that_was_given_up_unseen_is_not_kept_for_the_next_which_waits_for_its_slot() -> None:
+    stray = Stray("tiny-abcdefgh-s01", "here", "cpu", ended=False, until=NOW - 1.0, hands_over=True)
+    waiting = replace(record(), strays=(stray,))
+    [beyond] = decide(waiting, Inputs(NOW)).actions
+    assert isinstance(beyond, Discard)
+    ended_since = Inputs(NOW, strays={stray.session: watched(Observation(Sighting.ENDED))})
+    [seen] = decide(replace(waiting, strays=(replace(stray, until=None),)), ended_since).actions
+    assert isinstance(seen, Discard)
