@@ -121,7 +121,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def wake_queued(self) -> None:
         self.ledger.wake_queued()
         for run, record in self.records.items():
-            if record.phase is Phase.QUEUED and record.until is not None and self.due[run] == record.until:
+            due = self.due[run]  # which may be later than the record's time: decide moves it without an event
+            if record.phase is Phase.QUEUED and record.until is not None and due is not None and due > 0.0:
                 self.due[run] = None
 
     @rule(record=read, seed=seeds)
