@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from orchestrator.clock import SystemClock
 from orchestrator.core.session import Sighting
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
+from orchestrator.platforms.kaggle import staging, uploads
 from orchestrator.platforms.kaggle.account import Account
+from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.platform import KagglePlatform
 from tests.conformance.test_platforms import agent
@@ -105,3 +109,15 @@ def test_materials_are_packed_in_the_platforms_own_folder_and_leave_nothing(box:
     box.platform.prepare(box.order(), box.materials())
     assert not killed.exists()
     assert box.staged() == ["materials"]
+
+
+def test_what_is_packed_only_its_owner_can_read(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+
+    def upload(client: KaggleClient, path: Path, say: Callable[[str], None]) -> str:
+        modes.append(stat.S_IMODE(path.parent.stat().st_mode))
+        return uploads.upload(client, path, say)
+
+    monkeypatch.setattr(staging, "upload", upload)
+    box.platform.prepare(box.order(), box.materials())
+    assert modes == [0o700]

@@ -120,7 +120,7 @@ def _packed(
             "`send_secrets: true` of this platform", operation="prepare"
         )  # fmt: skip
     shutil.rmtree(here, ignore_errors=True)  # of a controller that was killed
-    here.mkdir(parents=True)
+    here.mkdir(mode=0o700, parents=True)  # there may be secrets in it
     try:
         packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
         if materials.resume is not None and not handed:
