@@ -22,6 +22,7 @@ from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import BackendError, NotFound, Rejected, Transient
 from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
 from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.outbox import sync_folder
 
 CHUNK_BYTES = 1 << 20
 _EXPIRED = (400, 401, 403, 404, 410)  # what storages say of a signed URL that is too old; Google's says 400
@@ -63,7 +64,7 @@ def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        _sync(target.parent)
+        sync_folder(target.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -200,11 +201,3 @@ def _sha256(file: BinaryIO) -> str:
     while piece := file.read(CHUNK_BYTES):
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
