@@ -11,7 +11,7 @@ from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Order
+from orchestrator.core.session import Order, session_name
 
 GIB = 1024**3
 
@@ -28,7 +28,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
     steps_per_second = choice.estimate.samples_per_second / job.work.global_batch
     return Order(
         run=record.run,
-        session=f"{record.run}-s{generation:02d}",
+        session=session_name(record.run, generation),
         generation=generation,
         platform=offer.platform,
         accelerator=offer.accelerator,

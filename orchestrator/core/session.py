@@ -11,6 +11,11 @@ from enum import StrEnum
 from orchestrator.core.job import Input, Keep, Precision
 
 
+def session_name(run: str, generation: int) -> str:
+    """The name of a run's session; everything of it is found by this again."""
+    return f"{run}-s{generation:02d}"
+
+
 @dataclass(frozen=True)
 class Order:
     """Everything a session must do, complete and journalled before anything starts.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.checkpoint import CheckpointRef
+from orchestrator.core.session import Order, session_name
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
@@ -86,9 +87,10 @@ def run_of(name: str) -> str:
     return name.rpartition("-s")[0]
 
 
-def previous(order: Order, generation: int) -> str:
-    """The session of this run's generation."""
-    return f"{order.run}-s{generation:02d}"
+def writer(order: Order) -> str | None:
+    """The kernel that wrote the checkpoint to resume from, if a session on Kaggle did; None: none resumed."""
+    ref = None if order.resume is None else CheckpointRef.parse(order.resume)
+    return None if ref is None else slug(session_name(order.run, ref.generation))
 
 
 def fingerprint(order: Order) -> str:

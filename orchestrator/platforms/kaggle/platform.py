@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 
 from orchestrator.clock import Clock
-from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
@@ -95,7 +94,7 @@ class KagglePlatform:
             if staging.is_whole(there, order, handed=True):
                 return
             raise Rejected(f"{order.session} was started with another order", operation="prepare")
-        handed = self._hands_over(order, materials) is not None
+        handed = self._is_handed_over(order, materials.resume)
         if staging.is_whole(there, order, handed=handed):
             return
         staging.stage(
@@ -106,35 +105,27 @@ class KagglePlatform:
     def _packing(self, name: str) -> Path:
         return self._folder / "packing" / name
 
-    def _hands_over(self, order: Order, materials: Materials | None = None) -> str | None:
-        """The kernel in whose output the checkpoint to resume from lies whole, if it shall be read there.
+    def _is_handed_over(self, order: Order, resume: Path | None) -> bool:
+        """Whether the checkpoint to resume from, here in `resume`, is to be read in the output of the kernel
+        that wrote it: it is large, and lies there whole.
 
         It is read by one session: where that brought nothing newer, what it read may have been damaged, and
         the next one is sent a copy.
         """
-        ref = None if order.resume is None else CheckpointRef.parse(order.resume)
-        if ref is None:
-            return None
-        before = slug(kernel.previous(order, ref.generation))
-        if materials is None:
-            return before
-        if materials.resume is None or _size(materials.resume) < self._options.hand_over_bytes:
-            return None
+        before = kernel.writer(order)
+        if before is None or resume is None or _size(resume) < self._options.hand_over_bytes:
+            return False
         if _noted(self._cited_mark(before)) not in (None, order.session):
-            return None
+            return False
         status = self._client.status(before)
         if status is None or status.state not in OVER:
-            return None
+            return False
         try:
             outbox = KernelOutbox(self._client, before)
         except NotFound:  # removed meanwhile
-            return None
-        wanted = (
-            path.relative_to(materials.resume).as_posix()
-            for path in materials.resume.rglob("*")
-            if path.is_file()
-        )
-        return before if all(each in outbox for each in wanted) else None
+            return False
+        wanted = (path.relative_to(resume).as_posix() for path in resume.rglob("*") if path.is_file())
+        return all(each in outbox for each in wanted)
 
     def launch(self, order: Order) -> None:
         """Looks, then pushes: Kaggle runs a second push beside the first. So one at a time on this machine;
@@ -155,7 +146,7 @@ class KagglePlatform:
         if not staging.is_whole(files, order, handed=True):
             raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
-        hand_over = None if sent else self._hands_over(order)
+        hand_over = None if sent else kernel.writer(order)
         _note(self._pushed_mark(order.session), repr(self._clock.now()))
         if hand_over is not None:
             _note(self._cited_mark(hand_over), order.session)
