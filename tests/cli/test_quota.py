@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,12 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.market import Market, Surveyed, survey
-from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario
+from orchestrator.platforms.simulated import Faults, QuotaWindow
 from tests.cli.calls import Caller
 from tests.core.runs import NOW, job
-from tests.test_engine import Small, scenario
+from tests.test_engine import Make, Small, scenario, small
+
+__all__ = ["small"]
 
 HOUR = 3600.0
 WEEK = QuotaWindow(allowed_seconds=2 * HOUR, window_seconds=168 * HOUR)
@@ -33,19 +34,6 @@ platforms:
           offers: [{{accelerator: cpu, memory_gb: 64, disk_gb: 100, session_seconds: 7200}}],
           faults: {faults}}}
 """
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Callable[..., Small]]:
-    made: list[Small] = []
-
-    def make(**scenarios: Scenario) -> Small:
-        made.append(Small(tmp_path, **scenarios))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.ledger.close()
 
 
 def look(world: Small) -> tuple[list[Surveyed], tuple[Pool, ...]]:
@@ -59,14 +47,14 @@ def said(world: Small, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_our_count_is_what_the_platform_counts(world: Callable[..., Small]) -> None:
-    small = world(cloud=scenario(quota=WEEK, pending_seconds=0.0))
-    small.submit("first", work=Work(total=8000, global_batch=16))
-    assert small.until(small.phase("first", Phase.DONE))
-    _, [pool] = look(small)
+def test_our_count_is_what_the_platform_counts(small: Make) -> None:
+    world = small(cloud=scenario(quota=WEEK, pending_seconds=0.0))
+    world.submit("first", work=Work(total=8000, global_batch=16))
+    assert world.until(world.phase("first", Phase.DONE))
+    _, [pool] = look(world)
     [used] = pool.runs
-    [truth] = small.platforms["cloud"].history.quota_used.values()
-    assert used.sessions == len(small.platforms["cloud"].history.launches)
+    [truth] = world.platforms["cloud"].history.quota_used.values()
+    assert used.sessions == len(world.platforms["cloud"].history.launches)
     assert used.seconds == pytest.approx(truth, abs=20.0 * used.sessions)
     assert pool.balance.used == pytest.approx(truth)
     assert used.spent.useful > 0.95 * used.seconds
@@ -75,34 +63,32 @@ def test_our_count_is_what_the_platform_counts(world: Callable[..., Small]) -> N
     assert not pool.planned
 
 
-def test_what_runs_and_what_waits_is_told(
-    world: Callable[..., Small], capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = world(cloud=scenario(quota=WEEK))
-    small.submit("first", work=Work(total=8000, global_batch=16))
-    assert small.until(lambda: bool(small.record("first").accepted))
-    small.submit("second")
-    _, [pool] = look(small)
+def test_what_runs_and_what_waits_is_told(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    world = small(cloud=scenario(quota=WEEK))
+    world.submit("first", work=Work(total=8000, global_batch=16))
+    assert world.until(lambda: bool(world.record("first").accepted))
+    world.submit("second")
+    _, [pool] = look(world)
     [running], [planned] = pool.running, pool.planned
-    session = small.record("first").session
+    session = world.record("first").session
     assert session is not None
     assert (running.session, running.budget_seconds) == (session.name, session.order.budget_seconds)
     assert planned.run == "second"
     assert planned.quota_seconds is None, "the one slot is taken"
     assert pool.free_seconds < pool.quota.left_seconds
-    code, text = said(small, capsys)
+    code, text = said(world, capsys)
     assert code == Exit.OK
     assert "first-s01" in text
     assert "waits: no free slot" in text
     assert "UNSAVED" in text
 
 
-def test_a_queued_run_is_planned_with_its_quota(world: Callable[..., Small]) -> None:
-    small = world(cloud=scenario(slots=2, quota=replace(WEEK, allowed_seconds=1805.0)))
+def test_a_queued_run_is_planned_with_its_quota(small: Make) -> None:
+    world = small(cloud=scenario(slots=2, quota=replace(WEEK, allowed_seconds=1805.0)))
     for run in ("first", "second"):
-        small.submit(run, work=Work(total=8000, global_batch=16))
-        small.clock.advance(1.0)
-    _, [pool] = look(small)
+        world.submit(run, work=Work(total=8000, global_batch=16))
+        world.clock.advance(1.0)
+    _, [pool] = look(world)
     first, second = pool.planned
     assert first.run == "first"
     assert first.quota_seconds is not None
@@ -111,35 +97,33 @@ def test_a_queued_run_is_planned_with_its_quota(world: Callable[..., Small]) -> 
     assert second.at == pool.quota.refresh_at
 
 
-def test_what_others_used_is_told_apart(
-    world: Callable[..., Small], capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = world(cloud=scenario(quota=WEEK, faults=Faults(quota_used_elsewhere=1.0)))
-    small.clock.advance(HOUR)
-    code, text = said(small, capsys)
+def test_what_others_used_is_told_apart(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    world = small(cloud=scenario(quota=WEEK, faults=Faults(quota_used_elsewhere=1.0)))
+    world.clock.advance(HOUR)
+    code, text = said(world, capsys)
     assert code == Exit.OK
     assert "60 min: 0 s by our runs, 60 min by others" in text
     assert "refreshed 20" in text
-    _, [pool] = look(small)
+    _, [pool] = look(world)
     assert pool.balance.others == pytest.approx(HOUR)
 
 
 def test_two_pools_of_one_platform_and_one_without_are_kept_apart(
-    world: Callable[..., Small], capsys: pytest.CaptureFixture[str]
+    small: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = world(box=scenario(), cloud=scenario(quota=WEEK), other=scenario(quota=WEEK))
-    _, found = look(small)
+    world = small(box=scenario(), cloud=scenario(quota=WEEK), other=scenario(quota=WEEK))
+    _, found = look(world)
     assert [pool.platform for pool in found] == ["cloud", "other"]
-    _, text = said(small, capsys)
+    _, text = said(world, capsys)
     assert "box" not in text
 
 
-def test_a_window_that_was_refreshed_holds_only_what_came_after(world: Callable[..., Small]) -> None:
-    small = world(cloud=scenario(quota=QuotaWindow(2 * HOUR, 4 * HOUR)))
-    small.submit("first")
-    assert small.until(small.phase("first", Phase.DONE))
-    small.clock.advance(4 * HOUR)
-    _, [pool] = look(small)
+def test_a_window_that_was_refreshed_holds_only_what_came_after(small: Make) -> None:
+    world = small(cloud=scenario(quota=QuotaWindow(2 * HOUR, 4 * HOUR)))
+    world.submit("first")
+    assert world.until(world.phase("first", Phase.DONE))
+    world.clock.advance(4 * HOUR)
+    _, [pool] = look(world)
     assert pool.runs == ()
     assert pool.balance.used == 0
 
