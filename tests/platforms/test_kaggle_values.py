@@ -240,6 +240,7 @@ def test_what_kaggle_has_retired_is_refused_with_the_reason() -> None:
         {"wall_margin_seconds": 12 * HOUR},
         {"endpoint": "ftp://somewhere"},
         {"usrname": "ada"},
+        {"accelerators": []},
     ],
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, object]) -> None:

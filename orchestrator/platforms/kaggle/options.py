@@ -30,7 +30,7 @@ class KaggleOptions(BaseModel):
     key_file: Path | None = None
     token_file: Path | None = None
     endpoint: str = Field(default=PRODUCTION, pattern=r"https?://\S+[^/]")
-    accelerators: tuple[str, ...] = ("T4x2", "T4", "TPUv5e-8", "cpu")
+    accelerators: tuple[str, ...] = Field(default=("T4x2", "T4", "TPUv5e-8", "cpu"), min_length=1)
     internet: bool = True
     send_secrets: bool = False
     gpu_slots: int = Field(default=2, ge=1)
