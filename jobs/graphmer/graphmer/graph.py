@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib.util
 import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 RELATIONS = (
@@ -33,6 +34,7 @@ RELATIONS = (
     "sets_attribute",  # function → attribute it sets on self
     "calls",  # anything → what it calls
 )
+STANDARD_LIBRARY = "standard_library"
 _SKIPPED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 
 
@@ -83,33 +85,71 @@ def standard_library() -> Path:
     return Path(sysconfig.get_paths()["stdlib"])
 
 
-def build(source: Path, limit: int | None = None) -> Graph:
-    """Reads the modules below a folder, in the order of the hashes of their names, up to `limit` triples.
+def sources(names: Iterable[str]) -> list[Path]:
+    """Where the source is of `standard_library`, of folders, and of importable packages such as `torch`.
 
-    That order makes a cut a fair sample of all packages, and reads no more files than the cut needs. Test
-    suites, installed packages and files that do not parse are left out. Raises ValueError for no module.
+    Nothing is imported. Raises ValueError that names all that are neither.
     """
-    passages: list[Passage] = []
-    left = sys.maxsize if limit is None else limit
-    for module, path in sorted(
-        _modules(source), key=lambda m: (hashlib.sha256(m[0].encode()).digest(), m[1])
-    ):
-        if left <= 0:
-            break
-        for passage in _read(module, path):
-            kept = passage.triples[:left]
-            left -= len(kept)
-            if kept:
-                passages.append(Passage(passage.module, passage.name, passage.text, kept))
+    found = {name: _source(name) for name in names}
+    if unknown := [name for name, path in found.items() if path is None]:
+        raise ValueError(f"neither a folder nor a package with source: {', '.join(unknown)}")
+    return [path for path in found.values() if path is not None]
+
+
+def build(source: Path | Sequence[Path], limit: int | None = None) -> Graph:
+    """Reads the modules below folders, in the order of the hashes of their names, up to `limit` triples.
+
+    That order makes a cut a fair sample of all packages, and reads no more files than the cut needs. Modules
+    of a package's own folder go by their full names; of two with one name the first is read. Test suites,
+    installed packages and files that do not parse are left out. Raises ValueError for no module.
+    """
+    folders = [source] if isinstance(source, Path) else list(source)
+    modules: dict[str, Path] = {}
+    for folder in folders:
+        for module, path in _modules(folder):
+            modules.setdefault(module, path)
+    ordered = sorted(modules.items(), key=lambda item: order_of(item[0]))
+    passages = cut((passage for module, path in ordered for passage in _read(module, path)), limit)
     if not passages:
-        raise ValueError(f"{source}: no Python source with facts was found")
+        raise ValueError(f"{', '.join(map(str, folders))}: no Python source with facts was found")
     return Graph(tuple(passages))
 
 
+def order_of(module: str) -> bytes:
+    """Sorts modules so that the first of them are a fair sample of all."""
+    return hashlib.sha256(module.encode()).digest()
+
+
+def cut(passages: Iterable[Passage], limit: int | None) -> list[Passage]:
+    """The passages that state facts, up to `limit` facts; takes no more passages than that needs."""
+    kept: list[Passage] = []
+    left = sys.maxsize if limit is None else limit
+    for passage in passages:
+        if facts := passage.triples[:left]:
+            kept.append(replace(passage, triples=facts))
+        left -= len(facts)
+        if left <= 0:
+            break
+    return kept
+
+
+def _source(name: str) -> Path | None:
+    if name == STANDARD_LIBRARY:
+        return standard_library()
+    if Path(name).is_dir():
+        return Path(name)
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None  # a dotted name imports its parent
+    places = spec.submodule_search_locations if spec else None
+    return Path(next(iter(places))) if places else None
+
+
 def _modules(source: Path) -> Iterator[tuple[str, Path]]:
-    for path in source.rglob("*.py"):
-        parts = path.relative_to(source).with_suffix("").parts
-        if _SKIPPED_FOLDERS.isdisjoint(parts) and all(part.isidentifier() for part in parts):
+    """Names and files in a fixed order; a package comes before a module beside it with the same name."""
+    package = (source.name,) if (source / "__init__.py").is_file() else ()
+    for path in sorted(source.rglob("*.py")):
+        below = path.relative_to(source).with_suffix("").parts
+        parts = package + below
+        if _SKIPPED_FOLDERS.isdisjoint(below) and all(part.isidentifier() for part in parts):
             yield ".".join(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts), path
 
 
@@ -253,12 +293,12 @@ def _named(node: ast.AST | None) -> str | None:
 
 
 def main() -> None:
-    """Prints what the graph of a folder holds."""
+    """Prints what the graph of folders or packages holds."""
     parser = argparse.ArgumentParser(prog="python -m graphmer.graph", description=main.__doc__)
-    parser.add_argument("source", nargs="?", type=Path, default=standard_library())
+    parser.add_argument("source", nargs="*", default=[STANDARD_LIBRARY])
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
-    graph = build(arguments.source, arguments.limit)
+    graph = build(sources(arguments.source), arguments.limit)
     counts = Counter(triple.relation for triple in graph.triples)
     entities = {name for triple in graph.triples for name in (triple.head, triple.tail)}
     modules = {passage.module for passage in graph.passages}
