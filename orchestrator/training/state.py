@@ -34,6 +34,19 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any, /) -> Any: ...
 
 
+class Frozen:
+    """A component that never changes: its tensors are written once, and hard-linked by later saves."""
+
+    def __init__(self, component: Stateful) -> None:
+        self.component = component
+
+    def state_dict(self) -> Any:
+        return self.component.state_dict()
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        return self.component.load_state_dict(state)
+
+
 def write(folder: Path, step: int, state: Mapping[str, object]) -> None:
     """Writes every component and the random generators into an existing, empty folder, and fsyncs it.
 
@@ -62,6 +75,14 @@ def write(folder: Path, step: int, state: Mapping[str, object]) -> None:
 def step_of(folder: Path) -> int:
     """The step a saved state stands at. Raises ValueError for a folder this module did not write."""
     return int(_document(folder)["step"])
+
+
+def component(folder: Path, name: str) -> Any:
+    """The values of one component. Raises ValueError as `restore` does."""
+    saved = _document(folder)["state"]
+    if name not in saved:
+        raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {name}")
+    return _component(folder, name, saved[name])
 
 
 def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:

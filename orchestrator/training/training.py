@@ -17,10 +17,10 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
-from orchestrator.training import state as files
+from orchestrator.training import state as saves
 
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
@@ -43,7 +43,7 @@ class Training:
     ) -> None:
         self.checkpoints = checkpoints
         self.resume_from = resume_from
-        self.start = 0 if resume_from is None else files.step_of(resume_from)
+        self.start = 0 if resume_from is None else saves.step_of(resume_from)
         self._save_request = save_request
         self._answered = "0"  # so that a request made before we were here is answered too
         self._progress = progress
@@ -69,13 +69,20 @@ class Training:
             signal.signal(signal.SIGTERM, training._on_signal)
         return training
 
-    def restore(self, state: Mapping[str, object]) -> dict[str, Any]:
+    def saved(self, name: str) -> Any:
+        """One component's saved values, before anything is built; None at the first session.
+
+        Raises ValueError where the checkpoint lacks it.
+        """
+        return None if self.resume_from is None else saves.component(self.resume_from, name)
+
+    def resume(self, state: Mapping[str, object]) -> dict[str, Any]:
         """Loads what has a `load_state_dict`, then the random generators; at the first session, nothing.
 
         Call it after the data iterator is built, which draws random numbers (facts/training.md §3). Returns
         the saved values of everything else. Raises ValueError where the checkpoint lacks a component.
         """
-        return {} if self.resume_from is None else files.restore(self.resume_from, state)
+        return {} if self.resume_from is None else saves.restore(self.resume_from, state)
 
     def should_stop(self) -> bool:
         """Whether to leave at this step boundary, by `leave`."""
@@ -110,9 +117,10 @@ class Training:
         state: Mapping[str, object],
         metrics: Mapping[str, float] | None = None,
         *,
+        files: Mapping[str, bytes] = MappingProxyType({}),
         required: bool = False,
     ) -> Path | None:
-        """Commits a checkpoint of all components and random generators; once per step.
+        """Commits a checkpoint of all components and random generators; once per step. `files` go beside.
 
         Durable when it returns the folder. If it cannot be written (the disk is full), earlier ones stay:
         the training goes on with a warning and None, unless `required`, which raises OSError.
@@ -123,7 +131,7 @@ class Training:
         temporary = self.checkpoints / f"{_TEMPORARY}{step}"
         try:
             if not target.exists():
-                self._commit(temporary, target, step, state, metrics or {})
+                self._commit(temporary, target, step, state, metrics or {}, files)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if required:
@@ -147,14 +155,17 @@ class Training:
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, float],
+        extra: Mapping[str, bytes],
     ) -> None:
         temporary.mkdir()
+        for name, data in extra.items():
+            (temporary / name).write_bytes(data)
         if metrics:  # a manifest has no NaN
             finite = {name: value for name, value in sorted(metrics.items()) if math.isfinite(value)}
-            files.write_json(temporary / "metrics.json", finite)
-        files.write(temporary, step, state)
+            saves.write_json(temporary / "metrics.json", finite)
+        saves.write(temporary, step, state)
         temporary.rename(target)
-        files.sync_folder(self.checkpoints)
+        saves.sync_folder(self.checkpoints)
 
     def _requests(self) -> str:
         assert self._save_request is not None

@@ -48,7 +48,7 @@ optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=100)
 halting = Halting()
 parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "zz": halting}
-training.restore(parts)
+training.resume(parts)
 for step in range(training.start + 1, TOTAL + 1):
     noise = torch.from_numpy(np.random.standard_normal((8, 32))).float() * random.random()
     loss = (model(torch.randn(8, 32) + noise) - 1.0).square().mean()

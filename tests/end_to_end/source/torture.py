@@ -41,7 +41,7 @@ loader: DataLoader[torch.Tensor] = DataLoader(
 )  # fmt: skip
 batches = iter(loader)
 state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-training.restore(state)
+training.resume(state)
 never = threading.Event()
 for step in range(training.start + 1, TOTAL + 1):
     batch = next(batches)

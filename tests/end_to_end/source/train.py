@@ -24,7 +24,7 @@ asked = flags.parse_args()
 
 training = Training.from_environment()
 random.seed(1)
-found = training.restore({})
+found = training.resume({})
 chain = str(found.get("chain", "seed"))
 never = threading.Event()
 for step in range(training.start + 1, asked.steps + 1):
