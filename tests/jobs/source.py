@@ -1,0 +1,34 @@
+"""Source to train on: packages of the standard library, a test suite, a file that does not parse."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from graphmer.graph import Graph, Passage, Triple
+
+PACKAGES = ("json", "email", "logging", "concurrent", "xml", "urllib", "http")
+
+
+def copy(folder: Path) -> Path:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for package in PACKAGES:
+        shutil.copytree(library / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "json/tests").mkdir()
+    (folder / "json/tests/test_it.py").write_text("def test_secret(): pass\n")
+    (folder / "broken.py").write_text("def (:\n")
+    return folder
+
+
+def replaced(graph: Graph, held_out: Iterable[bool]) -> Graph:
+    """The graph with other text and as many facts about other entities where a passage is held out."""
+    sides = zip(graph.passages, held_out, strict=True)
+    return Graph(tuple(_secret(passage) if apart else passage for passage, apart in sides))
+
+
+def _secret(passage: Passage) -> Passage:
+    facts = (Triple("secret", t.relation, f"secret{i}") for i, t in enumerate(passage.triples))
+    return replace(passage, text="secret " * 9, triples=tuple(facts))
