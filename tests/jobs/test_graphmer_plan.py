@@ -151,11 +151,11 @@ def test_every_row_comes_once_an_epoch_and_each_epoch_in_another_order(corpus: C
         assert (phase, len(numbers)) == (0, SIZE)
         taken[length] += numbers.tolist()
     assert taken.keys() == buckets.keys()
-    for length, numbers in taken.items():
+    for length, each in taken.items():
         size = len(buckets[length])
-        assert sorted(numbers[:size]) == sorted(numbers[size : 2 * size]) == buckets[length].tolist()
-        assert numbers[:size] != numbers[size : 2 * size]
-        assert len(numbers) / steps / SIZE == pytest.approx(size / len(rows), rel=0.1)  # turns in proportion
+        assert sorted(each[:size]) == sorted(each[size : 2 * size]) == buckets[length].tolist()
+        assert each[:size] != each[size : 2 * size]
+        assert len(each) / steps / SIZE == pytest.approx(size / len(rows), rel=0.1)  # turns in proportion
 
 
 def test_the_curriculum_switches_after_the_step_it_names(made: Plan) -> None:

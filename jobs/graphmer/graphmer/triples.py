@@ -62,27 +62,25 @@ def read(path: Path, code: Path, limit: int | None = None) -> Graph:
 
 
 class _Files:
-    """The lines of the code's files, each read once. Raises ValueError for no text below the folder."""
+    """The code's files by name, each read once. Raises ValueError for no text below the folder."""
 
     def __init__(self, code: Path) -> None:
         self._code = code.resolve()
-        self._lines: dict[str, list[str]] = {}
+        self._known: dict[str, tuple[str, list[str]]] = {}
 
-    def lines(self, name: str) -> list[str]:
-        if name not in self._lines:
+    def read(self, name: str) -> tuple[str, list[str]]:
+        """The one name that the file goes by, however it was written, and its lines."""
+        if name not in self._known:
             path = (self._code / name).resolve()
             if not path.is_relative_to(self._code):
                 raise ValueError(f"file {name!r} is outside {self._code.name}")
             try:
-                self._lines[name] = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
                 raise ValueError(f"file {name!r} cannot be read: {reason}") from error
-        return self._lines[name]
-
-    def name(self, name: str) -> str:
-        """One name for each file, however it was written."""
-        return (self._code / name).resolve().relative_to(self._code).as_posix()
+            self._known[name] = path.relative_to(self._code).as_posix(), lines
+        return self._known[name]
 
 
 def _lines(path: Path) -> list[str]:
@@ -122,15 +120,15 @@ def _place(head: str, qualifiers: Mapping[str, Any], files: _Files) -> _Place:
         return _Place(head, _WITHOUT)
     if not isinstance(file, str) or not file or "\0" in file:
         raise ValueError(f"file: expected a path, not {file!r}")
-    lines = files.lines(file)
+    module, lines = files.read(file)
     if line is not None and line > len(lines):
         raise ValueError(f"line: {file} has {len(lines)} lines, not {line}")
-    return _Place(files.name(file), ((line or 1) - 1) // WINDOW)
+    return _Place(module, ((line or 1) - 1) // WINDOW)
 
 
 def _passage(place: _Place, facts: tuple[Triple, ...], files: _Files) -> Passage:
     if place.window == _WITHOUT:
         return Passage(place.module, place.module, place.module, facts)
     first = place.window * WINDOW
-    text = "\n".join(files.lines(place.module)[first : first + WINDOW])
+    text = "\n".join(files.read(place.module)[1][first : first + WINDOW])
     return Passage(place.module, f"{place.module}:{first + 1}", text or facts[0].head, facts)
