@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 import shutil
+import signal
+import struct
+import subprocess
+import sys
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from graphmer import baselines, config, evaluation, graph, ontology
+from graphmer import baselines, config, evaluation, graph, ontology, report
 from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
 from graphmer.evaluation import Stopped, Summary
 from graphmer.model import Encoder
+
+from orchestrator.training import Training
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Some packages of the standard library, a third of their modules held out."""
     folder = tmp_path_factory.mktemp("source")
     library = Path(sysconfig.get_paths()["stdlib"])
-    for package in ("json", "email", "logging", "concurrent", "xml", "urllib", "http"):
+    for package in ("json", "logging", "concurrent", "urllib", "http", "asyncio"):
         shutil.copytree(library / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return Corpus.build(graph.build(folder), vocabulary=600, passage_tokens=54, held_out=0.3)
 
@@ -237,17 +247,17 @@ def test_an_encoder_is_asked_with_and_without_text_and_nothing_of_it_changes(
 
 def test_a_fact_is_ranked_by_its_own_hidden_leaf(corpus: Corpus, encoder: Encoder) -> None:
     """Asked alone, each fact gets the rank that it gets among others of other passages."""
-    facts = evaluation.held_out_facts(corpus, 40)
+    facts = evaluation.held_out_facts(corpus, 8)
     passages = corpus.facts[facts, PASSAGE]
     facts = facts[np.unique(passages, return_index=True)[1]]  # leaves of one passage see each other
-    asked = partial_text_ranks(encoder, corpus, facts)
-    alone = [partial_text_ranks(encoder, corpus, facts[i : i + 1])[0] for i in range(len(facts))]
+    asked = text_ranks(encoder, corpus, facts)
+    alone = [text_ranks(encoder, corpus, facts[i : i + 1])[0] for i in range(len(facts))]
     np.testing.assert_allclose(asked, alone, atol=1.0)  # sums of another shape may swap near ties
 
 
-def partial_text_ranks(encoder: Encoder, corpus: Corpus, facts: evaluation.Integers) -> list[float]:
+def text_ranks(encoder: Encoder, corpus: Corpus, facts: evaluation.Integers) -> list[float]:
     found = evaluation.evaluate_encoder(encoder, corpus, entities_of(corpus), np.sort(facts))
-    return found.text.ranks.tolist()
+    return [float(rank) for rank in found.text.ranks]
 
 
 def test_an_encoder_that_gives_nan_ranks_last(corpus: Corpus, encoder: Encoder) -> None:
@@ -258,7 +268,7 @@ def test_an_encoder_that_gives_nan_ranks_last(corpus: Corpus, encoder: Encoder) 
     facts = evaluation.held_out_facts(corpus, 20)
     found = evaluation.evaluate_encoder(broken, corpus, entities_of(corpus), facts)
     columns = int(corpus.entity_known.sum())
-    true = evaluation.Candidates(corpus).true(corpus.facts[facts])
+    true = evaluation.Candidates(corpus).true(corpus.facts[facts].astype(np.int64))
     assert found.text.ranks.tolist() == [columns - len(others) + 1 for others in true]
     assert Summary.of(found.graph.ranks).mrr > Summary.of(found.text.ranks).mrr
 
@@ -282,3 +292,122 @@ def test_whoever_is_asked_to_stop_stops_and_leaves_the_encoder_as_it_was(
     with pytest.raises(Stopped):
         baselines.train(corpus, replace(baselines.COMPLEX, batch=64), seed=0, stop=stop)
     assert calls == 4
+
+
+HISTORY = [
+    {"step": step, "loss": 8 - step / 50, "words": 6 - step / 80, "nodes": 3.0} for step in range(50, 301, 50)
+] + [
+    {"step": step, "mrr": step / 2000, "text_mrr": step / 1500, "held_out_word_loss": 6 - step / 90}
+    for step in (100, 200, 300)
+]
+
+
+def test_the_report_tells_each_row_by_what_it_sees(corpus: Corpus, encoder: Encoder) -> None:
+    lines: list[str] = []
+    files = report.write(
+        encoder, corpus, HISTORY, about={"steps": 300, "seed": 7}, limit=150, epochs=1, progress=lines.append
+    )
+    found = json.loads(files["report.json"])
+    assert found["corpus"]["fingerprint"] == corpus.fingerprint()
+    assert found["about"] == {"steps": 300, "seed": 7}
+    assert found["history"] == HISTORY
+    assert found["settings"]["TransE"]["epochs"] == 1
+    rows = ["frequency", "TransE", "ComplEx", report.GRAPH, report.TEXT]
+    for name, count in ((report.ALL, 150), (report.KNOWN, known_among(corpus, 150))):
+        table = found["tables"][name]
+        assert set(table) == set(rows)
+        assert {row["count"] for row in table.values()} == {count}
+        assert all(0 < row["mrr"] <= 1 for row in table.values())
+    text = files["report.md"].decode()
+    places = [text.index(f"| {name} |") for name in rows]
+    assert places == sorted(places)
+    assert f"| {found['tables'][report.KNOWN]['TransE']['mrr']:.4f} |" in text
+    assert "source that states the fact" in text
+    assert any(line.startswith("ComplEx: epoch 1/1") for line in lines)
+    assert image_size(files["curves.png"]) > (800, 300)
+
+
+def known_among(corpus: Corpus, limit: int) -> int:
+    return int(evaluation.known_heads(corpus, evaluation.held_out_facts(corpus, limit)).sum())
+
+
+def image_size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+def test_the_same_seed_gives_the_same_report(corpus: Corpus, encoder: Encoder) -> None:
+    one, other = (report.measure(encoder, corpus, seed=2, limit=60, epochs=1) for _ in range(2))
+    assert one == other
+
+
+def test_curves_of_a_training_that_was_never_evaluated_can_be_drawn() -> None:
+    assert image_size(report.curves([])) > (800, 300)
+    assert image_size(report.curves([{"step": 1, "loss": math.nan}, {"step": 2, "loss": 2.0}])) > (800, 300)
+
+
+@pytest.fixture
+def checkpoint(corpus: Corpus, encoder: Encoder, tmp_path: Path) -> Path:
+    settings = config.Config(model=encoder.sizes)
+    state = {
+        "identity": {"seed": 7, "steps": 300},
+        "corpus": corpus,
+        "model": encoder,
+        "history": {"rows": HISTORY, "best": 0.1},
+        "config": settings.plain(),
+    }
+    folder = Training(tmp_path / "checkpoints").save(300, state, required=True)
+    assert folder is not None
+    return folder
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "graphmer.report", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "jobs/graphmer")])
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+def test_the_command_reports_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(checkpoint, "-o", tmp_path / "out", "--quick"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert report.GRAPH in done.stdout
+    assert "TransE: epoch 2/2" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "curves.png",
+        "report.json",
+        "report.md",
+    ]
+    assert json.loads((tmp_path / "out/report.json").read_text())["about"]["seed"] == 7
+
+
+def test_the_command_tells_what_is_no_checkpoint(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, "-o", tmp_path / "out"), env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert f"graphmer.report: {tmp_path} is no checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_ends_the_command_without_a_trace(checkpoint: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(checkpoint, "-o", tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the first word of progress
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted, nothing was written" in rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out").exists()
