@@ -1,28 +1,32 @@
-"""Training state as files and back: tensors in safetensors, the rest in JSON.
+"""Training state as values and tensors, and back.
 
-The same state gives the same bytes, so that equal checkpoints have equal hashes. Decides nothing about
-when to save, and must never know the orchestrator's environment. One folder holds `state.json` (step, plain
-values, random generators) and `<component>.safetensors` for each component that has tensors.
+Tensors that training changes and those it does not ("frozen") are kept apart; the rest is JSON. Decides
+nothing about when to save, and must never know the orchestrator's environment. A folder holds `state.json`
+(step, plain values, random generators, names of shards) and the shards of each component.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from orchestrator.training import randomness
+from orchestrator.training.layout import SHARD_BYTES, pieces
 
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
 STATE_FILE = "state.json"
-_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+FROZEN = "-frozen"
+_COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
 _TAGS = ("$tensor", "$tuple", "$dict")
+_ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, so that a shared one can be told
 
 
 @runtime_checkable
@@ -35,41 +39,67 @@ class Stateful(Protocol):
 
 
 class Frozen:
-    """A component that never changes: its tensors are written once, and hard-linked by later saves."""
+    """A component that never changes: its state is asked for once, its tensors are written once.
+
+    Later saves hard-link the files that the first one wrote.
+    """
 
     def __init__(self, component: Stateful) -> None:
         self.component = component
+        self._state: Any = None
 
     def state_dict(self) -> Any:
-        return self.component.state_dict()
+        if self._state is None:
+            self._state = self.component.state_dict()
+        return self._state
 
     def load_state_dict(self, state: Any, /) -> Any:
+        self._state = None
         return self.component.load_state_dict(state)
 
 
-def write(folder: Path, step: int, state: Mapping[str, object]) -> None:
-    """Writes every component and the random generators into an existing, empty folder, and fsyncs it.
+@dataclass
+class Captured:
+    """A state at one moment: `values` are copies; tensors by component and name are the training's own."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    trained: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    frozen: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def document(self, step: int, shards: Mapping[str, list[str]]) -> bytes:
+        """What state.json says; `shards` are the files of each component. The generators are those of now."""
+        generators = _freeze(randomness.capture(), "", _Tensors({}, {}))
+        whole = {
+            "format": FORMAT, "step": step, "state": self.values, "shards": shards, "random": generators
+        }  # fmt: skip
+        return as_json(whole)
+
+
+def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Captured:
+    """The state as it is now.
 
     Raises TypeError, naming the place, for a value that is neither a tensor, a number, text, None nor a
-    list, tuple or dict of such; OSError when the bytes cannot be written.
+    list, tuple or dict of such; ValueError for a component's name that no file can have.
     """
-    values: dict[str, object] = {}
+    captured = Captured()
     for name, component in state.items():
         if not _COMPONENT.fullmatch(name):
-            raise ValueError(f"component name {name!r}: use letters, digits, '_' and '-'")
+            raise ValueError(
+                f"component name {name!r}: use letters, digits, '_' and '-', not '{FROZEN}' at its end"
+            )
         plain = component.state_dict() if isinstance(component, Stateful) else component
-        tensors: dict[str, torch.Tensor] = {}
-        values[name] = _freeze(plain, name, tensors, {})
-        if tensors:
-            _write_tensors(folder / f"{name}.safetensors", tensors)
-    document = {
-        "format": FORMAT,
-        "step": step,
-        "state": values,
-        "random": _freeze(_random_state(), "", {}, {}),
-    }
-    write_json(folder / STATE_FILE, document)
-    sync_folder(folder)
+        trained = captured.trained.setdefault(name, {})
+        frozen = captured.frozen.setdefault(name, {})
+        if isinstance(component, Frozen):
+            trained = frozen
+        tensors = _Tensors(trained, frozen, _unchanging(name, component), shard_bytes)
+        captured.values[name] = _freeze(plain, name, tensors)
+    return captured
+
+
+def as_json(document: Mapping[str, object]) -> bytes:
+    """Canonical: the same document, the same bytes."""
+    return json.dumps(document, sort_keys=True).encode() + b"\n"
 
 
 def step_of(folder: Path) -> int:
@@ -79,10 +109,9 @@ def step_of(folder: Path) -> int:
 
 def component(folder: Path, name: str) -> Any:
     """The values of one component. Raises ValueError as `restore` does."""
-    saved = _document(folder)["state"]
-    if name not in saved:
-        raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {name}")
-    return _component(folder, name, saved[name])
+    document = _document(folder)
+    _demand(folder, document, {name})
+    return _thawed(folder, document, name)
 
 
 def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
@@ -91,33 +120,13 @@ def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
     Raises ValueError for a folder this module did not write, or a component that it does not hold.
     """
     document = _document(folder)
-    saved: dict[str, object] = document["state"]
     components = {name: part for name, part in state.items() if isinstance(part, Stateful)}
-    missing = sorted(components.keys() - saved.keys())
-    if missing:
-        raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {', '.join(missing)}")
+    _demand(folder, document, components.keys())
     for name, part in components.items():
-        part.load_state_dict(_component(folder, name, saved[name]))
-    rest = {n: _component(folder, n, value) for n, value in saved.items() if n not in components}
-    _set_random_state(_thaw(document["random"], {}))
+        part.load_state_dict(_thawed(folder, document, name))
+    rest = {n: _thawed(folder, document, n) for n in document["state"] if n not in components}
+    randomness.restore(_thaw(document["random"], {}))
     return rest
-
-
-def write_json(path: Path, document: Mapping[str, object]) -> None:
-    """Writes a new file of canonical JSON and makes its bytes durable."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(json.dumps(document, sort_keys=True, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -130,25 +139,80 @@ def _document(folder: Path) -> dict[str, Any]:
     return dict(document)
 
 
-def _freeze(value: object, place: str, tensors: dict[str, torch.Tensor], seen: dict[object, str]) -> object:
-    """The value as JSON; tensors go to `tensors` under their place, each storage view once."""
+def _demand(folder: Path, document: Mapping[str, Any], names: Set[str]) -> None:
+    saved = document["state"].keys()
+    if missing := sorted(names - saved):
+        raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {', '.join(missing)}")
+
+
+def _thawed(folder: Path, document: Mapping[str, Any], name: str) -> Any:
+    tensors: dict[str, torch.Tensor] = {}
+    for file in document["shards"].get(name, ()):
+        from safetensors.torch import load_file
+
+        # load_file maps the file: a component that keeps a tensor would lean on those pages for good
+        tensors |= {at: tensor.clone() for at, tensor in load_file(folder / file).items()}
+    return _thaw(document["state"][name], tensors)
+
+
+@dataclass
+class _Tensors:
+    """Where the tensors of one component go: each storage view once."""
+
+    trained: dict[str, torch.Tensor]
+    frozen: dict[str, torch.Tensor]
+    unchanging: frozenset[str] = frozenset()
+    shard_bytes: int = SHARD_BYTES
+    _seen: dict[object, str | list[str]] = field(default_factory=dict)
+
+    def put(self, place: str, tensor: torch.Tensor) -> str | list[str]:
+        """Its name, or the names of its pieces; tied weights have the name of the first of them."""
+        parts = pieces(place, tensor.detach(), self.shard_bytes)
+        view = _view(tensor) or object()
+        if view not in self._seen:
+            kind = self.frozen if place in self.unchanging else self.trained
+            names = [name for name, _ in parts]
+            if not kind.keys().isdisjoint(names):  # {"a.b": …, "a": {"b": …}}: two tensors of one place
+                return self.put(place + "'", tensor)
+            kind.update(parts)
+            self._seen[view] = names if len(names) > 1 else names[0]
+        return self._seen[view]
+
+
+def _view(tensor: torch.Tensor) -> object:
+    """What two tensors share that are one; None where that cannot be told."""
+    if tensor.device.type not in _ADDRESSED or not tensor.numel():
+        return None
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def _unchanging(name: str, component: object) -> frozenset[str]:
+    """The places of a module's parameters that take no gradient, and share no memory with one that does."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(component, torch.nn.Module):
+        return frozenset()
+    parameters = list(component.named_parameters(remove_duplicate=False))
+    trained = {_view(p) for _, p in parameters if p.requires_grad} - {None}
+    still = (at for at, p in parameters if not p.requires_grad and _view(p) not in trained)
+    return frozenset(f"{name}.{at}" for at in still)
+
+
+def _freeze(value: object, place: str, tensors: _Tensors) -> object:
+    """The value as JSON; its tensors are put aside, under their place."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [_freeze(item, f"{place}.{i}", tensors, seen) for i, item in enumerate(value)]
+        return [_freeze(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]
     if isinstance(value, tuple):
-        return {"$tuple": [_freeze(item, f"{place}.{i}", tensors, seen) for i, item in enumerate(value)]}
+        return {"$tuple": [_freeze(item, f"{place}.{i}", tensors) for i, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        items = [(key, _freeze(item, f"{place}.{key}", tensors, seen)) for key, item in value.items()]
+        items = [(key, _freeze(item, f"{place}.{key}", tensors)) for key, item in value.items()]
         if all(isinstance(key, str) and key not in _TAGS for key, _ in items):
             return dict(items)
-        return {"$dict": [[_freeze(key, place, tensors, seen), item] for key, item in items]}
+        return {"$dict": [[_freeze(key, place, tensors), item] for key, item in items]}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        view = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
-        name = seen.setdefault(view, place) if value.numel() else place  # tied weights are stored once
-        tensors[name] = value
-        return {"$tensor": name}
+        return {"$tensor": tensors.put(place, value)}
     raise TypeError(
         f"{place}: cannot save a {type(value).__name__}; save tensors, numbers, text, lists, dicts"
     )
@@ -160,68 +224,14 @@ def _thaw(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {"$tensor"}:
-        return tensors[value["$tensor"]]
+        names = value["$tensor"]
+        if isinstance(names, str):
+            return tensors[names]
+        import torch
+
+        return torch.cat([tensors[name] for name in names])
     if value.keys() == {"$tuple"}:
         return tuple(_thaw(item, tensors) for item in value["$tuple"])
     if value.keys() == {"$dict"}:
         return {_thaw(key, tensors): _thaw(item, tensors) for key, item in value["$dict"]}
     return {key: _thaw(item, tensors) for key, item in value.items()}
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    pointers = [tensor.untyped_storage().data_ptr() for tensor in plain.values()]
-    if len(set(pointers)) != len(pointers):  # views that overlap: safetensors refuses them
-        plain = {name: tensor.clone() for name, tensor in plain.items()}
-    try:
-        save_file(plain, path)
-    except SafetensorError as error:
-        raise OSError(f"{path.name}: {error}") from error
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _component(folder: Path, name: str, value: object) -> Any:
-    path = folder / f"{name}.safetensors"
-    if not path.exists():
-        return _thaw(value, {})
-    from safetensors.torch import load_file
-
-    # load_file maps the file: a component that keeps a tensor would lean on those pages, unaligned, for good
-    return _thaw(value, {at: tensor.clone() for at, tensor in load_file(path).items()})
-
-
-def _random_state() -> dict[str, object]:
-    """Every generator the process has; numpy's and torch's only where they were imported."""
-    found: dict[str, object] = {"python": random.getstate()}
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        kind, keys, *rest = numpy.random.get_state()
-        found["numpy"] = (kind, keys.tolist(), *rest)
-    if torch is not None:
-        found["torch"] = bytes(torch.get_rng_state().tolist()).hex()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            found["cuda"] = [bytes(state.tolist()).hex() for state in torch.cuda.get_rng_state_all()]
-    return found
-
-
-def _set_random_state(found: Mapping[str, Any]) -> None:
-    random.setstate(found["python"])
-    if "numpy" in found and "numpy" in sys.modules:
-        import numpy
-
-        kind, keys, *rest = found["numpy"]
-        numpy.random.set_state((kind, numpy.asarray(keys, dtype=numpy.uint32), *rest))
-    if "torch" in found:
-        import torch
-
-        as_tensor: Callable[[str], torch.Tensor] = lambda text: torch.tensor(  # noqa: E731
-            list(bytes.fromhex(text)), dtype=torch.uint8
-        )
-        torch.set_rng_state(as_tensor(found["torch"]))
-        if torch.cuda.is_available():  # elsewhere, or with other devices, the resume is state-exact
-            for device, text in enumerate(found.get("cuda", [])[: torch.cuda.device_count()]):
-                torch.cuda.set_rng_state(as_tensor(text), device)

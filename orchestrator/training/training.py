@@ -16,15 +16,23 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
 from orchestrator.training import state as saves
+from orchestrator.training.buffers import COUNT, Buffers
+from orchestrator.training.layout import Shard, plan, room
+from orchestrator.training.ranks import Agreement, rank
+from orchestrator.training.unchanging import FOLDER, Unchanging
+from orchestrator.training.writer import TEMPORARY, Job, Writer, warn
 
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
-_TEMPORARY = ".tmp-step-"
+_METRICS = "metrics.json"
+_OURS = (saves.STATE_FILE, _METRICS)
+_FILE = re.compile(r"(?!.*\.safetensors$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Training:
@@ -40,6 +48,8 @@ class Training:
         resume_from: Path | None = None,
         save_request: Path | None = None,
         progress: Path | None = None,
+        peak_flops: float | None = None,
+        background: bool = True,
     ) -> None:
         self.checkpoints = checkpoints
         self.resume_from = resume_from
@@ -48,10 +58,19 @@ class Training:
         self._answered = "0"  # so that a request made before we were here is answered too
         self._progress = progress
         self._stop = False
-        self._saved: tuple[int, Path] | None = None
+        self.peak_flops = peak_flops
+        self._background = background
+        self._process = os.getpid()
+        self._buffers, self._writer = Buffers(), Writer()
+        self._unchanging = Unchanging(checkpoints / FOLDER)
+        self._agreement = Agreement()
+        self._state: Mapping[str, object] | None = None
+        self._prepared = False
+        self._last: Job | None = None
         checkpoints.mkdir(parents=True, exist_ok=True)
-        for leftover in checkpoints.glob(f"{_TEMPORARY}*"):  # of a process killed in the middle of a save
-            shutil.rmtree(leftover, ignore_errors=True)
+        if rank() == 0:  # what a process that was killed in the middle of a save has left
+            for leftover in (*checkpoints.glob(f"{TEMPORARY}*"), checkpoints / FOLDER):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Training:
@@ -64,6 +83,7 @@ class Training:
             resume_from=resume_from if given or resume_from else newest(checkpoints),
             save_request=_path(environ, "ORCHESTRATOR_SAVE_REQUEST"),
             progress=_path(environ, "ORCHESTRATOR_PROGRESS"),
+            peak_flops=float(environ.get("ORCHESTRATOR_PEAK_FLOPS") or 0) or None,
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, training._on_signal)
@@ -82,15 +102,20 @@ class Training:
         Call it after the data iterator is built, which draws random numbers (facts/training.md §3). Returns
         the saved values of everything else. Raises ValueError where the checkpoint lacks a component.
         """
+        self._state = state
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
 
     def should_stop(self) -> bool:
-        """Whether to leave at this step boundary, by `leave`."""
-        return self._stop
+        """Whether to leave at this step boundary, by `leave`; rank 0 decides for all, which all must ask."""
+        return self._agreement.of_first(self._stop)
 
     def should_save(self, step: int, every: int | None = None) -> bool:
         """Whether to save at this step boundary: asked for, about to leave, or, where nobody asks (no
-        orchestrator), every so many steps."""
+        orchestrator), every so many steps. Rank 0 decides for all, which all must ask."""
+        self._prepare()
+        return self._agreement.of_first(self._due(step, every))
+
+    def _due(self, step: int, every: int | None) -> bool:
         if self._stop:
             return True
         if self._save_request is None:
@@ -102,14 +127,15 @@ class Training:
         return True
 
     def report(self, step: int, **metrics: float) -> None:
-        """Appends one line of progress; `loss` and any other figures of this step."""
-        if self._progress is None:
+        """Appends one line of progress; `loss` and any other figures of this step. Only rank 0 does."""
+        self._prepare()
+        if self._progress is None or rank():
             return
         try:
             with self._progress.open("ab", buffering=0) as file:  # a line goes out whole, in one write
                 file.write(json.dumps({"step": step, "metrics": metrics}).encode() + b"\n")
         except OSError as error:
-            _warn(f"progress of step {step} was not written: {error}")
+            warn(f"progress of step {step} was not written: {error}")
 
     def save(
         self,
@@ -120,52 +146,112 @@ class Training:
         files: Mapping[str, bytes] = MappingProxyType({}),
         required: bool = False,
     ) -> Path | None:
-        """Commits a checkpoint of all components and random generators; once per step. `files` go beside.
+        """A checkpoint of all components and random generators as they are now; once per step.
 
-        Durable when it returns the folder. If it cannot be written (the disk is full), earlier ones stay:
-        the training goes on with a warning and None, unless `required`, which raises OSError.
+        Returns, as soon as all was copied, the folder that it will be: written behind the training, in the
+        order of saves, and before the process ends. Waits only while two others are unwritten, so that every
+        save becomes a checkpoint. `files` are put beside. If it cannot be written (the disk is full), earlier
+        ones stay and the training goes on with a warning; `required` waits until it is durable, or raises
+        OSError. In ranks other than 0 it does nothing and returns None.
         """
-        if self._saved is not None and self._saved[0] == step:
-            return self._saved[1]
-        target = self.checkpoints / f"step-{step}"
-        temporary = self.checkpoints / f"{_TEMPORARY}{step}"
+        if rank():
+            return None
+        self._after_fork()
+        last = self._last
+        if last is not None and last.step == step:
+            if required:
+                self._writer.wait()
+            if last.error is None:
+                return last.target
+        self._state = state
         try:
-            if not target.exists():
-                self._commit(temporary, target, step, state, metrics or {}, files)
+            job = self._job(step, state, metrics or {}, files)
+            if not job.target.exists():
+                self._write(job, required)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
             if required:
                 raise OSError(f"the checkpoint of step {step} could not be saved: {error}") from error
-            _warn(f"the checkpoint of step {step} could not be saved, training goes on: {error}")
+            warn(f"the checkpoint of step {step} could not be saved, training goes on: {error}")
             return None
-        self._saved = (step, target)
-        return target
+        self._last = job
+        return job.target
+
+    def wait(self) -> None:
+        """Blocks until every save is durable, or has failed with its warning."""
+        self._writer.wait()
 
     def leave(
         self, step: int, state: Mapping[str, object], metrics: Mapping[str, float] | None = None
     ) -> NoReturn:
-        """Saves this step, if it is not saved yet, and exits 75: saved, resume me."""
-        self.save(step, state, metrics, required=True)
+        """Saves this step, if it is not saved yet, and exits 75: saved, resume me. All ranks call it."""
+        failure: OSError | None = None
+        try:
+            self.save(step, state, metrics, required=True)
+        except OSError as error:
+            failure = error
+        if not self._agreement.of_first(failure is None):
+            raise failure or OSError(f"rank 0 could not save the checkpoint of step {step}")
         sys.exit(EXIT_SAVED)
 
-    def _commit(
-        self,
-        temporary: Path,
-        target: Path,
-        step: int,
-        state: Mapping[str, object],
-        metrics: Mapping[str, float],
-        extra: Mapping[str, bytes],
-    ) -> None:
-        temporary.mkdir()
-        for name, data in extra.items():
-            (temporary / name).write_bytes(data)
+    def _job(
+        self, step: int, state: Mapping[str, object], metrics: Mapping[str, float], files: Mapping[str, bytes]
+    ) -> Job:
+        """Everything of the checkpoint but the trained tensors' bytes; frozen ones are on the disk."""
+        for name in files:
+            if not _FILE.fullmatch(name) or name in _OURS:
+                raise ValueError(f"a checkpoint cannot have a file of yours named {name!r}")
+        captured = saves.capture(state)
+        shards, names = _planned(captured)
+        links: dict[str, Path] = {}
+        for component, tensors in captured.frozen.items():
+            if tensors:
+                found = self._unchanging.files(component, tensors)
+                links |= found
+                names.setdefault(component, []).extend(found)
+        documents = dict(files)
         if metrics:  # a manifest has no NaN
-            finite = {name: value for name, value in sorted(metrics.items()) if math.isfinite(value)}
-            saves.write_json(temporary / "metrics.json", finite)
-        saves.write(temporary, step, state)
-        temporary.rename(target)
-        saves.sync_folder(self.checkpoints)
+            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            documents[_METRICS] = saves.as_json(finite)
+        documents[saves.STATE_FILE] = captured.document(step, names)
+        target = self.checkpoints / f"step-{step}"
+        return Job(step, target, documents, shards, links, self._unchanging.stale())
+
+    def _write(self, job: Job, required: bool) -> None:
+        """Now, straight from the tensors, where it must be durable or there is no memory; else behind."""
+        size = room(job.shards)
+        if required or not (self._background and self._provided(size)):
+            self._writer.wait()
+            job.write()
+            job.forget()
+            return
+        self._writer.wait(self._buffers.count - 1 if size else COUNT - 1)
+        if size:
+            job.buffer = self._buffers.take()
+            job.buffer.fill(job.shards)
+            job.forget()
+        self._writer.submit(job)
+
+    def _provided(self, size: int) -> bool:
+        if not self._buffers.holds(size):
+            self._writer.wait()
+            if not self._buffers.provide(size):
+                warn(f"no memory for a copy of {size / 1e6:.0f} MB: the training waits while it is written")
+        return size == 0 or self._buffers.count > 0
+
+    def _prepare(self) -> None:
+        """Makes the buffers' pages real before they are needed, once the first step has made all state."""
+        if self._state is None or self._prepared or not self._background or rank():
+            return
+        self._prepared = True
+        with suppress(TypeError, ValueError):  # save() will say it
+            self._provided(room(_planned(saves.capture(self._state))[0]))
+
+    def _after_fork(self) -> None:
+        """In a child that saves too: the writer's thread and the buffers stayed with the parent."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._inherited = self._buffers  # not to be freed: their addresses may be another's by now
+            self._buffers, self._writer = Buffers(), Writer()
 
     def _requests(self) -> str:
         assert self._save_request is not None
@@ -186,9 +272,17 @@ def newest(checkpoints: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
+def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, list[str]]]:
+    """The trained shards, one after the other in one buffer, and the names of each component's."""
+    shards: tuple[Shard, ...] = ()
+    names: dict[str, list[str]] = {}
+    for component, tensors in captured.trained.items():
+        if tensors:
+            more = plan(component, tensors, room(shards))
+            names[component] = [shard.file for shard in more]
+            shards += more
+    return shards, names
+
+
 def _path(environ: Mapping[str, str], name: str) -> Path | None:
     return Path(environ[name]) if environ.get(name) else None
-
-
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.training import EXIT_SAVED, Training, state
+from orchestrator.training import EXIT_SAVED, Training
 from tests.training.scripts import (
     ROOT,
     fingerprints,
@@ -29,13 +28,20 @@ TOTAL = 12
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The final checkpoint of a run that nothing disturbed."""
+def every_step(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
+    """The checkpoints of a run that nothing disturbed, by step."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    with started([TOY, str(TOTAL)], folder, {"CHECKPOINT_DIR": folder / "c"}) as process:
+    with started([TOY, str(TOTAL), "every:1"], folder, {"CHECKPOINT_DIR": folder / "c"}) as process:
         output = finish(process)
     assert process.returncode == 0, output
-    return fingerprints(folder / "c" / f"step-{TOTAL}")
+    assert steps(folder / "c") == list(range(1, TOTAL + 1))
+    return {step: fingerprints(folder / "c" / f"step-{step}") for step in range(1, TOTAL + 1)}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(every_step: dict[int, dict[str, str]]) -> dict[str, str]:
+    """The final one."""
+    return every_step[TOTAL]
 
 
 def resumed(folder: Path, step: int) -> dict[str, str]:
@@ -61,7 +67,7 @@ def test_a_save_is_made_when_asked_and_sigterm_saves_and_exits_75(
         request.write_text("1")
         go_on(process)
         until_printed(process, "step 7")
-        assert steps(checkpoints) == [3]
+        until(lambda: steps(checkpoints) == [3], process)
         process.send_signal(signal.SIGTERM)
         go_on(process)
         finish(process)
@@ -78,13 +84,51 @@ def test_killed_in_the_middle_of_a_save_the_one_before_stands(
     tmp_path: Path, uninterrupted: dict[str, str]
 ) -> None:
     given = {"CHECKPOINT_DIR": tmp_path / "c"}
-    with started([TOY, str(TOTAL), "every:4", "save:8"], tmp_path, given) as process:
+    with started([TOY, str(TOTAL), "every:4", "held:8"], tmp_path, given) as process:
         until_printed(process, "saving 8")
-        assert (tmp_path / "c/.tmp-step-8/model.safetensors").exists()
+        assert (tmp_path / "c/.tmp-step-8/model-00001-of-00001.safetensors").exists()
         process.kill()
         finish(process)
     assert steps(tmp_path / "c") == [4]
     assert resumed(tmp_path, 4) == uninterrupted
+
+
+def test_what_the_training_does_while_a_slow_disk_writes_is_not_in_the_checkpoint(
+    tmp_path: Path, every_step: dict[int, dict[str, str]]
+) -> None:
+    given = {"CHECKPOINT_DIR": tmp_path / "c"}
+    with started([TOY, str(TOTAL), "every:4", "held:4"], tmp_path, given) as process:
+        until_printed(process, "saving 4")
+        until_printed(process, f"step {TOTAL}")
+        assert steps(tmp_path / "c") == []
+        go_on(process)
+        output = finish(process)
+    assert process.returncode == 0, output
+    assert {s: fingerprints(tmp_path / f"c/step-{s}") for s in steps(tmp_path / "c")} == {
+        step: every_step[step] for step in (4, 8, 12)
+    }
+
+
+def test_a_save_that_returned_outlives_a_crash(tmp_path: Path, every_step: dict[int, dict[str, str]]) -> None:
+    given = {"CHECKPOINT_DIR": tmp_path / "c"}
+    with started([TOY, str(TOTAL), "every:2", "held:2", "crash:4"], tmp_path, given) as process:
+        until_printed(process, "saving 2")
+        until_printed(process, "ValueError: the planted fault")
+        go_on(process)
+        finish(process)
+    assert process.returncode == 1
+    assert fingerprints(tmp_path / "c/step-2") == every_step[2]
+    assert fingerprints(tmp_path / "c/step-4") == every_step[4]
+
+
+def test_without_memory_for_a_copy_it_is_written_at_once(
+    tmp_path: Path, every_step: dict[int, dict[str, str]]
+) -> None:
+    with started([TOY, "4", "every:4", "starved"], tmp_path, {"CHECKPOINT_DIR": tmp_path / "c"}) as process:
+        output = finish(process)
+    assert process.returncode == 0, output
+    assert "warning: no memory for a copy of 4 MB" in output
+    assert fingerprints(tmp_path / "c/step-4") == every_step[4]
 
 
 def test_a_full_disk_costs_no_earlier_checkpoint(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
@@ -142,43 +186,10 @@ def test_the_plain_example_keeps_the_contract(tmp_path: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_the_same_state_is_the_same_bytes_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
-    tied = torch.nn.Linear(16, 16, bias=False)
-    model = torch.nn.ModuleDict({"a": tied, "b": tied, "c": torch.nn.Linear(16, 16)})
-    plain = {"rate": 0.1, 3: (1, None, "x"), "$tuple": [float("inf")]}
-    view = torch.arange(6).view(2, 3).T
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        state.write(tmp_path / name, 5, {"model": model, "plain": plain, "view": view})
-    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
-    assert (tmp_path / "one/model.safetensors").stat().st_size < 3 * 16 * 16 * 4
-    expected, drawn = {k: v.clone() for k, v in model.state_dict().items()}, (random.random(), torch.rand(3))
-    with torch.no_grad():
-        tied.weight.zero_()
-    rest = state.restore(tmp_path / "one", {"model": model})
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-    assert torch.equal(rest.pop("view"), view)
-    assert rest == {"plain": plain}
-    assert random.random() == drawn[0]
-    assert torch.equal(torch.rand(3), drawn[1])
-
-
-def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"extra\.deep\.1: cannot save a set"):
-        state.write(tmp_path, 1, {"extra": {"deep": [1, {2}]}})
-    with pytest.raises(ValueError, match="component name 'a/b'"):
-        state.write(tmp_path, 1, {"a/b": 1})
-    with pytest.raises(ValueError, match=r"is no checkpoint of orchestrator\.training"):
-        Training(tmp_path / "c", resume_from=tmp_path / "nothing")
-    state.write(tmp_path, 1, {"model": torch.nn.Linear(1, 1)})
-    with pytest.raises(ValueError, match="holds model; it has no optimizer"):
-        state.restore(tmp_path, {"optimizer": torch.nn.Linear(1, 1)})
-
-
 def test_metrics_that_are_not_finite_stay_out_of_the_checkpoint(tmp_path: Path) -> None:
     training = Training(tmp_path / "c", progress=tmp_path / "progress")
     training.report(1, loss=float("nan"))
-    saved = training.save(1, {"x": 1}, {"loss": float("nan"), "mrr": 0.5})
+    saved = training.save(1, {"x": 1}, {"loss": float("nan"), "mrr": 0.5}, required=True)
     assert saved is not None
     assert json.loads((saved / "metrics.json").read_text()) == {"mrr": 0.5}
     assert "NaN" in (tmp_path / "progress").read_text()
@@ -190,10 +201,14 @@ def test_it_needs_nothing_of_ours_and_no_torch_to_start() -> None:
         "print(*sorted(m for m in sys.modules if m.startswith(('orchestrator', 'torch', 'numpy', 'safe'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    package = ROOT / "orchestrator/training"
     own = [
         "orchestrator",
         "orchestrator.training",
-        "orchestrator.training.state",
-        "orchestrator.training.training",
+        *(
+            f"orchestrator.training.{path.stem}"
+            for path in sorted(package.glob("[a-z]*.py"))
+            if path.stem != "devices"
+        ),
     ]
     assert done.stdout.split() == own

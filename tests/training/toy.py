@@ -1,14 +1,18 @@
 """A plain PyTorch training that draws from every random generator and halts where a test asks it to.
 
-`toy.py STEPS [EVENT...]`: at each `step:N` it waits for a line; at `save:N` it waits in the middle of that
-save; from `full:N` on no file may grow beyond a few KiB; `every:N` saves so often where nobody asks.
+`toy.py STEPS [EVENT...]`: at each `step:N` it waits for a line; at `held:N` the disk waits for one in the
+middle of that save; from `full:N` on no file may grow beyond a few KiB; `every:N` saves so often where
+nobody asks; `starved`: there is memory for the training, but for no copy of it; `crash:N`: an error after it.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,21 +28,17 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-class Halting:
-    """A component whose state takes as long as the test likes; saved after the model's tensors."""
-
-    step = 0
-
-    def state_dict(self) -> dict[str, float]:
-        if f"save:{self.step}" in EVENTS:
-            say(f"saving {self.step}\n")
-            sys.stdin.readline()
-        return {}
-
-    def load_state_dict(self, state: object) -> None:
-        assert state == {}
+def slow_sync(handle: int, sync: Callable[[int], None] = os.fsync) -> None:
+    """A disk that takes as long as the test likes over one checkpoint's first file."""
+    step = Path(f"/proc/self/fd/{handle}").readlink().parent.name.removeprefix(".tmp-step-")
+    if f"held:{step}" in EVENTS:
+        EVENTS.remove(f"held:{step}")
+        say(f"saving {step}\n")
+        sys.stdin.readline()
+    sync(handle)
 
 
+os.fsync = slow_sync  # type: ignore[assignment]  # the helper syncs handles alone
 training = Training.from_environment()
 torch.manual_seed(1)
 random.seed(2)
@@ -46,9 +46,15 @@ np.random.seed(3)
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Dropout(0.3), torch.nn.Linear(64, 32))
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=100)
-halting = Halting()
-parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "zz": halting}
-training.resume(parts)
+seen: list[float] = []
+buffer = torch.zeros(1_000_000)
+parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "seen": seen, "buffer": buffer}
+found = training.resume(parts)
+seen += found.get("seen", [])
+buffer += found.get("buffer", 0.0)
+if "starved" in EVENTS:
+    used = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmData" in line)
+    resource.setrlimit(resource.RLIMIT_DATA, (int(used.split()[1]) * 1024 + 2**24,) * 2)
 for step in range(training.start + 1, TOTAL + 1):
     noise = torch.from_numpy(np.random.standard_normal((8, 32))).float() * random.random()
     loss = (model(torch.randn(8, 32) + noise) - 1.0).square().mean()
@@ -56,15 +62,19 @@ for step in range(training.start + 1, TOTAL + 1):
     loss.backward()
     optimizer.step()
     scheduler.step()
-    halting.step = step
+    seen.append(loss.item())
+    buffer += loss.item()
     training.report(step, loss=loss.item())
     say(f"step {step}\n")
     if f"step:{step}" in EVENTS:
         sys.stdin.readline()
     if f"full:{step}" in EVENTS:
+        training.wait()
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     if training.should_save(step, EVERY):
         training.save(step, parts, {"loss": loss.item()})
+    if f"crash:{step}" in EVENTS:
+        raise ValueError("the planted fault")
     if training.should_stop() and step < TOTAL:
         training.leave(step, parts)
 training.save(TOTAL, parts, {"loss": loss.item()}, required=True)

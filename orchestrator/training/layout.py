@@ -1,0 +1,133 @@
+"""Which bytes of a checkpoint stand in which file: shards in the safetensors format, planned and written.
+
+A shard's tensors stand one after the other, so that a copy of them in host memory goes out in one piece. The
+same tensors give the same bytes. Must never know steps, components' meaning, nor when anything is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+SHARD_BYTES = 256 * 1000 * 1000
+_ALIGNMENT = 64
+_CHUNK = 16 * 1024 * 1024
+# The names of the safetensors format (its README, "Format").
+DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
+    "uint16": "U16", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: its header, then `size` bytes of tensors, each with its offset. `begin` is the place of these
+    bytes in a buffer that holds several shards."""
+
+    file: str
+    header: bytes
+    begin: int
+    size: int
+    tensors: tuple[tuple[torch.Tensor, int], ...]
+
+
+def pieces(name: str, tensor: torch.Tensor, shard_bytes: int = SHARD_BYTES) -> list[tuple[str, torch.Tensor]]:
+    """The tensor, or where it is larger than a shard its rows in as many pieces as it takes, with names.
+
+    Raises TypeError for a tensor that safetensors cannot hold.
+    """
+    if str(tensor.dtype).removeprefix("torch.") not in DTYPES or str(tensor.layout) != "torch.strided":
+        raise TypeError(f"{name}: cannot save a {tensor.layout} tensor of {tensor.dtype}")
+    if tensor.nbytes <= shard_bytes or tensor.ndim == 0:
+        return [(name, tensor)]
+    rows = max(1, shard_bytes // (tensor.nbytes // tensor.shape[0]))
+    parts = (tensor[at : at + rows] for at in range(0, tensor.shape[0], rows))
+    return [(f"{name}#{n}", part) for n, part in enumerate(parts)]
+
+
+def plan(
+    stem: str, tensors: Mapping[str, torch.Tensor], begin: int = 0, shard_bytes: int = SHARD_BYTES
+) -> tuple[Shard, ...]:
+    """The shards `<stem>-00001-of-0000N.safetensors` of the tensors, which begin at `begin` in a buffer.
+
+    Wider numbers come first, so that every tensor is aligned to its own width without a gap.
+    """
+    groups: list[dict[str, torch.Tensor]] = []
+    filled = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        if not groups or filled + tensor.nbytes > shard_bytes:
+            groups.append({})
+            filled = 0
+        groups[-1][name] = tensor
+        filled += tensor.nbytes
+    shards = []
+    for number, group in enumerate(groups, 1):
+        begin += -begin % _ALIGNMENT
+        shards.append(_shard(f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors", begin, group))
+        begin += shards[-1].size
+    return tuple(shards)
+
+
+def room(shards: Iterable[Shard]) -> int:
+    """The bytes of a buffer that holds all of them."""
+    return max((shard.begin + shard.size for shard in shards), default=0)
+
+
+def _shard(file: str, begin: int, group: Mapping[str, torch.Tensor]) -> Shard:
+    described: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    placed, at = [], 0
+    for name, tensor in group.items():
+        end = at + tensor.nbytes
+        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        described[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [at, end]}
+        placed.append((tensor, at))
+        at = end
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors are aligned in a mapping of the file too
+    return Shard(file, len(text).to_bytes(8, "little") + text, begin, at, tuple(placed))
+
+
+def write_shard(path: Path, shard: Shard, body: memoryview | None = None) -> None:
+    """Writes a shard, from its tensors themselves where there is no copy of their bytes. Raises OSError."""
+    write_file(path, chain([shard.header], _straight(shard) if body is None else [body]))
+
+
+def _straight(shard: Shard) -> Iterator[memoryview]:
+    """Each is good until the next: what is of another device passes through host memory."""
+    for tensor, _ in shard.tensors:
+        plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+        if plain.nbytes:
+            raw = (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr())
+            yield memoryview(raw).cast("B")
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Writes a new file and makes its bytes durable; other threads run meanwhile. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        for chunk in chunks:
+            left = memoryview(chunk)
+            while left:
+                left = left[os.write(handle, left[:_CHUNK]) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,52 @@
+"""The random generators of this process as plain values, and back.
+
+Every generator a training draws from; numpy's and torch's only where they were imported. Must never know
+where the values are kept.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def capture() -> dict[str, object]:
+    """The state of each generator: numbers, text and tuples."""
+    found: dict[str, object] = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        found["numpy"] = (kind, keys.tolist(), *rest)
+    if torch is not None:
+        found["torch"] = bytes(torch.get_rng_state().tolist()).hex()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            found["cuda"] = [bytes(state.tolist()).hex() for state in torch.cuda.get_rng_state_all()]
+    return found
+
+
+def restore(found: Mapping[str, Any]) -> None:
+    """Sets the generators as they were. On other devices, or another number, the resume is state-exact."""
+    random.setstate(found["python"])
+    if "numpy" in found and "numpy" in sys.modules:
+        import numpy
+
+        kind, keys, *rest = found["numpy"]
+        numpy.random.set_state((kind, numpy.asarray(keys, dtype=numpy.uint32), *rest))
+    if "torch" in found:
+        import torch
+
+        torch.set_rng_state(_tensor(found["torch"]))
+        if torch.cuda.is_available():
+            for device, text in enumerate(found.get("cuda", [])[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(_tensor(text), device)
+
+
+def _tensor(text: str) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)

@@ -1,0 +1,44 @@
+"""One answer for all ranks of a distributed training: that of rank 0.
+
+Alone where torch.distributed is not initialised. Must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def rank() -> int:
+    """This process's rank; before torch.distributed is ready, what its launcher says (torchrun's RANK)."""
+    distributed = _distributed()
+    return distributed.get_rank() if distributed is not None else int(os.environ.get("RANK") or 0)
+
+
+class Agreement:
+    """All ranks must ask the same questions in the same order."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+
+    def of_first(self, answer: bool) -> bool:
+        """Rank 0's answer, in every rank; a meeting point."""
+        distributed = _distributed()
+        if distributed is None or distributed.get_world_size() == 1:
+            return answer
+        import torch
+
+        if self._group is None:  # in host memory, so that asking does not wait for the accelerator
+            same = distributed.get_backend() == "gloo"
+            self._group = distributed.group.WORLD if same else distributed.new_group(backend="gloo")
+        said = torch.tensor(int(answer))
+        distributed.broadcast(said, src=0, group=self._group)
+        return bool(said.item())
+
+
+def _distributed() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed

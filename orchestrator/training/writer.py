@@ -1,0 +1,123 @@
+"""Writes checkpoints beside the training, one after the other, each under a temporary name until it is whole.
+
+A folder is renamed to `step-<n>` once all of it is durable, so that a process killed at any moment leaves the
+checkpoints before. Must never know what a training is, nor when it saves.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.training.buffers import Buffer
+from orchestrator.training.layout import Shard, sync_folder, write_file, write_shard
+
+TEMPORARY = ".tmp-step-"
+
+
+@dataclass
+class Job:
+    """One checkpoint to write: all of it was copied when the job was made.
+
+    `links` gives the written file for each name of a frozen shard; `stale` are such files that no later job
+    needs. Without a `buffer` the shards are written from the training's own tensors, which must stand still.
+    """
+
+    step: int
+    target: Path
+    documents: Mapping[str, bytes]
+    shards: tuple[Shard, ...] = ()
+    links: Mapping[str, Path] | None = None
+    stale: tuple[Path, ...] = ()
+    buffer: Buffer | None = None
+    error: Exception | None = None
+
+    def forget(self) -> None:
+        """Lets go of the training's tensors, once they are copied or written."""
+        self.shards = tuple(replace(shard, tensors=()) for shard in self.shards)
+
+    def write(self) -> None:
+        """Raises OSError; then nothing of it is left."""
+        folder = self.target.with_name(f"{TEMPORARY}{self.step}")
+        try:
+            folder.mkdir()
+            for shard in self.shards:
+                body = None if self.buffer is None else self.buffer.bytes_of(shard)
+                write_shard(folder / shard.file, shard, body)
+            for name, written in (self.links or {}).items():
+                _link(written, folder / name)
+            for name, data in self.documents.items():
+                write_file(folder / name, [data])
+            sync_folder(folder)
+            folder.rename(self.target)
+            sync_folder(self.target.parent)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        for path in self.stale:
+            path.unlink(missing_ok=True)
+
+
+class Writer:
+    """Its thread lives only while there is something to write, and the process does not end before."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[Job] = deque()
+
+    def submit(self, job: Job) -> None:
+        """Writes it after those before; a failure is told as a warning, and kept in `job.error`."""
+        with self._changed:
+            self._jobs.append(job)
+            if len(self._jobs) > 1:
+                return
+        try:
+            threading.Thread(target=self._work, name="checkpoint writer").start()
+        except RuntimeError:  # the interpreter is ending: no new threads
+            self._work()
+
+    def wait(self, most: int = 0) -> None:
+        """Blocks until at most so many jobs are unwritten."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._jobs) <= most)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs[0]
+            try:
+                job.write()
+            except Exception as error:  # noqa: BLE001 - a thread must report, not die
+                job.error = error
+                warn(f"the checkpoint of step {job.step} could not be saved, training goes on: {error}")
+            with self._changed:
+                if job.buffer is not None:
+                    job.buffer.free = True
+                self._jobs.popleft()
+                self._changed.notify_all()
+                if not self._jobs:
+                    return
+
+
+def warn(message: str) -> None:
+    """One line for whoever reads the training's log."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _link(written: Path, path: Path) -> None:
+    try:
+        os.link(written, path)
+        return
+    except FileNotFoundError:
+        raise
+    except OSError:  # no hard links here: a copy
+        with suppress(FileNotFoundError):
+            path.unlink()
+    with written.open("rb") as file:
+        write_file(path, iter(lambda: file.read(1 << 20), b""))
