@@ -273,6 +273,25 @@ def test_an_encoder_that_gives_nan_ranks_last(corpus: Corpus, encoder: Encoder) 
     assert Summary.of(found.graph.ranks).mrr > Summary.of(found.text.ranks).mrr
 
 
+def test_a_sample_reads_fewer_rows_and_is_the_same_every_time(corpus: Corpus, encoder: Encoder) -> None:
+    read = []
+
+    class Counting(Encoder):
+        def guess(self, hidden: torch.Tensor) -> torch.Tensor:
+            read.append(len(hidden))
+            return super().guess(hidden)
+
+    counting = Counting(encoder.sizes, corpus.vocabulary, len(corpus.relations))
+    counting.load_state_dict(encoder.state_dict())
+    facts = evaluation.held_out_facts(corpus, 50)
+    whole = evaluation.evaluate_encoder(counting, corpus, entities_of(corpus), facts)
+    all_rows = len(read)
+    some, again = (evaluation.evaluate(counting, corpus, entities_of(corpus), limit=50) for _ in range(2))
+    assert 0 < (len(read) - all_rows) / 2 < all_rows
+    assert some == again
+    assert some["mrr"] == whole.metrics()["mrr"]
+
+
 def test_whoever_is_asked_to_stop_stops_and_leaves_the_encoder_as_it_was(
     corpus: Corpus, encoder: Encoder
 ) -> None:

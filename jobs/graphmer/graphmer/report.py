@@ -153,6 +153,7 @@ def curves(history: Sequence[Row], found: Mapping[str, Any] | None = None) -> by
         axes.set(title=title, xlabel="step", ylabel=unit)
         axes.grid(alpha=0.3)
     if found is not None:
+        axes = figure.axes[-1]
         for place, (name, row) in enumerate(found["tables"][ALL].items()):
             if name not in (GRAPH, TEXT):
                 axes.axhline(row["mrr"], color=f"C{place + 2}", linestyle="--", label=name)
