@@ -179,6 +179,16 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus: Corpus, made: Plan) -> N
     assert not same(made[1], planned(corpus, seed=8)[1])
 
 
+def test_the_same_rows_are_hidden_otherwise_at_another_step() -> None:
+    facts = tuple(graph.Triple("a", "likes", f"b{i}") for i in range(9))
+    passage = graph.Passage("m", "a", "a " * 40, facts)
+    single = Corpus.build(graph.Graph((passage,)), vocabulary=300, passage_tokens=80, held_out=0)
+    other = planned(single, global_batch=1, group=1, phases=((0, 96),))
+    batches = [other[step] for step in range(1, 9)]
+    for name in ("word_places", "leaf_state", "leaf_tail", "candidates"):
+        assert len({batch[name].tobytes() for batch in batches}) > 4, name
+
+
 def test_another_process_makes_the_same_batches(made: Plan, tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(pickle.dumps(made))
     script = (

@@ -1,57 +1,224 @@
-"""The keys of a training config and their checks. Must never know torch."""
+"""The keys of a training config and their checks. Must never know torch.
+
+What is trained and on what stands here; how (steps, batches, devices, precision, seed) comes from the
+command line, as the orchestrator's profiles decide it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import yaml
+
+_HERE = (
+    "sources",
+    "triples",
+    "workers",
+    "checkpoint_activations",
+    "evaluation",
+)  # sessions may differ in them
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is read and how rows are made of it.
+
+    `sources` are folders of Python source or names of importable packages; `standard_library` is the running
+    interpreter's. With `triples`, a JSONL file of facts, they are the code that its facts speak of.
+    `facts` cuts them to at most so many. `held_out` is a share of modules. `curriculum` maps the number of
+    steps done to the columns of a row from then on, the `leaves` among them. `mask_words` is the share of
+    tokens to be guessed, whole identifiers at a time, `mask_nodes` that of facts.
+    """
+
+    sources: tuple[str, ...] = ("standard_library",)
+    triples: str | None = None
+    facts: int | None = None
+    held_out: float = 0.1
+    vocabulary: int = 12_288
+    curriculum: Mapping[int, int] = field(default_factory=lambda: {0: 512, 15_000: 768})
+    leaves: int = 10
+    mask_words: float = 0.15
+    mask_nodes: float = 0.20
+    packed: bool = True
+    workers: int = 2
+
+    @property
+    def phases(self) -> tuple[tuple[int, int], ...]:
+        """(steps done, length) in order; the first begins at 0."""
+        return tuple(sorted(self.curriculum.items()))
+
+    def length(self, step: int) -> int:
+        """Columns of a row at step `step`, counted from 1."""
+        return [length for done, length in self.phases if done < max(1, step)][-1]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of the encoder. `feed` is the fused width of SwiGLU: gate and value together."""
+
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    feed: int = 3072
+    checkpoint_activations: bool = False
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """Weights of the losses beside those of masked tokens and masked nodes, which weigh 1."""
+
+    truth: float = 0.2
+    antisymmetry: float = 0.2
+    acyclicity: float = 0.2
+    contrastive: float = 0.1
+    temperature: float = 0.07
+    margin: float = 1.0
+    group: int = 8
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW and its learning rate: `warmup` steps up, a cosine down to zero at the last step."""
+
+    learning_rate: float = 3e-4
+    warmup: int = 1500
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-8
+    clip: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every so many steps on so many held-out facts; the last one on all. `report`: baselines are trained at
+    the end, and the final checkpoint holds report.json, report.md and curves.png."""
+
+    every: int = 500
+    facts: int = 1000
+    report: bool = True
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is trained and on what; how (steps, batches, precision, seed) comes from the command line.
-
-    `source` is a folder of Python source, the running interpreter's standard library if None. `held_out`
-    is a share of modules, `mask_words` and `mask_nodes` shares of words and facts to be guessed, `warmup`
-    counts steps, `workers` the processes that make batches (0: the training's own).
-    """
-
-    triples: int
-    roots: int
-    leaves: int
-    vocabulary: int
-    held_out: float
-    mask_words: float
-    mask_nodes: float
-    width: int
-    layers: int
-    heads: int
-    learning_rate: float
-    warmup: int
-    weight_decay: float
-    source: str | None = None
-    workers: int = 0
-    device: str = "cpu"
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    objectives: Objectives = field(default_factory=Objectives)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} does not divide by heads: {self.heads}")
-        for key in ("held_out", "mask_words", "mask_nodes"):
-            if not 0 < getattr(self, key) < 1:
-                raise ValueError(f"{key}: {getattr(self, key)} is not between 0 and 1")
+        faults = [text for wrong, text in _faults(self) if wrong]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def plain(self) -> dict[str, Any]:
+        """As a document of lists and dicts, which `from_plain` reads."""
+        return {part: _plain(keys) for part, keys in asdict(self).items()}
+
+    def decisive(self) -> dict[str, Any]:
+        """The part of `plain` that decides what is learnt: the same in every session of a training.
+
+        Where the corpus came from is not in it: it travels in the checkpoint.
+        """
+        parts = {
+            part: keys for part, keys in self.plain().items() if isinstance(keys, dict) and part not in _HERE
+        }
+        return {part: {k: v for k, v in keys.items() if k not in _HERE} for part, keys in parts.items()}
 
 
 def read(path: Path) -> Config:
     """Raises ValueError that names the file and every key at fault."""
     with path.open(encoding="utf-8") as file:
-        given = yaml.safe_load(file)
-    if not isinstance(given, dict):
-        raise ValueError(f"{path}: expected keys and values")
-    known = {field.name for field in fields(Config)}
-    if unknown := sorted(given.keys() - known):
-        raise ValueError(f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        document = yaml.safe_load(file)
     try:
-        return Config(**given)
-    except (TypeError, ValueError) as error:
+        return from_plain(document or {})
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def from_plain(document: object) -> Config:
+    """Raises ValueError that names every key at fault."""
+    made: Config = _made(Config, document, "")
+    return made
+
+
+def _made(kind: type[Any], given: object, place: str) -> Any:
+    if not isinstance(given, dict):
+        raise ValueError(f"{place or 'config'}: expected keys and values, not {given!r}")
+    hints = get_type_hints(kind)
+    known = [each.name for each in fields(kind)]
+    if unknown := sorted(str(key) for key in given.keys() - set(known)):
+        raise ValueError(f"unknown {', '.join(place + k for k in unknown)}; known are {', '.join(known)}")
+    values = {}
+    for key, value in given.items():
+        if is_dataclass(hints[key]):
+            values[key] = _made(hints[key], value, f"{place}{key}.")
+        else:
+            values[key] = _value(hints[key], value, f"{place}{key}")
+    return kind(**values)
+
+
+def _value(hint: object, value: Any, place: str) -> Any:
+    """YAML's idea of a value as the field's: `1e-8` is text to YAML, a list a tuple here."""
+    try:
+        if hint is float:
+            return float(value)
+        if hint == tuple[float, float]:
+            one, other = value
+            return float(one), float(other)
+        if hint == tuple[str, ...]:
+            return (value,) if isinstance(value, str) else tuple(map(str, value))
+        if hint == Mapping[int, int]:
+            return {int(done): int(length) for done, length in value.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"{place}: {value!r} will not do") from None
+    allowed = {int: int, bool: bool, int | None: int | None, str | None: str | None}[hint]  # type: ignore[index]
+    if not isinstance(value, allowed) or (allowed is not bool and isinstance(value, bool)):
+        raise ValueError(f"{place}: {value!r} will not do")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _faults(config: Config) -> list[tuple[bool, str]]:
+    data, model, aims, optimizer = config.data, config.model, config.objectives, config.optimizer
+    shares = {
+        "data.held_out": data.held_out,
+        "data.mask_words": data.mask_words,
+        "data.mask_nodes": data.mask_nodes,
+    }
+    positive = {
+        "model.width": model.width, "model.layers": model.layers, "model.heads": model.heads,
+        "model.feed": model.feed, "data.vocabulary": data.vocabulary, "data.leaves": data.leaves,
+        "objectives.temperature": aims.temperature, "objectives.group": aims.group,
+        "optimizer.learning_rate": optimizer.learning_rate, "optimizer.clip": optimizer.clip,
+        "evaluation.every": config.evaluation.every, "evaluation.facts": config.evaluation.facts,
+    }  # fmt: skip
+    lengths = [length for _, length in data.phases]
+    return [
+        *((not 0 < share < 1, f"{key}: {share} is not between 0 and 1") for key, share in shares.items()),
+        *((not value > 0, f"{key}: {value} is not positive") for key, value in positive.items()),
+        (
+            model.width % (2 * model.heads) != 0,
+            f"model.width: {model.width} is no multiple of 2 × model.heads ({model.heads})",
+        ),
+        (model.feed % 2 != 0, f"model.feed: {model.feed} is not even: it is gate and value"),
+        (not data.phases or data.phases[0][0] != 0, "data.curriculum: its first phase must begin at 0 steps"),
+        (
+            any(n % 8 or n < data.leaves + 16 for n in lengths),
+            f"data.curriculum: {lengths}: lengths are multiples of 8, with room for the leaves and 16 tokens",
+        ),
+        (
+            data.triples is not None and len(data.sources) != 1,
+            "data.sources: with data.triples, name the one folder of code that its facts speak of",
+        ),
+        (optimizer.warmup < 0, f"optimizer.warmup: {optimizer.warmup} is negative"),
+    ]  # fmt: skip

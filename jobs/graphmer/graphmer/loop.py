@@ -1,237 +1,383 @@
-"""The training loop and its evaluation. Decides nothing about when to save or stop: it asks `training`.
+"""The training loop. Decides nothing about when to save or stop: it asks `training`.
 
-Losses are sums divided by the counts of the whole global batch, so that no division into micro-batches
-changes the mathematics. Must never know sessions or platforms.
+Losses are sums divided by the counts of the whole global batch, and every batch is a function of (seed,
+step): neither micro-batches nor devices nor interruptions change the mathematics. Must never know sessions or
+platforms.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from graphmer import chains, data, graph
-from graphmer.config import Config
+from graphmer import evaluation, flops, graph, report, triples
+from graphmer.config import Config, Data
+from graphmer.corpus import Corpus
 from graphmer.model import Encoder
-from orchestrator.training import Training
+from graphmer.objectives import Constraints, Loss
+from graphmer.plan import Plan
+from orchestrator.training import Frozen, Training
+from orchestrator.training.devices import Device, part
 
 REPORT_SECONDS = 1.0
+HISTORY_STEPS = 50  # a row of the curves is kept every so many steps
+
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How it is trained; one step is `micro_batch × accumulate` samples."""
+    """How it is trained; one step is `micro_batch × accumulate × devices` samples."""
 
     steps: int
     micro_batch: int
     accumulate: int
     precision: str
     seed: int
+    devices: int = 1
 
     @property
     def global_batch(self) -> int:
-        return self.micro_batch * self.accumulate
+        return self.micro_batch * self.accumulate * self.devices
 
 
 @dataclass(frozen=True)
 class Identity:
     """What a checkpoint must share with the training that goes on from it; restored first of all."""
 
-    corpus: str
-    seed: int
-    global_batch: int
+    decisive: Mapping[str, Any]
 
-    def state_dict(self) -> dict[str, object]:
-        return asdict(self)
+    @classmethod
+    def of(cls, config: Config, schedule: Schedule) -> Identity:
+        given = {"steps": schedule.steps, "seed": schedule.seed, "global_batch": schedule.global_batch}
+        parts = config.decisive().items()
+        return cls(given | {f"{part}.{key}": value for part, keys in parts for key, value in keys.items()})
 
-    def load_state_dict(self, saved: dict[str, object]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.decisive)
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Raises ValueError that names what differs."""
-        differs = [f"{k} {saved.get(k)} (here {v})" for k, v in asdict(self).items() if saved.get(k) != v]
+        differs = [f"{k} {saved.get(k)} (here {v})" for k, v in self.decisive.items() if saved.get(k) != v]
         if differs:
             raise ValueError(f"the checkpoint is of another training: {', '.join(differs)}")
 
 
-def train(config: Config, schedule: Schedule, training: Training) -> None:
+@dataclass
+class History:
+    """The rows of the curves, and the best MRR so far."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best: float = -math.inf
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows], "best": self.best}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.rows, self.best = saved["rows"], saved["best"]
+
+
+class Scaler:
+    """fp16's loss scale. In other precisions it is idle, and carries the saved scale on unchanged."""
+
+    def __init__(self, device: Device, precision: str) -> None:
+        self.scaler = torch.amp.GradScaler(device.autocast, enabled=precision == "fp16")
+        self._carried: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scaler.state_dict() if self.scaler.is_enabled() else self._carried
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self._carried = saved
+        if saved and self.scaler.is_enabled():
+            self.scaler.load_state_dict(saved)
+
+
+class Trainee(nn.Module):
+    """The encoder and its losses as one forward pass, as data parallelism wants it."""
+
+    def __init__(self, encoder: Encoder, loss: Loss, entities: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.loss = loss
+        self.entities = entities
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return self.loss.sums(self.encoder, self.encoder(batch, self.entities), batch)
+
+
+class Trainer:
+    """One process' share of the training: all of its state, and the step."""
+
+    def __init__(self, config: Config, schedule: Schedule, corpus: Corpus, device: Device) -> None:
+        self.config, self.schedule, self.corpus, self.device = config, schedule, corpus, device
+        self.encoder = Encoder(config.model, corpus.vocabulary, len(corpus.relations)).to(device.torch)
+        self.entities = torch.from_numpy(corpus.entity_tokens.astype(np.int64)).to(device.torch)
+        self.loss = Loss(config.objectives, self.entities, Constraints.of(corpus.relations))
+        trainee = Trainee(self.encoder, self.loss, self.entities)
+        self.trainee: nn.Module = (
+            trainee if device.ranks == 1 else nn.parallel.DistributedDataParallel(trainee)
+        )
+        self.optimizer = _optimizer(self.encoder, config)
+        self.scaler = Scaler(device, schedule.precision)
+        self.history = History()
+
+    def state(self) -> dict[str, object]:
+        """What a checkpoint holds, in the order it is restored."""
+        return {
+            "identity": Identity.of(self.config, self.schedule),
+            "corpus": Frozen(self.corpus),
+            "model": self.encoder,
+            "optimizer": self.optimizer,
+            "scaler": self.scaler,
+            "history": self.history,
+            "config": self.config.decisive(),
+        }
+
+    def step(self, number: int, batch: Batch) -> dict[str, float]:
+        """One optimizer step on a global batch; its losses. A step that fp16 skips counts too."""
+        schedule, scaler = self.schedule, self.scaler.scaler
+        counts = {name: count.to(self.device.torch) for name, count in self.loss.counts(batch).items()}
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.optimizer.learning_rate * self._rate(number)
+        losses: dict[str, Tensor] = {}
+        for turn in range(schedule.accumulate):
+            first = (turn * schedule.devices + self.device.rank) * schedule.micro_batch
+            micro = self._moved(batch, first)
+            with self._alone(turn < schedule.accumulate - 1):
+                with self._precision():
+                    sums = self.trainee(micro)
+                    total = self.loss.total(sums, counts)
+                whole = scaler.scale(total * schedule.devices)  # data parallelism takes the mean
+                whole.backward()  # type: ignore[no-untyped-call]
+            for name, value in (*sums.items(), ("loss", total)):
+                part = value.detach() / counts[name] if name in counts else value.detach()
+                losses[name] = losses[name] + part if name in losses else part
+        scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.encoder.parameters(), self.config.optimizer.clip)
+        scaler.step(self.optimizer)
+        scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.device.finish_step()
+        return self._told(losses) | {"gradient_norm": float(norm)}
+
+    def _moved(self, batch: Batch, first: int) -> Batch:
+        """The rows of a micro-batch on the device; `edges` has a row a group."""
+        group, size = self.config.objectives.group, self.schedule.micro_batch
+        moved = {}
+        for name, rows in batch.items():
+            share = group if name == "edges" else 1
+            part = rows[first // share : (first + size) // share]
+            moved[name] = part.to(self.device.torch, non_blocking=True)
+        return moved
+
+    def _precision(self) -> contextlib.AbstractContextManager[None]:
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.schedule.precision)
+        if kind is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.autocast, kind)
+
+    def _alone(self, more: bool) -> contextlib.AbstractContextManager[None]:
+        """Gradients travel between devices with the last micro-batch only."""
+        if more and isinstance(self.trainee, nn.parallel.DistributedDataParallel):
+            return self.trainee.no_sync()
+        return contextlib.nullcontext()
+
+    def _rate(self, step: int) -> float:
+        warmup, steps = self.config.optimizer.warmup, self.schedule.steps
+        if step <= warmup:
+            return step / warmup
+        return 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+
+    def _told(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
+        values = torch.stack([losses[name].float() for name in losses])
+        if self.device.ranks > 1:
+            torch.distributed.all_reduce(values)
+        return dict(zip(losses, values.tolist(), strict=True))
+
+
+def train(config: Config, schedule: Schedule, training: Training, device: Device) -> None:
     """Trains from wherever `training` stands to the last step, evaluates and saves.
 
-    Raises SystemExit(75) when asked to leave, ValueError where the checkpoint is of another corpus.
+    Raises SystemExit(75) when asked to leave, ValueError where the checkpoint is of another training or the
+    batch does not divide into the config's groups.
     """
-    torch.use_deterministic_algorithms(True)
+    if schedule.micro_batch % config.objectives.group:
+        raise ValueError(
+            f"--micro-batch: {schedule.micro_batch} is no multiple of objectives.group "
+            f"({config.objectives.group})"
+        )
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(schedule.seed)
-    corpus = _corpus(config)
-    model = Encoder(len(corpus.vocabulary), config.roots, config.width, config.layers, config.heads)
-    model.to(config.device)
-    optimizer, scheduler = _optimizer(model, config, schedule.steps)
-    batches = _batches(corpus, config, schedule, training.start)
-    identity = Identity(corpus.fingerprint(), schedule.seed, schedule.global_batch)
-    state = {"identity": identity, "model": model, "optimizer": optimizer, "scheduler": scheduler}
-    training.restore(state)
-    parameters = sum(p.numel() for p in model.parameters())
-    print(f"{parameters:,d} parameters; from step {training.start}", flush=True)
+    if config.deterministic:
+        # Off the CPU a warning: what has no deterministic form there trains too, its resume is state-exact.
+        torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
+    corpus = _corpus(config.data, training)
+    trainer = Trainer(config, schedule, corpus, device)
+    batches = _batches(config, schedule, corpus, training.start, device)
+    training.resume(trainer.state())
+    if device.rank == 0:
+        parameters = sum(p.numel() for p in trainer.encoder.parameters())
+        print(
+            f"{parameters:,d} parameters on {device.torch} × {device.ranks}; from step {training.start}",
+            flush=True,
+        )
+    metrics = _steps(trainer, training, batches)
+    part()
+    if device.rank == 0:
+        _finish(trainer, training, metrics)
 
+
+def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> dict[str, float]:
+    """The steps that are left; what the last one reported."""
+    config, schedule = trainer.config, trainer.schedule
     metrics: dict[str, float] = {}
     shown = began = time.monotonic()
     for step in range(training.start + 1, schedule.steps + 1):
-        metrics = _step(model, optimizer, next(batches), schedule)
-        scheduler.step()
+        batch = next(batches)
+        metrics = trainer.step(step, batch)
         now = time.monotonic()
-        training.report(step, **metrics, samples_per_second=schedule.global_batch / (now - began))
-        if now - shown >= REPORT_SECONDS:
-            print(f"step {step}/{schedule.steps}  " + _words(metrics), flush=True)
+        rates = _rates(trainer, training, batch, now - began)
+        training.report(step, **metrics, **rates)
+        if now - shown >= REPORT_SECONDS and trainer.device.rank == 0:
+            print(f"step {step}/{schedule.steps}  " + _words(metrics | rates), flush=True)
             shown = now
         began = now
-        if step == schedule.steps:
+        last = step == schedule.steps
+        if step % HISTORY_STEPS == 0 or last:
+            trainer.history.rows.append({"step": step, **metrics})
+        best = False
+        if step % config.evaluation.every == 0 and not last:
+            metrics, best = _evaluated(trainer, training, step, metrics)
+            began = time.monotonic()
+        if last:
             break
-        if training.should_save(step):
-            training.save(step, state, metrics)
+        if training.should_save(step) or best:
+            training.save(step, trainer.state(), metrics)
         if training.should_stop():
-            training.leave(step, state, metrics)
-    metrics |= evaluate(model, corpus, config)
-    print("held out:  " + _words(metrics), flush=True)
-    training.report(schedule.steps, **metrics)
-    training.save(schedule.steps, state, metrics, required=True)
+            training.leave(step, trainer.state(), metrics)
+    return metrics
 
 
-def _optimizer(
-    model: Encoder, config: Config, steps: int
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.AdamW(
-        model.parameters(), config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
-    )
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: _rate(done + 1, config.warmup, steps))
-    return optimizer, rates
+def _evaluated(
+    trainer: Trainer, training: Training, step: int, metrics: dict[str, float]
+) -> tuple[dict[str, float], bool]:
+    """The metrics with those on held-out modules, and whether its MRR is the best so far."""
+    if trainer.device.rank != 0:
+        return metrics, False
+    limit = trainer.config.evaluation.facts
+    found = evaluation.evaluate(trainer.encoder, trainer.corpus, trainer.entities, limit=limit)
+    trainer.history.rows.append({"step": step, **found})
+    training.report(step, **found)
+    print("held out:  " + _words(found), flush=True)
+    best = found["mrr"] > trainer.history.best
+    trainer.history.best = max(trainer.history.best, found["mrr"])
+    return metrics | found, best
 
 
-def _batches(corpus: chains.Corpus, config: Config, schedule: Schedule, start: int) -> Iterator[Batch]:
-    table = data.Table(corpus.train, config.roots, config.leaves)
-    plan = data.Plan(table, schedule.seed, schedule.global_batch, _masks(config))
+def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> None:
+    """Evaluates on all held-out facts and saves; leaves when asked to, and the next session does it anew."""
+    steps = trainer.schedule.steps
+    try:
+        found = evaluation.evaluate(
+            trainer.encoder, trainer.corpus, trainer.entities, stop=training.should_stop
+        )
+        files = _report(trainer, training) if trainer.config.evaluation.report else {}
+    except evaluation.Stopped:
+        training.leave(steps, trainer.state(), metrics)
+    print("held out:  " + _words(found), flush=True)
+    training.report(steps, **metrics, **found)
+    training.save(steps, trainer.state(), metrics | found, files=files, required=True)
+
+
+def _report(trainer: Trainer, training: Training) -> dict[str, bytes]:
+    """GraphMER beside the baselines, which are trained here and now."""
+    return report.write(
+        trainer.encoder, trainer.corpus, trainer.history.rows,
+        about=Identity.of(trainer.config, trainer.schedule).state_dict(), seed=trainer.schedule.seed,
+        stop=training.should_stop, progress=partial(print, flush=True),
+    )  # fmt: skip
+
+
+def _optimizer(encoder: Encoder, config: Config) -> torch.optim.AdamW:
+    """Norms, biases and other vectors are not decayed."""
+    aims = config.optimizer
+    matrices = [p for p in encoder.parameters() if p.ndim > 1]
+    vectors = [p for p in encoder.parameters() if p.ndim <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": aims.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, aims.learning_rate, betas=aims.betas, eps=aims.epsilon)
+
+
+def _batches(
+    config: Config, schedule: Schedule, corpus: Corpus, start: int, device: Device
+) -> Iterator[Batch]:
+    plan = Plan(
+        corpus, seed=schedule.seed, global_batch=schedule.global_batch, group=config.objectives.group,
+        phases=config.data.phases, leaves=config.data.leaves, mask_words=config.data.mask_words,
+        mask_nodes=config.data.mask_nodes, packed=config.data.packed,
+    )  # fmt: skip
     loader: DataLoader[Batch] = DataLoader(
         plan,  # type: ignore[arg-type]  # a map from steps, of no length
         batch_size=None,
         sampler=range(start + 1, schedule.steps + 1),
-        num_workers=config.workers,
+        num_workers=config.data.workers,
+        pin_memory=device.backend == "cuda",
         generator=torch.Generator(),  # its own, so that building it draws nothing from the training's
     )
     return iter(loader)
 
 
-def _masks(config: Config) -> data.Masks:
-    return data.Masks(config.mask_words, config.mask_nodes)
-
-
-def _corpus(config: Config) -> chains.Corpus:
-    source = Path(config.source) if config.source else graph.standard_library()
-    facts = graph.build(source, config.triples)
-    corpus = chains.encode(
+def _corpus(data: Data, training: Training) -> Corpus:
+    """The checkpoint's own, so that another machine's source changes nothing; the first session reads it."""
+    saved = training.saved("corpus")
+    if saved is not None:
+        return Corpus.from_state(saved)
+    sources = graph.sources(data.sources)
+    if data.triples is None:
+        facts = graph.build(sources, data.facts)
+    else:
+        facts = triples.read(Path(data.triples), sources[0], data.facts)
+    corpus = Corpus.build(
         facts,
-        roots=config.roots,
-        leaves=config.leaves,
-        vocabulary=config.vocabulary,
-        held_out=config.held_out,
+        vocabulary=data.vocabulary,
+        passage_tokens=max(length for _, length in data.phases) - data.leaves,
+        held_out=data.held_out,
     )
-    if not corpus.train or not corpus.held_out:
-        raise ValueError(f"{source}: too few modules to train on some and hold out others")
-    relations = len({triple.relation for triple in facts.triples})
+    held_out = int(corpus.held_out.sum())
+    if not 0 < held_out < len(corpus.held_out):
+        raise ValueError(f"{', '.join(data.sources)}: too few modules to train on some and hold out others")
     print(
-        f"{len(facts.triples):,d} triples of {relations} relations; {len(corpus.train):,d} chains to train "
-        f"on, {len(corpus.held_out):,d} held out; {len(corpus.vocabulary):,d} words",
+        f"{len(corpus.facts):,d} facts of {len(corpus.relations)} relations between "
+        f"{len(corpus.entities):,d} entities; {len(corpus.held_out) - held_out:,d} passages to train on, "
+        f"{held_out:,d} held out; {len(corpus.tokens):,d} tokens",
         flush=True,
     )
     return corpus
 
 
-def _rate(step: int, warmup: int, steps: int) -> float:
-    if step <= warmup:
-        return step / warmup
-    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+def _rates(trainer: Trainer, training: Training, batch: Batch, seconds: float) -> dict[str, float]:
+    """Samples per second, and the share of the accelerators' peak that the model's FLOPs make."""
+    samples = trainer.schedule.global_batch / seconds
+    rates = {"samples_per_second": samples}
+    if training.peak_flops:
+        rates["mfu"] = samples * flops.sample(trainer.config, batch["tokens"].shape[1]) / training.peak_flops
+    return rates
 
 
-def _step(
-    model: Encoder,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    schedule: Schedule,
-) -> dict[str, float]:
-    words, nodes = (max(1, int((batch[k] != data.IGNORED).sum())) for k in ("word_targets", "node_targets"))
-    loss, hits = 0.0, 0
-    for i in range(0, schedule.global_batch, schedule.micro_batch):
-        micro = {
-            name: rows[i : i + schedule.micro_batch].to(model.bias.device) for name, rows in batch.items()
-        }
-        with torch.autocast(model.bias.device.type, torch.bfloat16, enabled=schedule.precision == "bf16"):
-            word_loss, _, node_loss, node_hits = _losses(model, micro)
-        part = word_loss / words + node_loss / nodes
-        part.backward()  # type: ignore[no-untyped-call]
-        loss += part.item()
-        hits += int(node_hits)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return {"loss": loss, "node_accuracy": hits / nodes}
-
-
-def _losses(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over the masked words and the masked nodes: cross entropy and right guesses, of each."""
-    hidden = model(batch["words"], batch["places"], batch["relations"])
-    sums: list[Tensor] = []
-    for kind in ("word_targets", "node_targets"):
-        asked = batch[kind] != data.IGNORED
-        logits = model.guess(hidden[asked])
-        targets = batch[kind][asked]
-        sums += [functional.cross_entropy(logits.float(), targets, reduction="sum")]
-        sums += [(logits.argmax(-1) == targets).sum()]
-    return sums[0], sums[1], sums[2], sums[3]
-
-
-@torch.no_grad()
-def evaluate(model: Encoder, corpus: chains.Corpus, config: Config) -> dict[str, float]:
-    """Held-out accuracy on masked nodes and words, and that of guessing by frequency.
-
-    The baseline names the relation's most frequent tail in training. Tails outside the vocabulary are
-    wrong for both: they count in proportion to their share of all held-out facts.
-    """
-    table = data.Table(corpus.held_out, config.roots, config.leaves)
-    frequent = _frequent(corpus)
-    word_hits = node_hits = words = nodes = guessed = 0
-    for arrays in data.held_out(table, 64, _masks(config)):
-        batch = {name: torch.from_numpy(rows).to(model.bias.device) for name, rows in arrays.items()}
-        _, right_words, _, right_nodes = _losses(model, batch)
-        word_hits += int(right_words)
-        node_hits += int(right_nodes)
-        words += int((arrays["word_targets"] != data.IGNORED).sum())
-        nodes += int((arrays["node_targets"] != data.IGNORED).sum())
-        guessed += int((frequent[arrays["relations"]] == arrays["node_targets"]).sum())
-    facts = [tail for chain in corpus.held_out for _, _, tail in chain.leaves]
-    known = 1 - facts.count(chains.UNKNOWN) / len(facts)
-    return {
-        "held_out_node_accuracy": known * node_hits / max(1, nodes),
-        "held_out_node_accuracy_by_frequency": known * guessed / max(1, nodes),
-        "held_out_word_accuracy": word_hits / max(1, words),
-    }
-
-
-def _frequent(corpus: chains.Corpus) -> NDArray[np.int64]:
-    """By relation (0: none), the tail that training saw most often; ties go to the lower word id."""
-    counts = Counter((relation, tail) for chain in corpus.train for _, relation, tail in chain.leaves)
-    best = np.full(len(graph.RELATIONS) + 1, data.IGNORED - 1, dtype=np.int64)
-    for (relation, tail), _ in sorted(counts.items(), key=lambda item: (item[1], -item[0][1])):
-        if tail != chains.UNKNOWN:
-            best[relation + 1] = tail
-    return best
-
-
-def _words(metrics: dict[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+def _words(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())

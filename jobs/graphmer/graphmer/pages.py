@@ -17,7 +17,7 @@ from graphmer.corpus import ANCHOR, HEAD, PASSAGE, RELATION, SPAN, Corpus
 from graphmer.tokens import MASK, PAD
 
 IGNORED = -100  # no guess is asked for here
-TRUE, FALSE, HIDDEN = 1, 2, 3  # states of a leaf; 0 is no leaf
+NO_LEAF, TRUE, FALSE, HIDDEN = range(4)  # states of a leaf
 QUERIES = 3  # hidden leaves a row has at most
 _SPARE = 8  # word slots beyond the share, as the last word may run over
 
@@ -122,7 +122,7 @@ def mask_words(page: Page, share: float, draws: np.random.Generator) -> None:
     order = np.argsort(rows + (1 - keys), kind="stable")
     firsts, sizes, rows = firsts[order], sizes[order], rows[order]
     count = len(page.batch["tokens"])
-    slots = math.ceil(share * page.room) + _SPARE
+    slots = word_slots(page.room, share)
     budget = share * np.bincount(page.rows, weights=page.sizes, minlength=count)
     before = np.cumsum(sizes) - sizes
     before -= before[np.searchsorted(rows, np.arange(count))][rows]
@@ -136,6 +136,11 @@ def mask_words(page: Page, share: float, draws: np.random.Generator) -> None:
     page.batch["word_places"][at] = columns
     page.batch["word_targets"][at] = page.batch["tokens"].reshape(-1)[cells]
     page.batch["tokens"].reshape(-1)[cells] = MASK
+
+
+def word_slots(room: int, share: float) -> int:
+    """Columns of `word_places` for rows of so many columns of text."""
+    return math.ceil(share * room) + _SPARE
 
 
 def ranges(firsts: Ids, sizes: Ids) -> Ids:

@@ -70,11 +70,16 @@ def write(
     left as it was found. Raises `evaluation.Stopped`, asked at least once a batch.
     """
     found = measure(encoder, corpus, seed=seed, limit=limit, epochs=epochs, stop=stop, progress=progress)
-    found |= {"about": dict(about or {}), "history": [dict(row) for row in history]}
+    return files(found, history, about or {})
+
+
+def files(found: Mapping[str, Any], history: Sequence[Row], about: Mapping[str, Any]) -> dict[str, bytes]:
+    """The three files from what `measure` found."""
+    whole = {**found, "about": dict(about), "history": [dict(row) for row in history]}
     return {
-        "report.json": (json.dumps(_finite(found), indent=1, sort_keys=True) + "\n").encode(),
-        "report.md": markdown(found).encode(),
-        "curves.png": curves(history, found),
+        "report.json": (json.dumps(_finite(whole), indent=1, sort_keys=True) + "\n").encode(),
+        "report.md": markdown(whole).encode(),
+        "curves.png": curves(history, whole),
     }
 
 
@@ -88,12 +93,14 @@ def measure(
     stop: Stop = never,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """All figures, as `report.json` has them; the arguments are those of `write`."""
+    """All figures, as `report.json` has them; the arguments are those of `write`. Under "metrics" stand those
+    of `evaluation.evaluate`: no need to ask the encoder twice."""
     device = next(encoder.parameters()).device
     facts = evaluation.held_out_facts(corpus, limit)
     progress(f"GraphMER on {len(facts):,d} held-out facts …")
     entities = torch.from_numpy(corpus.entity_tokens.astype(np.int64)).to(device)
-    own = evaluation.evaluate_encoder(encoder, corpus, entities, facts, stop=stop)
+    rows = None if limit is None else evaluation.SAMPLED_ROWS
+    own = evaluation.evaluate_encoder(encoder, corpus, entities, facts, rows=rows, stop=stop)
     rankings = {FREQUENCY: _ranking(baselines.Frequency(corpus), corpus, facts, stop)}
     trained = [replace(s, epochs=epochs or s.epochs) for s in (baselines.TRANSE, baselines.COMPLEX)]
     for settings in trained:
@@ -109,7 +116,7 @@ def measure(
         "corpus": _counts(corpus) | {"asked": len(facts), "sampled": limit is not None},
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
         "settings": {settings.model: asdict(settings) for settings in trained},
-        "held_out_word_loss": own.word_loss,
+        "metrics": own.metrics(),
         "tables": {name: _table(corpus, facts, rankings, which) for name, which in chosen.items()},
         "violations_of_the_truth": {
             name: evaluation.ontology_violations(corpus, facts[which], corpus.facts[facts[which], TAIL])
@@ -131,7 +138,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             lines.append(f"| {model} | {figures} | {row['violations']:.1f} |")
         count = found["tables"][name][FREQUENCY]["count"]
         lines += ["", f"{count:,d} facts; of their true tails {truth[name]:.1f} % break the ontology.", ""]
-    words = f"Masked tokens of held-out passages: {found['held_out_word_loss']:.3f} nats a token."
+    words = f"Masked tokens of held-out passages: {found['metrics']['held_out_word_loss']:.3f} nats a token."
     return "\n".join([*lines, _ROWS, "", words, ""])
 
 
@@ -251,7 +258,7 @@ def main() -> None:
     limit, epochs = (QUICK_FACTS, QUICK_EPOCHS) if given.quick else (None, None)
     try:
         encoder, corpus, history, about = load(given.checkpoint, torch.device(given.device))
-        files = write(
+        written = write(
             encoder,
             corpus,
             history,
@@ -262,14 +269,14 @@ def main() -> None:
             progress=_to_stderr,
         )
         given.output.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
+        for name, content in written.items():
             (given.output / name).write_bytes(content)
     except KeyboardInterrupt:
         _to_stderr("graphmer.report: interrupted, nothing was written")
         sys.exit(130)
     except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"graphmer.report: {error}")
-    print(files["report.md"].decode())
+    print(written["report.md"].decode())
 
 
 def _to_stderr(text: str) -> None:

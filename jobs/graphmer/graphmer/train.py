@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphmer import config
 from orchestrator.training import Training
+from orchestrator.training.devices import BACKENDS
+
+if TYPE_CHECKING:
+    from graphmer.loop import Schedule
 
 
 def main() -> None:
@@ -17,19 +23,41 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--micro-batch", type=int, required=True)
     parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--devices", type=int, default=1, help="processes, one for each GPU")
+    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument("--seed", type=int, default=1337)
+    parser.add_argument("--backend", choices=BACKENDS, help="the best there is, if not given")
     given = parser.parse_args()
     training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is heeded
     # Threads that wait asleep: on cores shared with others a spinning wait trains four times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from graphmer.loop import Schedule, train
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products ask for
+    from graphmer.loop import Schedule
 
-    schedule = Schedule(given.steps, given.micro_batch, given.accumulate, given.precision, given.seed)
+    schedule = Schedule(
+        given.steps, given.micro_batch, given.accumulate, given.precision, given.seed, given.devices
+    )
     try:
-        train(config.read(given.config), schedule, training)
+        _run(config.read(given.config), schedule, training, given.backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
+
+
+def _run(settings: config.Config, schedule: Schedule, training: Training, backend: str | None) -> None:
+    from graphmer.loop import train
+    from orchestrator.training.devices import find, spread
+
+    def lead() -> None:
+        train(settings, schedule, training, find(backend, 0, schedule.devices))
+
+    spread(lead, partial(_follow, settings, schedule, backend), schedule.devices)
+
+
+def _follow(settings: config.Config, schedule: Schedule, backend: str | None, rank: int) -> None:
+    from graphmer.loop import train
+    from orchestrator.training.devices import find
+
+    train(settings, schedule, Training.from_environment(), find(backend, rank, schedule.devices))
 
 
 if __name__ == "__main__":

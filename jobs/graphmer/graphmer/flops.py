@@ -1,0 +1,53 @@
+"""The cost of training, computed from the config: FLOPs of a step, and parameters.
+
+A spec's `flops_per_step`, `phases` and `parameters` come from here (`python -m graphmer.flops CONFIG` prints
+them; a test compares). Counted are matrix products, attention's over the whole row included; backward costs
+twice the forward pass (facts/training.md §2). Recomputed activations are no work of the model's: not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from graphmer.config import Config, read
+from graphmer.pages import word_slots
+
+_TRAINING = 3  # forward, and twice that backward
+
+
+def sample(config: Config, length: int) -> float:
+    """Training FLOPs of one row of so many columns."""
+    width, feed = config.model.width, config.model.feed
+    products = 2 * (4 * width * width + width * feed + feed // 2 * width)
+    attention = 4 * length * width
+    guesses = word_slots(length - config.data.leaves, config.data.mask_words)
+    forward = (
+        config.model.layers * length * (products + attention) + 2 * guesses * width * config.data.vocabulary
+    )
+    return float(_TRAINING * forward)
+
+
+def phases(config: Config, global_batch: int) -> list[tuple[int, float]]:
+    """(steps done, FLOPs of a step of full rows from then on)."""
+    return [(done, global_batch * sample(config, length)) for done, length in config.data.phases]
+
+
+def main() -> None:
+    """Prints a spec's `work` keys for a config: FLOPs of a step and its phases."""
+    parser = argparse.ArgumentParser(prog="python -m graphmer.flops", description=main.__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--global-batch", type=int, default=64)
+    given = parser.parse_args()
+    for done, flops in phases(read(given.config), given.global_batch):
+        print(f"{{from: {done}, flops_per_step: {_text(flops)}}}")
+
+
+def _text(flops: float) -> str:
+    power = int(math.log10(flops)) // 3 * 3
+    return f"{flops / 10**power:.2f}e{power}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""What is asked of the encoder: losses as sums, and the counts of the whole global batch that divide them.
+
+A sum over a micro-batch divided by a count over the global batch: no division into micro-batches or devices
+changes the mathematics. Terms that couple samples stay inside groups of consecutive rows, which no
+micro-batch divides. Must never know the loop, nor devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphmer.config import Objectives
+from graphmer.model import Batch, Encoder
+from graphmer.ontology import ONTOLOGY
+from graphmer.pages import FALSE, IGNORED, NO_LEAF, TRUE
+
+_POWERS = 8  # of the adjacency: cycles up to this length are seen
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """By relation id: which may not hold both ways, which may not close a cycle."""
+
+    antisymmetric: Tensor  # (relations,) bool
+    acyclic: tuple[int, ...]
+
+    @classmethod
+    def of(cls, relations: tuple[str, ...]) -> Constraints:
+        rules = [ONTOLOGY.get(relation) for relation in relations]
+        antisymmetric = torch.tensor([rule is not None and rule.antisymmetric for rule in rules])
+        return cls(
+            antisymmetric, tuple(i for i, rule in enumerate(rules) if rule is not None and rule.acyclic)
+        )
+
+
+class Loss:
+    """The weighted objectives over one corpus' entities and relations."""
+
+    def __init__(self, weights: Objectives, entities: Tensor, constraints: Constraints) -> None:
+        """entities: (E, T) tokens of every entity's name, on the encoder's device."""
+        self._aims = weights
+        self._entities = entities
+        self._constraints = constraints
+        self.weights = {
+            "words": 1.0, "nodes": 1.0, "graph": 1.0, "truth": weights.truth,
+            "antisymmetry": weights.antisymmetry, "acyclicity": weights.acyclicity,
+            "contrastive": weights.contrastive,
+        }  # fmt: skip
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What each sum is divided by: over the whole global batch, at least 1."""
+        queries = batch["query_valid"].sum()
+        found = {
+            "words": (batch["word_targets"] != IGNORED).sum(),
+            "nodes": queries,
+            "graph": queries,
+            "truth": 2 * _judged(batch).sum(),
+            "antisymmetry": self._one_way(batch).sum(),
+            "acyclicity": (batch["edges"][:, :, 0] >= 0).any(dim=1).sum(),
+            "contrastive": _mentions(batch).sum(),
+        }
+        return {name: count.clamp(min=1) for name, count in found.items()}
+
+    def sums(self, encoder: Encoder, hidden: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Of a micro-batch: whole groups of rows, with the encoder's hidden states (rows, length, width)."""
+        leaves = hidden[:, -batch["leaf_state"].shape[1] :]
+        heads, tails = batch["leaf_head"], batch["leaf_tail"]
+        relations = (batch["relations"][:, -heads.shape[1] :] - 1).clamp(min=0)
+        tail = encoder.entity(tails, self._entities)
+        scores = (encoder.query(heads, relations, self._entities) * tail).sum(-1)
+        chance = scores + encoder.graph_bias(relations + 1).squeeze(-1)
+        text, graph = self._nodes(encoder, leaves, heads, relations, batch)
+        return {
+            "words": _words(encoder, hidden, batch),
+            "nodes": text,
+            "graph": graph,
+            "truth": _truth(encoder, leaves, chance, batch),
+            "antisymmetry": self._antisymmetry(encoder, chance, batch, heads, relations, tails),
+            "acyclicity": self._acyclicity(encoder, batch),
+            "contrastive": self._contrastive(encoder, hidden, batch),
+        }
+
+    def total(self, sums: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> Tensor:
+        return torch.stack([self.weights[name] * sums[name] / counts[name] for name in sums]).sum()
+
+    def _nodes(
+        self, encoder: Encoder, leaves: Tensor, heads: Tensor, relations: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Cross entropy of masked facts against the candidates of their group: with the text and without."""
+        at, valid, candidates = batch["query_leaf"], batch["query_valid"], batch["candidates"]
+        group, width = self._aims.group, leaves.shape[-1]
+        asked = leaves.gather(1, at.unsqueeze(-1).expand(-1, -1, width))  # (rows, queries, width)
+        alone = encoder.query(heads.gather(1, at), relations.gather(1, at), self._entities)
+        pool = encoder.entity(candidates, self._entities).view(-1, group * candidates[0].numel(), width)
+        excluded = batch["excluded"].view(pool.shape[0], -1, pool.shape[1])
+        queries = excluded.shape[1]
+        truth = torch.arange(queries, device=at.device) * candidates.shape[2]  # each one's first candidate
+        sums = []
+        for query in (asked, alone):
+            logits = query.reshape(-1, queries, width) @ pool.transpose(1, 2)
+            logits = logits.float().masked_fill(excluded, -1e4)
+            losses = torch.logsumexp(logits, -1) - logits[:, truth.new_tensor(range(queries)), truth]
+            sums.append((losses * valid.view_as(losses)).sum())
+        return sums[0], sums[1]
+
+    def _one_way(self, batch: Batch) -> Tensor:
+        """(rows, leaves): shown facts of antisymmetric relations."""
+        state = batch["leaf_state"]
+        relations = (batch["relations"][:, -state.shape[1] :] - 1).clamp(min=0)
+        return (state == TRUE) & self._constraints.antisymmetric.to(state.device)[relations]
+
+    def _antisymmetry(
+        self, encoder: Encoder, chance: Tensor, batch: Batch, heads: Tensor, relations: Tensor, tails: Tensor
+    ) -> Tensor:
+        """relu(s(h, r, t) + s(t, r, h) − m), s in (0, 1): not both ways (facts/training.md §1)."""
+        back = encoder.query(tails, relations, self._entities) * encoder.entity(heads, self._entities)
+        reverse = back.sum(-1) + encoder.graph_bias(relations + 1).squeeze(-1)
+        excess = functional.relu(chance.float().sigmoid() + reverse.float().sigmoid() - self._aims.margin)
+        return (excess * self._one_way(batch)).sum()
+
+    def _acyclicity(self, encoder: Encoder, batch: Batch) -> Tensor:
+        """tr(exp(A ∘ A)) − n over each group's subgraph (NOTEARS, arXiv 1803.01422), summed over relations.
+
+        A holds the chances of every edge between the entities that the group's acyclic facts name; the series
+        is cut at cycles of eight edges.
+        """
+        ends = batch["edges"].flatten(1)  # (groups, n)
+        present = ends >= 0
+        ids = ends.clamp(min=0)
+        first = ~torch.tril(ids.unsqueeze(2) == ids.unsqueeze(1), diagonal=-1).logical_and(
+            present.unsqueeze(1)
+        ).any(-1)
+        nodes = (present & first).to(torch.float32)
+        inside = nodes.unsqueeze(2) * nodes.unsqueeze(1)
+        tails = encoder.entity(ids, self._entities)
+        sums = []
+        for relation in self._constraints.acyclic:
+            of = torch.full_like(ids, relation)
+            scores = encoder.query(ids, of, self._entities) @ tails.transpose(1, 2)
+            edges = (scores.float() + encoder.graph_bias(of + 1)).sigmoid() * inside
+            square = power = edges * edges
+            factorial, trace = 1.0, square.diagonal(dim1=1, dim2=2).sum(-1)
+            for k in range(2, _POWERS + 1):
+                power, factorial = power @ square, factorial * k
+                trace = trace + power.diagonal(dim1=1, dim2=2).sum(-1) / factorial
+            sums.append((trace / nodes.sum(-1).clamp(min=1)).sum())
+        return torch.stack(sums).sum() if sums else tails.sum() * 0.0
+
+    def _contrastive(self, encoder: Encoder, hidden: Tensor, batch: Batch) -> Tensor:
+        """InfoNCE: each mention's hidden states against the entities that its group mentions."""
+        chosen = _mentions(batch)
+        group, count = self._aims.group, chosen.shape[1]
+        anchors, spans = batch["leaf_anchor"].unsqueeze(-1), batch["leaf_span"].unsqueeze(-1)
+        columns = torch.arange(hidden.shape[1], device=hidden.device)
+        inside = ((columns >= anchors) & (columns < anchors + spans)).to(hidden.dtype)
+        mention = functional.normalize((inside @ hidden).float(), dim=-1).view(
+            -1, group * count, hidden.shape[-1]
+        )
+        entity = functional.normalize(encoder.entity(batch["leaf_head"], self._entities).float(), dim=-1)
+        logits = mention @ entity.view_as(mention).transpose(1, 2) / self._aims.temperature
+        ids, chosen = batch["leaf_head"].view(-1, group * count), chosen.view(-1, group * count)
+        own = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
+        same = (ids.unsqueeze(1) == ids.unsqueeze(2)) & ~own
+        logits = logits.masked_fill(same | ~chosen.unsqueeze(1), -1e4)
+        losses = torch.logsumexp(logits, -1) - logits.diagonal(dim1=1, dim2=2)
+        return (losses * chosen).sum()
+
+
+def _words(encoder: Encoder, hidden: Tensor, batch: Batch) -> Tensor:
+    places = batch["word_places"].unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+    logits = encoder.guess(hidden.gather(1, places)).float()
+    targets = batch["word_targets"].flatten()
+    return functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
+
+
+def _judged(batch: Batch) -> Tensor:
+    state = batch["leaf_state"]
+    return (state == TRUE) | (state == FALSE)
+
+
+def _truth(encoder: Encoder, leaves: Tensor, chance: Tensor, batch: Batch) -> Tensor:
+    """Whether a leaf is a fact or a corrupted one: told with the text, and by the graph's score alone."""
+    told = (batch["leaf_state"] == TRUE).to(torch.float32)
+    judged = _judged(batch)
+    sums = [
+        functional.binary_cross_entropy_with_logits(
+            logits.float(), told, weight=judged.float(), reduction="sum"
+        )
+        for logits in (encoder.truth(leaves).squeeze(-1), chance)
+    ]
+    return sums[0] + sums[1]
+
+
+def _mentions(batch: Batch) -> Tensor:
+    """(rows, leaves): the first leaf of each anchor, which stands for the mention of its head."""
+    anchors, present = batch["leaf_anchor"], batch["leaf_state"] != NO_LEAF
+    same = (anchors.unsqueeze(1) == anchors.unsqueeze(2)) & present.unsqueeze(1)
+    return present & ~torch.tril(same, diagonal=-1).any(-1)

@@ -1,0 +1,146 @@
+"""Which device a training runs on, and one process for each where there are several.
+
+The choice of a back end stands here alone: a training loop asks `find` for its device and calls `finish_step`
+after each optimizer step; all else is the same on a CPU, a GPU and a TPU. Must never know models, nor the
+orchestrator's environment.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    import torch
+
+BACKENDS = ("cuda", "tpu", "xla", "cpu")
+
+
+@dataclass(frozen=True)
+class Device:
+    """`backend` is one of BACKENDS; `torch` is where tensors go; `autocast` the type autocast knows it by."""
+
+    backend: str
+    torch: torch.device
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def autocast(self) -> str:
+        return self.torch.type
+
+    def finish_step(self) -> None:
+        """Where operations are only recorded (torch_xla), runs what was recorded; nothing elsewhere."""
+        if self.backend == "xla":
+            importlib.import_module("torch_xla").sync()
+
+
+def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
+    """The device of this process: the best back end there is, or the one named.
+
+    A GPU comes first, then `torch_tpu`, a native device, then torch_xla, which only older images ship
+    (facts/training.md, last section). Raises ValueError for a back end that is not here.
+    """
+    import torch
+
+    for name in BACKENDS if backend is None else (backend,):
+        if name == "cuda" and torch.cuda.is_available():
+            torch.cuda.set_device(rank)
+            return Device(name, torch.device("cuda", rank), rank, ranks)
+        if name == "tpu" and importlib.util.find_spec("torch_tpu"):
+            importlib.import_module("torch_tpu")
+            return Device(name, torch.device("tpu", rank), rank, ranks)
+        if name == "xla" and importlib.util.find_spec("torch_xla"):
+            return Device(name, importlib.import_module("torch_xla").device(), rank, ranks)
+        if name == "cpu":
+            return Device(name, torch.device("cpu"), rank, ranks)
+    raise ValueError(f"no device of back end {backend!r} here; known are {', '.join(BACKENDS)}")
+
+
+def spread(lead: Callable[[], None], follow: Callable[[int], None], ranks: int) -> None:
+    """Runs `lead()` here, as rank 0, and `follow(rank)` in a process for each other rank.
+
+    With more than one, torch.distributed is ready in all of them. `follow` is pickled. Followers ignore
+    SIGTERM: the orchestrator signals the leader alone, which decides for all. If one fails, this process ends
+    with 1 at once, as the rest would wait for it for ever; if this one ends, so do they.
+    """
+    if ranks == 1:
+        lead()
+        return
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = Path(folder, "store")
+        others: list[BaseProcess] = [
+            context.Process(target=_follow, args=(follow, rank, ranks, meeting)) for rank in range(1, ranks)
+        ]
+        for other in others:
+            other.start()
+        threading.Thread(target=_watch, args=(others,), daemon=True).start()
+        _join(0, ranks, meeting)
+        try:
+            lead()
+        finally:
+            _part_in_peace()
+            for other in others:
+                other.join()
+
+
+def part() -> None:
+    """Each rank goes on alone: nothing is agreed or shared after it. Does nothing where there is one."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _follow(follow: Callable[[int], None], rank: int, ranks: int, meeting: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leader = multiprocessing.parent_process()
+    assert leader is not None
+    threading.Thread(target=lambda: (wait([leader.sentinel]), os._exit(1)), daemon=True).start()
+    _join(rank, ranks, meeting)
+    try:
+        follow(rank)
+    finally:
+        _part_in_peace()
+
+
+def _join(rank: int, ranks: int, meeting: Path) -> None:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(
+        "nccl" if gpu else "gloo", init_method=meeting.as_uri(), rank=rank, world_size=ranks
+    )
+
+
+def _part_in_peace() -> None:
+    """Not after a failure: the others may be waiting in an operation that this process will never join."""
+    if sys.exc_info()[0] in (None, SystemExit):
+        part()
+
+
+def _watch(others: list[BaseProcess]) -> None:
+    left = {other.sentinel: other for other in others}
+    while left:
+        for sentinel in wait(list(left)):
+            other = left.pop(cast("int", sentinel))
+            other.join()
+            if other.exitcode not in (0, 75):
+                number = others.index(other) + 1
+                print(f"rank {number} ended with {other.exitcode}", file=sys.stderr, flush=True)  # noqa: T201
+                os._exit(1)
