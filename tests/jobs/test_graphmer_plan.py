@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from graphmer import graph, ontology, packing, plan, tokens
 from graphmer.corpus import PASSAGE, RELATION, TAIL, Corpus
-from graphmer.negatives import NONE, Negatives
 from graphmer.pages import FALSE, HIDDEN, IGNORED, QUERIES, TRUE, Batch
 from graphmer.plan import Plan
 from hypothesis import given
@@ -177,16 +176,6 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus: Corpus, made: Plan) -> N
     assert all(map(same, forwards, backwards))
     assert not same(made[1], made[2])
     assert not same(made[1], planned(corpus, seed=8)[1])
-
-
-def test_the_same_rows_are_hidden_otherwise_at_another_step() -> None:
-    facts = tuple(graph.Triple("a", "likes", f"b{i}") for i in range(9))
-    passage = graph.Passage("m", "a", "a " * 40, facts)
-    single = Corpus.build(graph.Graph((passage,)), vocabulary=300, passage_tokens=80, held_out=0)
-    other = planned(single, global_batch=1, group=1, phases=((0, 96),))
-    batches = [other[step] for step in range(1, 9)]
-    for name in ("word_places", "leaf_state", "leaf_tail", "candidates"):
-        assert len({batch[name].tobytes() for batch in batches}) > 4, name
 
 
 def test_another_process_makes_the_same_batches(made: Plan, tmp_path: Path) -> None:
@@ -388,26 +377,6 @@ def test_edges_are_the_shown_facts_of_acyclic_relations(corpus: Corpus, made: Pl
             expected[row // GROUP].append([head, tail])
     for edges, facts in zip(batch["edges"].tolist(), expected, strict=True):
         assert edges == facts[: plan.EDGES] + [[-1, -1]] * (plan.EDGES - len(facts))
-
-
-def test_where_no_tail_is_false_none_is_made_up() -> None:
-    facts = tuple(graph.Triple("a", "likes", tail) for tail in "ab")
-    small = Corpus.build(
-        graph.Graph((graph.Passage("m", "a", "a b", facts),)), vocabulary=300, passage_tokens=20, held_out=0
-    )
-    negatives, draws = Negatives(small), np.random.default_rng(0)
-    asked = small.facts[:, RELATION:].astype(np.int64)
-    assert (negatives.consistent(draws, asked, 2) == NONE).all()
-    assert (negatives.hard(draws, asked, np.zeros(2, dtype=np.int64), 2) == NONE).all()
-    batch = planned(small, global_batch=2, group=2, phases=((0, 32),))[1]
-    assert sorted(batch["leaf_state"][0]) == [0] * 4 + [TRUE, HIDDEN]
-    assert batch["query_valid"].tolist() == [[True, False, False]] * 2
-    free = np.argwhere(~batch["excluded"]).tolist()
-    own = [
-        [row, query, (row * QUERIES + query) * plan.CANDIDATES] for row in (0, 1) for query in range(QUERIES)
-    ]
-    assert [place for place in free if place[1] == 0] == [place for place in own if place[1] == 0]
-    assert free == own
 
 
 # Evaluation

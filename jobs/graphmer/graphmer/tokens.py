@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Encoded:
 
 def split(text: str) -> Iterator[str]:
     """The words of a text; joined they give the text again."""
-    return (match[0] for match in _WORD.finditer(text))
+    return map(itemgetter(0), _WORD.finditer(text))
 
 
 def train(words: Iterable[str], size: int) -> str:
