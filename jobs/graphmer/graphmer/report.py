@@ -11,9 +11,8 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from graphmer import baselines, config, evaluation
+from graphmer.baselines import Progress, silent
 from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
 from graphmer.evaluation import Integers, Ranking, Stop, Summary, never
 from graphmer.model import Encoder
@@ -43,12 +43,7 @@ _ROWS = f"""\
 text. "{TEXT}" reads the very source that states the fact, which no other row sees, and
 where the tail is often spelled out."""
 
-Progress = Callable[[str], None]
 Row = Mapping[str, float]
-
-
-def silent(_text: str) -> None:
-    return
 
 
 def write(
@@ -66,8 +61,8 @@ def write(
     """The files report.json, report.md and curves.png of an encoder and the baselines, trained here.
 
     `history` are rows {"step": …, metric: …}; `about` (seed, steps, …) is told as it is. `seed` is of the
-    baselines, `limit` a sample of the held-out facts, `epochs` instead of the baselines' own. The encoder is
-    left as it was found. Raises `evaluation.Stopped`, asked at least once a batch.
+    baselines, `limit` a sample of the held-out facts, `epochs` instead of a number chosen for each. The
+    encoder is left as it was found. Raises `evaluation.Stopped`, asked at least once a batch.
     """
     found = measure(encoder, corpus, seed=seed, limit=limit, epochs=epochs, stop=stop, progress=progress)
     return files(found, history, about or {})
@@ -102,10 +97,12 @@ def measure(
     rows = None if limit is None else evaluation.SAMPLED_ROWS
     own = evaluation.evaluate_encoder(encoder, corpus, entities, facts, rows=rows, stop=stop)
     rankings = {FREQUENCY: _ranking(baselines.Frequency(corpus), corpus, facts, stop)}
-    trained = [replace(s, epochs=epochs or s.epochs) for s in (baselines.TRANSE, baselines.COMPLEX)]
-    for settings in trained:
-        told = partial(_epoch, progress, settings)
-        model = baselines.train(corpus, settings, seed=seed, device=device, stop=stop, progress=told)
+    trained = []
+    for settings in (baselines.TRANSE, baselines.COMPLEX):
+        model = baselines.train(
+            corpus, settings, seed=seed, epochs=epochs, device=device, stop=stop, progress=progress
+        )
+        trained.append(model.settings)
         rankings[settings.model] = _ranking(model, corpus, facts, stop)
     rankings |= {GRAPH: own.graph, TEXT: own.text}
     everywhere = np.ones(len(facts), dtype=bool)
@@ -171,10 +168,6 @@ def curves(history: Sequence[Row], found: Mapping[str, Any] | None = None) -> by
     image = io.BytesIO()
     figure.savefig(image, format="png")
     return image.getvalue()
-
-
-def _epoch(progress: Progress, settings: baselines.Settings, done: int, loss: float) -> None:
-    progress(f"{settings.model}: epoch {done}/{settings.epochs}, loss {loss:.3f}")
 
 
 def _ranking(
