@@ -17,6 +17,7 @@ from typing import IO
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
+from orchestrator.core.accelerators import catalogue
 from orchestrator.core.session import Order
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -53,6 +54,10 @@ def environment(
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:
         variables["ORCHESTRATOR_DEADLINE"] = f"{deadline:.3f}"
+    row = catalogue.get(order.accelerator)
+    peak = None if row is None else row.peak_flops.get(order.precision)
+    if peak is not None:
+        variables["ORCHESTRATOR_PEAK_FLOPS"] = f"{peak:.6g}"
     if folder.inputs.is_dir():
         variables["ORCHESTRATOR_INPUTS"] = str(folder.inputs)
     if order.threads is not None:

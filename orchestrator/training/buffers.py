@@ -44,10 +44,8 @@ class Buffer:
         self.size = size
         self.free = True
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
-            if hasattr(mmap, advice):
-                with suppress(OSError):  # a kernel without huge pages
-                    self._memory.madvise(getattr(mmap, advice))
+        if hasattr(mmap, "MADV_DONTFORK"):  # Linux. No huge pages: slower to come by, no faster to copy into
+            self._memory.madvise(mmap.MADV_DONTFORK)
         self._tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._touching = threading.Lock()
         self._touched = False

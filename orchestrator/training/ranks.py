@@ -29,9 +29,8 @@ class Agreement:
             return answer
         import torch
 
-        if self._group is None:  # in host memory, so that asking does not wait for the accelerator
-            same = distributed.get_backend() == "gloo"
-            self._group = distributed.group.WORLD if same else distributed.new_group(backend="gloo")
+        if self._group is None and distributed.get_backend() != "gloo":
+            self._group = distributed.new_group(backend="gloo")  # asking does not wait for the accelerator
         said = torch.tensor(int(answer))
         distributed.broadcast(said, src=0, group=self._group)
         return bool(said.item())

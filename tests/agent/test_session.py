@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
+from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
 from orchestrator.core.session import AgentStatus, Order, Outcome
 from tests.agent.sessions import QUICK, is_alive, session, wait_until
@@ -270,6 +271,7 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
         assert seen["ORCHESTRATOR_PROGRESS"] == str(tmp_path / "outbox" / "progress.jsonl")
         left = float(seen["ORCHESTRATOR_DEADLINE"]) - SystemClock().now()
         assert 3000 < left < 3600
+        assert float(seen["ORCHESTRATOR_PEAK_FLOPS"]) == catalogue["cpu"].peak_flops[Precision.FP32]
         assert "ORCHESTRATOR_RESUME_FROM" not in seen
         assert "ORCHESTRATOR_HOME" not in seen
 
