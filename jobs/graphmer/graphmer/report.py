@@ -39,9 +39,10 @@ _TITLES = {
     ALL: "All heads: where one is unknown, TransE and ComplEx fall back to frequency's order",
 }
 _ROWS = f"""\
-"{GRAPH}" is the row to hold against TransE and ComplEx: all three are given head and relation, and no
-text. "{TEXT}" reads the very source that states the fact, which no other row sees, and
-where the tail is often spelled out."""
+"{GRAPH}" is the row to hold against TransE and ComplEx: all three are given head and relation,
+and no text. GraphMER reads how the names are spelled, also those that training never saw; to the others an
+entity is a number. "{TEXT}" reads the very source that states the fact, which no other row
+sees, and where the tail is often spelled out."""
 
 Row = Mapping[str, float]
 
@@ -110,7 +111,7 @@ def measure(
     return {
         "format": FORMAT,
         "seed_of_baselines": seed,
-        "corpus": _counts(corpus) | {"asked": len(facts), "sampled": limit is not None},
+        "corpus": _counts(corpus) | {"asked": len(facts), "sampled": limit == len(facts)},
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
         "settings": {settings.model: asdict(settings) for settings in trained},
         "metrics": own.metrics(),
