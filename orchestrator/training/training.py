@@ -32,7 +32,7 @@ EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
 _OURS = (saves.STATE_FILE, _METRICS)
-_FILE = re.compile(r"(?!.*\.safetensors$)[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Training:
@@ -197,9 +197,6 @@ class Training:
         self, step: int, state: Mapping[str, object], metrics: Mapping[str, float], files: Mapping[str, bytes]
     ) -> Job:
         """Everything of the checkpoint but the trained tensors' bytes; frozen ones are on the disk."""
-        for name in files:
-            if not _FILE.fullmatch(name) or name in _OURS:
-                raise ValueError(f"a checkpoint cannot have a file of yours named {name!r}")
         captured = saves.capture(state)
         shards, names = _planned(captured)
         links: dict[str, Path] = {}
@@ -208,6 +205,10 @@ class Training:
                 found = self._unchanging.files(component, tensors)
                 links |= found
                 names.setdefault(component, []).extend(found)
+        ours = {*_OURS, *(shard.file for shard in shards), *links}
+        for name in files:
+            if not _FILE.fullmatch(name) or name in ours:
+                raise ValueError(f"a checkpoint cannot have a file of yours named {name!r}")
         documents = dict(files)
         if metrics:  # a manifest has no NaN
             finite = {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -1,0 +1,157 @@
+"""Data order and random numbers as functions of (seed, epoch, batch) and (seed, step), whatever the loader.
+
+The frameworks' own resume is not exact: Lightning repeats a broken epoch from its start (#17543) and saves
+no random states; the Trainer restores them after it has fetched the next batches (facts/training.md §3).
+Nothing has to be saved where every number follows from the position. Must never know a framework.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+Position = tuple[int, int, Sequence[Any]]  # epoch, batch inside it, indices of its items
+
+
+def seed_all(*key: int) -> None:
+    """Sets every generator of this process, all devices included, to a function of the key."""
+    number = _number(key)
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
+@contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """Random numbers inside are a function of the key; the CPU's generators outside do not notice."""
+    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    number = _number(key)
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
+    torch.default_generator.manual_seed(number)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+class Order(Sampler[list[Position]]):
+    """A batch sampler whose order is a function of (seed, epoch), and which can begin inside an epoch.
+
+    Takes any batch sampler, and draws its shuffle from the epoch's own random numbers.
+    """
+
+    def __init__(self, batches: Any, seed: int) -> None:
+        self.batches, self.seed = batches, seed
+        self.epoch, self.start = 0, (0, 0)
+        self.batch_size = getattr(batches, "batch_size", None)  # for Accelerate
+        self.drop_last = getattr(batches, "drop_last", False)
+
+    @property
+    def sampler(self) -> Order:
+        """Where Lightning and Accelerate look for a `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    @property
+    def first(self) -> int:
+        """The batch this epoch begins with."""
+        return self.start[1] if self.start[0] == self.epoch else 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Position]]:
+        for inner in (self.batches, getattr(self.batches, "sampler", None)):
+            if inner is not None and hasattr(inner, "set_epoch"):
+                inner.set_epoch(self.epoch)
+        with seeded(self.seed, self.epoch):
+            batches = list(self.batches)
+        for number in range(self.first, len(batches)):
+            yield [(self.epoch, number, batches[number])]
+
+
+class Batches(Dataset[Any]):
+    """Collated batches by position: their random choices (masking, augmentation) are the position's own."""
+
+    def __init__(self, items: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
+        self.items, self.collate, self.seed = items, collate, seed
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, position: Position) -> Any:
+        epoch, number, indices = position
+        with seeded(self.seed, epoch, number):
+            many = getattr(self.items, "__getitems__", None)
+            return self.collate(many(indices) if many else [self.items[index] for index in indices])
+
+
+class Loader(DataLoader[Any]):
+    """A loader that knows its place, the next batch to be given: {"epoch", "batch"}.
+
+    Saved and loaded by Lightning, which asks every loader for a `state_dict`.
+    """
+
+    batch_sampler: Order
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        order = self.batch_sampler
+        self._next = order.first
+        for batch in super().__iter__():
+            self._next += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The place; at the end of an epoch the beginning of the next."""
+        epoch, batch = self.batch_sampler.epoch, getattr(self, "_next", self.batch_sampler.first)
+        over = batch >= len(self)
+        return {"epoch": epoch + over, "batch": 0 if over else batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Begins at this place."""
+        self.batch_sampler.set_epoch(state["epoch"])
+        self.batch_sampler.start = state["epoch"], state["batch"]
+
+
+def stateless(loader: DataLoader[Any], seed: int) -> Loader:
+    """The same loader, with batches that are a function of (seed, epoch, batch), for any number of workers.
+
+    It shuffles, masks and augments as before, with other random numbers. Raises ValueError for a loader over
+    an iterable data set, which has no positions, or one that does not batch.
+    """
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise ValueError("exact resume needs a map-style data set with batches; this loader has no positions")
+    return Loader(
+        Batches(loader.dataset, loader.collate_fn, seed),
+        batch_sampler=Order(loader.batch_sampler, seed),
+        collate_fn=_only,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=torch.Generator().manual_seed(seed),  # else each epoch draws from the training's own
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+
+
+def _number(key: tuple[int, ...]) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
+
+
+def _only(batches: list[Any]) -> Any:
+    (batch,) = batches
+    return batch

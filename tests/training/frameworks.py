@@ -1,0 +1,85 @@
+"""What the tests of the adapters share: runs that are disturbed and runs that are not, and their outcomes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.training import EXIT_SAVED
+from tests.training.scripts import finish, started, steps, until
+
+FORKS = Path(__file__).with_name("forks.py")
+
+
+class Forks:
+    """A process that has imported a library and runs scripts."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, folder: Path, script: Path, *arguments: object) -> int:
+        """The exit code of a run in this folder, which goes on from its newest checkpoint."""
+        folder.mkdir(exist_ok=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(folder), str(script), *map(str, arguments)]) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        assert code != 1, (folder / "log").read_text()
+        return code
+
+    def disturbed(self, folder: Path, script: Path, *arguments: object, events: tuple[str, ...]) -> None:
+        """A run that each event (`term:STEP`, `kill:STEP`) in turn ends, and that at last gets to its end."""
+        for event in events:
+            code = self.run(folder, script, *arguments, event)
+            assert code == (EXIT_SAVED if event.startswith("term") else -signal.SIGKILL), event
+        assert self.run(folder, script, *arguments) == 0
+
+
+@contextmanager
+def forks(folder: Path, *modules: str) -> Iterator[Forks]:
+    with started([str(FORKS), *modules], folder) as process:
+        yield Forks(process)
+
+
+def keeps_the_contract(library: Forks, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
+    """The example as a user would copy it: asked to save, told to leave, resumed, killed, brought to its end.
+
+    The last part runs without the orchestrator. Returns the last checkpoint, and that of an undisturbed run
+    with another number of workers.
+    """
+    request, progress = folder / "request", folder / "progress"
+    given: dict[str, object] = {"SAVE_REQUEST": request, "PROGRESS": progress}
+    first, second = folder / "first", folder / "last/checkpoints"
+    command = [str(example), str(total), "2"]
+    with started(command, folder, {**given, "CHECKPOINT_DIR": first}) as process:
+        until(progress.exists, process)
+        request.write_text("1")
+        until(lambda: steps(first), process)
+        process.send_signal(signal.SIGTERM)
+        output = finish(process)
+    assert process.returncode == EXIT_SAVED, output
+    left = steps(first)[-1]
+    given |= {"RESUME_FROM": first / f"step-{left}", "CHECKPOINT_DIR": second}
+    with started(command, folder, given) as process:
+        until(lambda: _reports(progress)[-1]["step"] > left, process)
+        request.write_text("2")
+        until(lambda: steps(second), process)
+        process.kill()
+        finish(process)
+    assert left < steps(second)[-1] < total
+    assert all(report["metrics"]["loss"] > 0 for report in _reports(progress))
+    assert library.run(folder / "last", example, total, 2) == 0
+    assert library.run(folder / "whole", example, total, 0) == 0
+    last, whole = second / f"step-{total}", folder / f"whole/checkpoints/step-{total}"
+    assert json.loads((last / "metrics.json").read_text())["loss"] > 0
+    return last, whole
+
+
+def _reports(progress: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in progress.read_text().splitlines()]

@@ -1,0 +1,70 @@
+"""A Lightning training with dropout, random items, validation and a scheduler that leans on it.
+
+`… WORKERS ACCUMULATE [EVENT]`: 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends
+itself that signal inside the step.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader, Dataset
+
+from orchestrator.training import Training
+from orchestrator.training.adapters.lightning import fit
+
+WORKERS, ACCUMULATE, *EVENTS = sys.argv[1:]
+SIGNALS = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+class Items(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 26
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.linspace(0, index / 26, 16) + 0.1 * torch.rand(16) * random.random() + np.random.random()
+
+
+class Model(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)
+        )
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.layers(batch), batch.sum(1, keepdim=True))
+
+    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+        for event in EVENTS:
+            kind, step = event.split(":")
+            if self.trainer.global_step + 1 == int(step):
+                os.kill(os.getpid(), SIGNALS[kind])
+        return self.loss(batch)
+
+    def validation_step(self, batch: torch.Tensor, _: int) -> None:
+        self.log("validation", self.loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
+        never = -10.0  # no epoch is ever good enough: the rate falls after each
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=-never)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "validation"}}
+
+
+training = Training.from_environment()
+torch.manual_seed(1)
+trainer = Trainer(
+    max_epochs=3, accumulate_grad_batches=int(ACCUMULATE), devices=1, accelerator="cpu", logger=False,
+    log_every_n_steps=1, num_sanity_val_steps=1, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False,
+)  # fmt: skip
+loader = DataLoader(Items(), 4, shuffle=True, num_workers=int(WORKERS))
+fit(trainer, Model(), loader, training, val_dataloaders=DataLoader(Items(), 8), every=3)
