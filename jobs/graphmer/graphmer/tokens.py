@@ -6,7 +6,6 @@ seed and the number of threads. Byte-level, so no text is unknown. Must never kn
 
 from __future__ import annotations
 
-import json
 import keyword
 import os
 import re
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PAD, MASK = 0, 1
-SPECIAL = ("[PAD]", "[MASK]")
+SPECIAL = ("[PAD]", "[MASK]")  # no text spells them: a bracket is a word of its own
 _WORD = re.compile(r"[^\W\d]\w*|\d\w*(?:\.\d\w*)*|\s+|[^\w\s]")
 _LEAST = len(SPECIAL) + 256  # every byte is a token
 
@@ -73,9 +72,7 @@ def train(words: Iterable[str], size: int) -> str:
         show_progress=False,
     )
     tokenizer.train_from_iterator(([word] * counts[word] for word in sorted(counts)), trainer)
-    described = json.loads(tokenizer.to_str())
-    described["added_tokens"] = []  # a text that says "[MASK]" says just that
-    return json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+    return str(tokenizer.to_str())
 
 
 class Tokens:
