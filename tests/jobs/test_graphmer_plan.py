@@ -345,26 +345,45 @@ def test_candidates_are_what_they_claim(corpus: Corpus, made: Plan, step: int) -
     assert asked == batch["query_valid"].sum()
 
 
+def pool_of(batch: Batch, group: int) -> list[tuple[tuple[int, int, int] | None, int | None]]:
+    """What the facts of a group are told apart from: its candidates, by row, query and place, then the tails
+    that its leaves show; None in unused slots."""
+    rows = range(group, group + GROUP)
+    found: list[tuple[tuple[int, int, int] | None, int | None]] = []
+    for row in rows:
+        for query in range(QUERIES):
+            used = batch["query_valid"][row, query]
+            for place, entity in enumerate(batch["candidates"][row, query].tolist()):
+                found.append(((row, query, place), entity if used else None))
+    for row in rows:
+        for tail, state in zip(batch["leaf_tail"][row].tolist(), batch["leaf_state"][row], strict=True):
+            found.append((None, tail if state in (TRUE, FALSE) else None))
+    return found
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_excluded_is_true_or_unused(corpus: Corpus, made: Plan, step: int) -> None:
     truth, batch = truth_of(corpus), made[step]
     leaves = {(each.row, each.leaf): each for each in leaves_of(made, step, batch)}
     for row in range(SIZE):
-        group = row // GROUP * GROUP
+        pool = pool_of(batch, row // GROUP * GROUP)
         for query in range(QUERIES):
             leaf = leaves.get((row, int(batch["query_leaf"][row, query])))
-            expected = []
-            for other in range(group, group + GROUP):
-                for slot in range(QUERIES):
-                    for place, entity in enumerate(batch["candidates"][other, slot].tolist()):
-                        if (other, slot, place) == (row, query, 0):
-                            expected.append(False)
-                        elif leaf is None or not batch["query_valid"][row, query]:
-                            expected.append(True)
-                        else:
-                            unused = not batch["query_valid"][other, slot]
-                            expected.append(unused or entity in truth[leaf.head, leaf.relation])
+            valid = leaf is not None and bool(batch["query_valid"][row, query])
+            true = truth[leaf.head, leaf.relation] if leaf is not None else set()
+            expected = [
+                at != (row, query, 0) and (not valid or entity is None or entity in true)
+                for at, entity in pool
+            ]
             assert batch["excluded"][row, query].tolist() == expected
+        for place in range(LEAVES):
+            leaf = leaves.get((row, place))
+            if leaf is None or leaf.state != TRUE:
+                assert batch["leaf_excluded"][row, place].all()
+                continue
+            true = truth[leaf.head, leaf.relation]
+            expected = [entity is None or entity in true for _, entity in pool]
+            assert batch["leaf_excluded"][row, place].tolist() == expected
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -246,9 +246,10 @@ def evaluate_encoder(
         with torch.no_grad():
             tails = _tails(encoder, corpus, entities, stop)
             alone = _alone(encoder, corpus, entities, facts, stop)
-            graph = rank(corpus, facts, _products(alone, tails), stop)
+            prior = _prior(corpus).to(entities.device)
+            graph = rank(corpus, facts, _products(alone, tails, prior), stop)
             reading = _reading(encoder, corpus, entities, facts, length, stop)
-            text = rank(corpus, facts, _products(reading, tails), stop)
+            text = rank(corpus, facts, _products(reading, tails, prior), stop)
             masked = plan.held_out_words(corpus, length, LEAVES, size=ROWS)
             apart = 1 if rows is None else max(1, len(masked) * ROWS // rows)
             words = _word_loss(encoder, masked[::apart], entities, stop)
@@ -257,12 +258,25 @@ def evaluate_encoder(
     return Evaluation(graph, text, words, ontology_violations(corpus, facts, graph.predicted))
 
 
-def _products(queries: Tensor, tails: Tensor) -> Scores:
+def _products(queries: Tensor, tails: Tensor, prior: Tensor) -> Scores:
     def scores(block: Integers) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):  # in 16 bits many of 20,000 would tie
-            return queries[torch.from_numpy(block).to(queries.device)] @ tails.T
+            return queries[torch.from_numpy(block).to(queries.device)] @ tails.T + prior
 
     return scores
+
+
+def _prior(corpus: Corpus) -> Tensor:
+    """(known entities,): ln of how often training meets an entity as something to tell facts apart from.
+
+    A softmax over sampled candidates learns the chance of a tail over that of its being sampled: the latter
+    is given back here (logQ: arXiv 2507.09331). About half of them are tails of facts, the rest drawn evenly.
+    """
+    facts = corpus.facts[~corpus.held_out[corpus.facts[:, PASSAGE]]]
+    known = np.flatnonzero(corpus.entity_known)
+    times = np.bincount(facts[:, TAIL], minlength=len(corpus.entities))[known]
+    share = 0.5 * times / max(1, times.sum()) + 0.5 / len(known)
+    return torch.from_numpy(np.log(share)).float()
 
 
 def _tails(encoder: Encoder, corpus: Corpus, entities: Tensor, stop: Stop) -> Tensor:

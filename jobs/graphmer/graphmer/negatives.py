@@ -15,6 +15,7 @@ NONE = -1
 _TRIES = 16  # members of a pool that are looked at; a pool of no more is searched whole
 
 Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class Negatives:
@@ -33,7 +34,7 @@ class Negatives:
         self._of_kind = _Pools(kinds, known[members])
         self._kinds = corpus.entity_kinds
 
-    def true(self, heads: Ids, relations: Ids, tails: Ids) -> NDArray[np.bool_]:
+    def true(self, heads: Ids, relations: Ids, tails: Ids) -> Flags:
         """Whether training states them; the arrays are broadcast."""
         keys = self._key(heads, relations, tails)
         places = np.searchsorted(self._truth, keys)

@@ -55,10 +55,11 @@ class Loss:
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What each sum is divided by: over the whole global batch, at least 1."""
         queries = batch["query_valid"].sum()
+        shown = (batch["leaf_state"] == TRUE).sum()
         found = {
             "words": (batch["word_targets"] != IGNORED).sum(),
             "nodes": queries,
-            "graph": queries,
+            "graph": queries + shown,
             "truth": 2 * _judged(batch).sum(),
             "antisymmetry": self._one_way(batch).sum(),
             "acyclicity": (batch["edges"][:, :, 0] >= 0).any(dim=1).sum(),
@@ -72,13 +73,14 @@ class Loss:
         heads, tails = batch["leaf_head"], batch["leaf_tail"]
         relations = (batch["relations"][:, -heads.shape[1] :] - 1).clamp(min=0)
         tail = encoder.entity(tails, self._entities)
-        scores = (encoder.query(heads, relations, self._entities) * tail).sum(-1)
+        queries = encoder.query(heads, relations, self._entities)
+        scores = (queries * tail).sum(-1)
         chance = scores + encoder.graph_bias(relations + 1).squeeze(-1)
-        text, graph = self._nodes(encoder, leaves, heads, relations, batch)
+        pool = self._pool(encoder, batch)
         return {
             "words": _words(encoder, hidden, batch),
-            "nodes": text,
-            "graph": graph,
+            "nodes": _asked(leaves, pool, batch),
+            "graph": _asked(queries, pool, batch) + _shown(queries, scores, pool, batch),
             "truth": _truth(encoder, leaves, chance, batch),
             "antisymmetry": self._antisymmetry(encoder, chance, batch, heads, relations, tails),
             "acyclicity": self._acyclicity(encoder, batch),
@@ -88,31 +90,18 @@ class Loss:
     def total(self, sums: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.weights[name] * sums[name] / counts[name] for name in sums]).sum()
 
-    def _nodes(
-        self, encoder: Encoder, leaves: Tensor, heads: Tensor, relations: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor]:
-        """Cross entropy of masked facts against the candidates of their group: with the text and without."""
-        at, valid, candidates = batch["query_leaf"], batch["query_valid"], batch["candidates"]
-        group, width = self._aims.group, leaves.shape[-1]
-        asked = leaves.gather(1, at.unsqueeze(-1).expand(-1, -1, width))  # (rows, queries, width)
-        alone = encoder.query(heads.gather(1, at), relations.gather(1, at), self._entities)
-        pool = encoder.entity(candidates, self._entities).view(-1, group * candidates[0].numel(), width)
-        excluded = batch["excluded"].view(pool.shape[0], -1, pool.shape[1])
-        queries = excluded.shape[1]
-        truth = torch.arange(queries, device=at.device) * candidates.shape[2]  # each one's first candidate
-        sums = []
-        for query in (asked, alone):
-            logits = query.reshape(-1, queries, width) @ pool.transpose(1, 2)
-            logits = logits.float().masked_fill(excluded, -1e4)
-            losses = torch.logsumexp(logits, -1) - logits[:, truth.new_tensor(range(queries)), truth]
-            sums.append((losses * valid.view_as(losses)).sum())
-        return sums[0], sums[1]
+    def _pool(self, encoder: Encoder, batch: Batch) -> Tensor:
+        """(groups, G·Q·C + G·N, width): what the facts of a group are told apart from."""
+        groups = len(batch["candidates"]) // self._aims.group
+        ids = [batch[name].reshape(groups, -1) for name in ("candidates", "leaf_tail")]
+        return encoder.entity(torch.cat(ids, dim=1), self._entities)
 
     def _one_way(self, batch: Batch) -> Tensor:
         """(rows, leaves): shown facts of antisymmetric relations."""
         state = batch["leaf_state"]
         relations = (batch["relations"][:, -state.shape[1] :] - 1).clamp(min=0)
-        return (state == TRUE) & self._constraints.antisymmetric.to(state.device)[relations]
+        apart = batch["leaf_head"] != batch["leaf_tail"]  # a class and its parent may share a name
+        return (state == TRUE) & apart & self._constraints.antisymmetric.to(state.device)[relations]
 
     def _antisymmetry(
         self, encoder: Encoder, chance: Tensor, batch: Batch, heads: Tensor, relations: Tensor, tails: Tensor
@@ -169,6 +158,31 @@ class Loss:
         logits = logits.masked_fill(same | ~chosen.unsqueeze(1), -1e4)
         losses = torch.logsumexp(logits, -1) - logits.diagonal(dim1=1, dim2=2)
         return (losses * chosen).sum()
+
+
+def _asked(queries: Tensor, pool: Tensor, batch: Batch) -> Tensor:
+    """Cross entropy of hidden leaves, whose queries (rows, leaves, width) are given, against their pool."""
+    at, valid, count = batch["query_leaf"], batch["query_valid"], batch["candidates"].shape[2]
+    asked = queries.gather(1, at.unsqueeze(-1).expand(-1, -1, queries.shape[-1]))
+    logits = _against(asked, pool, batch["excluded"])
+    own = torch.arange(logits.shape[1], device=at.device).mul(count).expand(logits.shape[:2]).unsqueeze(-1)
+    losses = torch.logsumexp(logits, -1) - logits.gather(2, own).squeeze(-1)  # each one's first candidate
+    return (losses * valid.view_as(losses)).sum()
+
+
+def _shown(queries: Tensor, scores: Tensor, pool: Tensor, batch: Batch) -> Tensor:
+    """The same of the leaves that are true and shown, whose own scores (rows, leaves) are given."""
+    logits = _against(queries, pool, batch["leaf_excluded"])
+    own = scores.float().view(logits.shape[:2])
+    losses = torch.logaddexp(torch.logsumexp(logits, -1), own) - own
+    return (losses * (batch["leaf_state"] == TRUE).view_as(losses)).sum()
+
+
+def _against(queries: Tensor, pool: Tensor, excluded: Tensor) -> Tensor:
+    """(groups, queries of a group, pool) logits."""
+    groups, size, width = pool.shape
+    logits = queries.reshape(groups, -1, width) @ pool.transpose(1, 2)
+    return logits.float().masked_fill(excluded.view(groups, -1, size), -1e4)
 
 
 def _words(encoder: Encoder, hidden: Tensor, batch: Batch) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphmer import ontology
 from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
-from graphmer.negatives import NONE, Ids, Negatives
+from graphmer.negatives import NONE, Flags, Ids, Negatives
 from graphmer.packing import BUCKET, Phases, Rows, Timetable, random
 from graphmer.pages import FALSE, HIDDEN, QUERIES, TRUE, Batch, Leaves, Page, Reader, mask_words, ranks
 
@@ -50,8 +50,10 @@ class Plan:
     - `word_places`, `word_targets` (B, K): columns and ids of hidden tokens; unused slots 0 and −100.
     - `query_leaf` (B, Q): the leaf asked for; `query_valid` (B, Q) bool.
     - `candidates` (B, Q, C): the true tail, type-consistent and hard negatives; 0 in slots unused.
-    - `excluded` (B, Q, G·Q·C) bool: candidates of the group's rows that are no negatives of the query: unused
-      slots and true tails, but for its own first candidate. An unused query excludes all but that.
+    - `excluded` (B, Q, G·Q·C + G·N) bool: of the group's pool, its rows' candidates and then the tails that
+      its leaves show, what is no negative of the query: unused slots and true tails, but for its own first
+      candidate. An unused query excludes all but that.
+    - `leaf_excluded` (B, N, G·Q·C + G·N) bool: the same of TRUE leaves, true tails all; other leaves exclude all.
     - `edges` (B / G, EDGES, 2): head and tail of the group's TRUE leaves of acyclic relations, −1 unused.
       None is from an entity to itself: a class and its parent in another module may share a name.
     """
@@ -154,19 +156,36 @@ class Plan:
         valid = np.zeros((size, QUERIES), dtype=np.bool_)
         valid[rows, queries] = True
 
-        pools = candidates.reshape(size // group, -1)[rows // group]
-        excluded = np.ones((size, QUERIES, pools.shape[1]), dtype=np.bool_)
-        true = self._negatives.true(facts[:, 1, None], facts[:, 0, None], pools)
-        excluded[rows, queries] = (pools == NONE) | true
         own = (np.arange(size)[:, None] % group * QUERIES + np.arange(QUERIES)) * CANDIDATES
+        pools = self._pools(page, candidates)
+        excluded = self._excluded(pools, (size, QUERIES), rows, queries, facts)
         np.put_along_axis(excluded, own[:, :, None], False, axis=2)
+        shown = np.flatnonzero(leaves.states == TRUE)
+        stated = self.corpus.facts[leaves.facts[shown]][:, RELATION:].astype(np.int64)
+        at = leaves.rows[shown], ranks(leaves.rows)[shown]
         page.batch |= {
             "query_leaf": query_leaf,
             "query_valid": valid,
             "candidates": np.where(candidates == NONE, 0, candidates),
             "excluded": excluded,
+            "leaf_excluded": self._excluded(pools, (size, self.leaves), *at, stated),
             "edges": self._edges(leaves),
         }
+
+    def _pools(self, page: Page, candidates: Ids) -> Ids:
+        """(groups, G·Q·C + G·N): what a group's facts are told apart from, NONE in unused slots."""
+        groups = self.global_batch // self.group
+        state = page.batch["leaf_state"]
+        tails = np.where((state == TRUE) | (state == FALSE), page.batch["leaf_tail"], NONE)
+        return np.concatenate([candidates.reshape(groups, -1), tails.reshape(groups, -1)], axis=1)
+
+    def _excluded(self, pools: Ids, shape: tuple[int, int], rows: Ids, slots: Ids, facts: Ids) -> Flags:
+        """(*shape, pool) bool: all but what is in the pool of the row and not true of the fact (n, 3) there."""
+        pool = pools[rows // self.group]
+        excluded = np.ones((*shape, pool.shape[1]), dtype=np.bool_)
+        true = self._negatives.true(facts[:, 1, None], facts[:, 0, None], pool)
+        excluded[rows, slots] = (pool == NONE) | true
+        return excluded
 
     def _edges(self, leaves: Leaves) -> Ids:
         facts = self.corpus.facts[leaves.facts]
