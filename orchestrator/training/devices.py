@@ -50,23 +50,46 @@ class Device:
 def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
     """The device of this process: the best back end there is, or the one named.
 
-    A GPU comes first, then `torch_tpu`, a native device, then torch_xla, which only older images ship
-    (facts/training.md, last section). Raises ValueError for a back end that is not here.
+    A GPU comes first, then a TPU: by `torch_tpu`, where it is a device like any other, else by torch_xla,
+    which only older images ship (facts/training.md, last section). `xla` by name takes whatever torch_xla
+    runs on, a CPU too. Raises ValueError for a back end that is not here.
     """
     import torch
 
-    for name in BACKENDS if backend is None else (backend,):
+    named = backend is not None
+    for name in (backend,) if backend is not None else BACKENDS:
         if name == "cuda" and torch.cuda.is_available():
             torch.cuda.set_device(rank)
             return Device(name, torch.device("cuda", rank), rank, ranks)
-        if name == "tpu" and importlib.util.find_spec("torch_tpu"):
-            importlib.import_module("torch_tpu")
+        if name == "tpu" and _has_native_tpu():
             return Device(name, torch.device("tpu", rank), rank, ranks)
-        if name == "xla" and importlib.util.find_spec("torch_xla"):
+        if name == "xla" and _has_xla(any_device=named):
             return Device(name, importlib.import_module("torch_xla").device(), rank, ranks)
         if name == "cpu":
             return Device(name, torch.device("cpu"), rank, ranks)
     raise ValueError(f"no device of back end {backend!r} here; known are {', '.join(BACKENDS)}")
+
+
+def _has_native_tpu() -> bool:
+    """torch_tpu makes itself torch's accelerator where there is a TPU, and only there."""
+    import torch
+
+    if importlib.util.find_spec("torch_tpu") is None:
+        return False
+    importlib.import_module("torch_tpu")
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found is not None and found.type == "tpu"
+
+
+def _has_xla(any_device: bool) -> bool:
+    import torch
+
+    if importlib.util.find_spec("torch_xla") is None:
+        return False
+    torch_xla = importlib.import_module("torch_xla")
+    # torch.utils.checkpoint looks for the device's module there; torch_xla 2.9 does not put it.
+    vars(torch).setdefault("xla", torch_xla)
+    return any_device or importlib.import_module("torch_xla.runtime").device_type() == "TPU"
 
 
 def spread(lead: Callable[[], None], follow: Callable[[int], None], ranks: int) -> None:

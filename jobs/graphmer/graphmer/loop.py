@@ -289,26 +289,29 @@ def _evaluated(
 
 def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> None:
     """Evaluates on all held-out facts and saves; leaves when asked to, and the next session does it anew."""
-    steps = trainer.schedule.steps
+    steps, history = trainer.schedule.steps, trainer.history
+    files: dict[str, bytes] = {}
     try:
-        found = evaluation.evaluate(
-            trainer.encoder, trainer.corpus, trainer.entities, stop=training.should_stop
-        )
-        files = _report(trainer, training) if trainer.config.evaluation.report else {}
+        if trainer.config.evaluation.report:
+            told = partial(print, flush=True)
+            seed, stop = trainer.schedule.seed, training.should_stop
+            measured = report.measure(trainer.encoder, trainer.corpus, seed=seed, stop=stop, progress=told)
+            found = measured["metrics"]
+        else:
+            measured = {}
+            found = evaluation.evaluate(
+                trainer.encoder, trainer.corpus, trainer.entities, stop=training.should_stop
+            )
+        found["frequency_mrr"] = report.frequency(trainer.corpus, training.should_stop).mrr
     except evaluation.Stopped:
         training.leave(steps, trainer.state(), metrics)
+    history.rows.append({"step": steps, **found})
+    if measured:
+        about = Identity.of(trainer.config, trainer.schedule).state_dict()
+        files = report.files(measured, history.rows, about)
     print("held out:  " + _words(found), flush=True)
     training.report(steps, **metrics, **found)
     training.save(steps, trainer.state(), metrics | found, files=files, required=True)
-
-
-def _report(trainer: Trainer, training: Training) -> dict[str, bytes]:
-    """GraphMER beside the baselines, which are trained here and now."""
-    return report.write(
-        trainer.encoder, trainer.corpus, trainer.history.rows,
-        about=Identity.of(trainer.config, trainer.schedule).state_dict(), seed=trainer.schedule.seed,
-        stop=training.should_stop, progress=partial(print, flush=True),
-    )  # fmt: skip
 
 
 def _optimizer(encoder: Encoder, config: Config) -> torch.optim.AdamW:

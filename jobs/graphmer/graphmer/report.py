@@ -171,6 +171,11 @@ def curves(history: Sequence[Row], found: Mapping[str, Any] | None = None) -> by
     return image.getvalue()
 
 
+def frequency(corpus: Corpus, stop: Stop = never) -> Summary:
+    """What naming the relation's most frequent tails comes to, on all held-out facts."""
+    return Summary.of(_ranking(baselines.Frequency(corpus), corpus, evaluation.held_out_facts(corpus), stop).ranks)
+
+
 def _ranking(
     model: baselines.Frequency | baselines.Embeddings, corpus: Corpus, facts: Integers, stop: Stop
 ) -> Ranking:
