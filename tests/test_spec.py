@@ -31,7 +31,7 @@ def test_the_bundled_jobs_validate() -> None:
     assert {name for name, _ in full.job.profiles} == {"T4", "T4x2", "RTX3050", "TPUv5e-1"}
     assert full.job.work.total == 50_000
     assert full.job.work.parameters == 80.3e6
-    assert full.job.work.phases == (CostPhase(0, 17e12), CostPhase(15_000, 25.7e12))
+    assert full.job.work.phases == (CostPhase(0, 16.08e12), CostPhase(15_000, 25.49e12))
 
 
 def test_every_key_of_the_spec_reaches_the_job(tmp_path: Path) -> None:
