@@ -92,12 +92,15 @@ def _has_xla(any_device: bool) -> bool:
     return any_device or importlib.import_module("torch_xla.runtime").device_type() == "TPU"
 
 
-def spread(lead: Callable[[], None], follow: Callable[[int], None], ranks: int) -> None:
+def spread(
+    lead: Callable[[], None], follow: Callable[[int], None], ranks: int, backend: str | None = None
+) -> None:
     """Runs `lead()` here, as rank 0, and `follow(rank)` in a process for each other rank.
 
-    With more than one, torch.distributed is ready in all of them. `follow` is pickled. Followers ignore
-    SIGTERM: the orchestrator signals the leader alone, which decides for all. If one fails, this process ends
-    with 1 at once, as the rest would wait for it for ever; if this one ends, so do they.
+    With more than one, torch.distributed is ready in all of them, for tensors of the back end that `find`
+    gives for this name. `follow` is pickled. Followers ignore SIGTERM: the orchestrator signals the leader
+    alone, which decides for all. If one fails, this process ends with 1 at once, as the rest would wait for
+    it for ever; if this one ends, or `lead` raises, so do they.
     """
     if ranks == 1:
         lead()
@@ -106,16 +109,21 @@ def spread(lead: Callable[[], None], follow: Callable[[int], None], ranks: int) 
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder, "store")
         others: list[BaseProcess] = [
-            context.Process(target=_follow, args=(follow, rank, ranks, meeting)) for rank in range(1, ranks)
+            context.Process(target=_follow, args=(follow, rank, ranks, backend, meeting))
+            for rank in range(1, ranks)
         ]
         for other in others:
             other.start()
-        threading.Thread(target=_watch, args=(others,), daemon=True).start()
-        _join(0, ranks, meeting)
+        failed = threading.Event()
+        threading.Thread(target=_watch, args=(others, failed), daemon=True).start()
         try:
+            _join(0, ranks, backend, meeting)
             lead()
         finally:
-            _part_in_peace()
+            if not _part_in_peace():
+                failed.set()
+                for other in others:
+                    other.kill()
             for other in others:
                 other.join()
 
@@ -128,22 +136,22 @@ def part() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _follow(follow: Callable[[int], None], rank: int, ranks: int, meeting: Path) -> None:
+def _follow(follow: Callable[[int], None], rank: int, ranks: int, backend: str | None, meeting: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leader = multiprocessing.parent_process()
     assert leader is not None
     threading.Thread(target=lambda: (wait([leader.sentinel]), os._exit(1)), daemon=True).start()
-    _join(rank, ranks, meeting)
+    _join(rank, ranks, backend, meeting)
     try:
         follow(rank)
     finally:
         _part_in_peace()
 
 
-def _join(rank: int, ranks: int, meeting: Path) -> None:
+def _join(rank: int, ranks: int, backend: str | None, meeting: Path) -> None:
     import torch
 
-    gpu = torch.cuda.is_available()
+    gpu = backend in (None, "cuda") and torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
@@ -151,19 +159,21 @@ def _join(rank: int, ranks: int, meeting: Path) -> None:
     )
 
 
-def _part_in_peace() -> None:
+def _part_in_peace() -> bool:
     """Not after a failure: the others may be waiting in an operation that this process will never join."""
-    if sys.exc_info()[0] in (None, SystemExit):
+    peaceful = sys.exc_info()[0] in (None, SystemExit)
+    if peaceful:
         part()
+    return peaceful
 
 
-def _watch(others: list[BaseProcess]) -> None:
+def _watch(others: list[BaseProcess], failed: threading.Event) -> None:
     left = {other.sentinel: other for other in others}
     while left:
         for sentinel in wait(list(left)):
             other = left.pop(cast("int", sentinel))
             other.join()
-            if other.exitcode not in (0, 75):
+            if other.exitcode not in (0, 75) and not failed.is_set():
                 number = others.index(other) + 1
                 print(f"rank {number} ended with {other.exitcode}", file=sys.stderr, flush=True)  # noqa: T201
                 os._exit(1)

@@ -50,7 +50,7 @@ def _run(settings: config.Config, schedule: Schedule, training: Training, backen
     def lead() -> None:
         train(settings, schedule, training, find(backend, 0, schedule.devices))
 
-    spread(lead, partial(_follow, settings, schedule, backend), schedule.devices)
+    spread(lead, partial(_follow, settings, schedule, backend), schedule.devices, backend)
 
 
 def _follow(settings: config.Config, schedule: Schedule, backend: str | None, rank: int) -> None:
