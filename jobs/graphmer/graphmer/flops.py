@@ -1,7 +1,7 @@
-"""The cost of training, computed from the config: FLOPs of a step, and parameters.
+"""The cost of training, computed from the config: FLOPs of a row, and of a step in each phase.
 
-A spec's `flops_per_step`, `phases` and `parameters` come from here (`python -m graphmer.flops CONFIG` prints
-them; a test compares). Counted are matrix products, attention's over the whole row included; backward costs
+A spec's `flops_per_step` and `phases` come from here (`python -m graphmer.flops CONFIG` prints them; a test
+compares). Counted are matrix products, attention's over the whole row included; backward costs
 twice the forward pass (facts/training.md §2). Recomputed activations are no work of the model's: not counted.
 """
 
@@ -35,7 +35,7 @@ def phases(config: Config, global_batch: int) -> list[tuple[int, float]]:
 
 
 def main() -> None:
-    """Prints a spec's `work` keys for a config: FLOPs of a step and its phases."""
+    """Prints a spec's `work.phases` for a config."""
     parser = argparse.ArgumentParser(prog="python -m graphmer.flops", description=main.__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--global-batch", type=int, default=64)

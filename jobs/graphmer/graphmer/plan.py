@@ -53,7 +53,8 @@ class Plan:
     - `excluded` (B, Q, G·Q·C + G·N) bool: of the group's pool, its rows' candidates and then the tails that
       its leaves show, what is no negative of the query: unused slots and true tails, but for its own first
       candidate. An unused query excludes all but that.
-    - `leaf_excluded` (B, N, G·Q·C + G·N) bool: the same of TRUE leaves, true tails all; other leaves exclude all.
+    - `leaf_excluded` (B, N, G·Q·C + G·N) bool: the same of TRUE leaves, without their own true tails; other
+      leaves exclude all.
     - `edges` (B / G, EDGES, 2): head and tail of the group's TRUE leaves of acyclic relations, −1 unused.
       None is from an entity to itself: a class and its parent in another module may share a name.
     """
@@ -180,7 +181,7 @@ class Plan:
         return np.concatenate([candidates.reshape(groups, -1), tails.reshape(groups, -1)], axis=1)
 
     def _excluded(self, pools: Ids, shape: tuple[int, int], rows: Ids, slots: Ids, facts: Ids) -> Flags:
-        """(*shape, pool) bool: all but what is in the pool of the row and not true of the fact (n, 3) there."""
+        """(*shape, pool) bool: all but what the row's pool has and is not true of the fact (n, 3) there."""
         pool = pools[rows // self.group]
         excluded = np.ones((*shape, pool.shape[1]), dtype=np.bool_)
         true = self._negatives.true(facts[:, 1, None], facts[:, 0, None], pool)

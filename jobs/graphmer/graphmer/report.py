@@ -173,7 +173,8 @@ def curves(history: Sequence[Row], found: Mapping[str, Any] | None = None) -> by
 
 def frequency(corpus: Corpus, stop: Stop = never) -> Summary:
     """What naming the relation's most frequent tails comes to, on all held-out facts."""
-    return Summary.of(_ranking(baselines.Frequency(corpus), corpus, evaluation.held_out_facts(corpus), stop).ranks)
+    facts = evaluation.held_out_facts(corpus)
+    return Summary.of(_ranking(baselines.Frequency(corpus), corpus, facts, stop).ranks)
 
 
 def _ranking(
