@@ -222,8 +222,7 @@ def train(config: Config, schedule: Schedule, training: Training, device: Device
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(schedule.seed)
     if config.deterministic:
-        # Off the CPU a warning: what has no deterministic form there trains too, its resume is state-exact.
-        torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
+        be_deterministic(device)
     corpus = _corpus(config.data, training)
     trainer = Trainer(config, schedule, corpus, device)
     batches = _batches(config, schedule, corpus, training.start, device)
@@ -238,6 +237,13 @@ def train(config: Config, schedule: Schedule, training: Training, device: Device
     part()
     if device.rank == 0:
         _finish(trainer, training, metrics)
+
+
+def be_deterministic(device: Device) -> None:
+    """Off the CPU it only warns: what has no deterministic form there trains too, resumed state-exact."""
+    torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
+    # Else all new memory is filled first, so that reads of what nobody wrote agree: there are none here.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> dict[str, float]:
