@@ -7,7 +7,7 @@ full, with activations kept and computed anew, beside a plain Hugging Face encod
 layers, vocabulary and parameters of a layer, its own masked-token loss) at the same batches; the stall per
 checkpoint, for a step of that size; and whether a training that was saved, ended and resumed gives the same
 bits as one that was not. GraphMER runs with deterministic algorithms, as its trainings do, the other without.
-`--small` shrinks the model, to try the program itself on a CPU.
+`--small` shrinks the model, to try the program itself on a CPU. Without a GPU it says so and measures nothing.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--most", type=int, default=1024, help="the largest micro-batch to try")
     given = parser.parse_args()
+    if given.backend is None and not torch.cuda.is_available():
+        print("not run: no GPU here")
+        return
     bench = Bench(find(given.backend or "cuda"), given.precision, given.length, given.small)
     figures = bench.measure(given.most)
     if given.json:
