@@ -7,7 +7,7 @@ full, with activations kept and computed anew, beside a plain Hugging Face encod
 layers, vocabulary and parameters of a layer, its own masked-token loss) at the same batches; the stall per
 checkpoint, for a step of that size; and whether a training that was saved, ended and resumed gives the same
 bits as one that was not. GraphMER runs with deterministic algorithms, as its trainings do, the other without.
-`--small` shrinks the model, to try the program itself on a CPU. Without a GPU it says so and measures nothing.
+`--small` shrinks the model, to try the program itself on a CPU. Without a GPU it says so and ends.
 """
 
 from __future__ import annotations

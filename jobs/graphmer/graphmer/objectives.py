@@ -182,7 +182,7 @@ def _shown(queries: Tensor, scores: Tensor, pool: Tensor, batch: Batch) -> Tenso
     """The same of the leaves that are true and shown, whose own scores (rows, leaves) are given."""
     logits = _against(queries, pool, batch["leaf_excluded"])
     own = scores.float().view(logits.shape[:2])
-    losses = torch.logaddexp(torch.logsumexp(logits, -1), own) - own
+    losses = torch.logsumexp(torch.cat([logits, own.unsqueeze(-1)], dim=-1), -1) - own
     return (losses * (batch["leaf_state"] == TRUE).view_as(losses)).sum()
 
 
