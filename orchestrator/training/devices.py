@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 BACKENDS = ("cuda", "tpu", "xla", "cpu")
+_BLAME_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def spread(
             _join(0, ranks, backend, meeting)
             lead()
         finally:
-            if not _part_in_peace():
+            # Where another failed first, which breaks the connection to it, `_watch` tells and ends all.
+            if not _part_in_peace() and not wait([other.sentinel for other in others], _BLAME_SECONDS):
                 failed.set()
                 for other in others:
                     other.kill()
@@ -175,5 +177,10 @@ def _watch(others: list[BaseProcess], failed: threading.Event) -> None:
             other.join()
             if other.exitcode not in (0, 75) and not failed.is_set():
                 number = others.index(other) + 1
-                print(f"rank {number} ended with {other.exitcode}", file=sys.stderr, flush=True)  # noqa: T201
+                print(f"rank {number} ended with {_named(other.exitcode)}", file=sys.stderr, flush=True)  # noqa: T201
                 os._exit(1)
+
+
+def _named(code: int | None) -> str:
+    """A signal by its name: by that the agent knows what the kernel has killed for memory."""
+    return str(code) if code is None or code >= 0 else signal.Signals(-code).name

@@ -345,6 +345,9 @@ def test_the_spec_says_what_the_config_costs() -> None:
         given = [float(phase["flops_per_step"]) for phase in work["phases"]]
         assert given == pytest.approx([cost for _, cost in computed], rel=1e-3)
         assert float(work["flops_per_step"]) == given[-1]
+        assert (
+            settings.decisive() == config.read(JOB / "train_gpu.yaml").decisive()
+        )  # a hop may change configs
 
 
 def test_the_computed_flops_are_those_that_are_done(subject: Subject) -> None:
