@@ -25,6 +25,7 @@ FORMAT = 2
 STATE_FILE = "state.json"
 FROZEN = "-frozen"
 _COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
+_PARTS = ("state", "shards", "random")
 _TAGS = ("$tensor", "$tuple", "$dict")
 _ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, so that a shared one can be told
 
@@ -104,7 +105,8 @@ def as_json(document: Mapping[str, object]) -> bytes:
 
 def step_of(folder: Path) -> int:
     """The step a saved state stands at. Raises ValueError for a folder this module did not write."""
-    return int(_document(folder)["step"])
+    step: int = _document(folder)["step"]
+    return step
 
 
 def component(folder: Path, name: str) -> Any:
@@ -134,9 +136,10 @@ def _document(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / STATE_FILE).read_bytes())
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r}, this version reads {FORMAT}")
+        document = {"step": int(document["step"])} | {name: dict(document[name]) for name in _PARTS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} is no checkpoint of orchestrator.training: {error}") from error
-    return dict(document)
+    return document
 
 
 def _demand(folder: Path, document: Mapping[str, Any], names: Set[str]) -> None:
@@ -148,11 +151,18 @@ def _demand(folder: Path, document: Mapping[str, Any], names: Set[str]) -> None:
 def _thawed(folder: Path, document: Mapping[str, Any], name: str) -> Any:
     tensors: dict[str, torch.Tensor] = {}
     for file in document["shards"].get(name, ()):
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        # load_file maps the file: a component that keeps a tensor would lean on those pages for good
-        tensors |= {at: tensor.clone() for at, tensor in load_file(folder / file).items()}
-    return _thaw(document["state"][name], tensors)
+        try:
+            # load_file maps the file: a component that keeps a tensor would lean on those pages for good
+            tensors |= {at: tensor.clone() for at, tensor in load_file(folder / file).items()}
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{folder / file} is missing or damaged: {error}") from error
+    try:
+        return _thaw(document["state"][name], tensors)
+    except KeyError as error:
+        raise ValueError(f"{folder} is damaged: its shards hold no tensor {error}") from error
 
 
 @dataclass

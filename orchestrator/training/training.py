@@ -7,6 +7,7 @@ models, nor read the time.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat
 
 from orchestrator.training import state as saves
 from orchestrator.training.buffers import COUNT, Buffers
@@ -83,10 +84,12 @@ class Training:
             resume_from=resume_from if given or resume_from else newest(checkpoints),
             save_request=_path(environ, "ORCHESTRATOR_SAVE_REQUEST"),
             progress=_path(environ, "ORCHESTRATOR_PROGRESS"),
-            peak_flops=float(environ.get("ORCHESTRATOR_PEAK_FLOPS") or 0) or None,
+            peak_flops=_peak(environ.get("ORCHESTRATOR_PEAK_FLOPS")),
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, training._on_signal)
+            # All is saved by then; Python's own end would put the default back, which kills.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         return training
 
     def saved(self, name: str) -> Any:
@@ -126,14 +129,18 @@ class Training:
         self._answered = asked
         return True
 
-    def report(self, step: int, **metrics: float) -> None:
-        """Appends one line of progress; `loss` and any other figures of this step. Only rank 0 does."""
+    def report(self, step: int, **metrics: SupportsFloat) -> None:
+        """Appends one line of progress; `loss` and any other figures of this step. Only rank 0 does.
+
+        A tensor or numpy's number of one element will do. Raises TypeError or ValueError for no number.
+        """
         self._prepare()
         if self._progress is None or rank():
             return
+        line = json.dumps({"step": step, "metrics": _plain(metrics)}).encode() + b"\n"
         try:
             with self._progress.open("ab", buffering=0) as file:  # a line goes out whole, in one write
-                file.write(json.dumps({"step": step, "metrics": metrics}).encode() + b"\n")
+                file.write(line)
         except OSError as error:
             warn(f"progress of step {step} was not written: {error}")
 
@@ -141,7 +148,7 @@ class Training:
         self,
         step: int,
         state: Mapping[str, object],
-        metrics: Mapping[str, float] | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
         *,
         files: Mapping[str, bytes] = MappingProxyType({}),
         required: bool = False,
@@ -166,8 +173,7 @@ class Training:
         self._state = state
         try:
             job = self._job(step, state, metrics or {}, files)
-            if not job.target.exists():
-                self._write(job, required)
+            self._write(job, required)
         except OSError as error:
             if required:
                 raise OSError(f"the checkpoint of step {step} could not be saved: {error}") from error
@@ -181,7 +187,7 @@ class Training:
         self._writer.wait()
 
     def leave(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, float] | None = None
+        self, step: int, state: Mapping[str, object], metrics: Mapping[str, SupportsFloat] | None = None
     ) -> NoReturn:
         """Saves this step, if it is not saved yet, and exits 75: saved, resume me. All ranks call it."""
         failure: OSError | None = None
@@ -194,7 +200,11 @@ class Training:
         sys.exit(EXIT_SAVED)
 
     def _job(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, float], files: Mapping[str, bytes]
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat],
+        files: Mapping[str, bytes],
     ) -> Job:
         """Everything of the checkpoint but the trained tensors' bytes; frozen ones are on the disk."""
         captured = saves.capture(state)
@@ -211,7 +221,7 @@ class Training:
                 raise ValueError(f"a checkpoint cannot have a file of yours named {name!r}")
         documents = dict(files)
         if metrics:  # a manifest has no NaN
-            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
         documents[saves.STATE_FILE] = captured.document(step, names)
         target = self.checkpoints / f"step-{step}"
@@ -253,6 +263,7 @@ class Training:
             self._process = os.getpid()
             self._inherited = self._buffers  # not to be freed: their addresses may be another's by now
             self._buffers, self._writer = Buffers(), Writer()
+            self._unchanging = Unchanging(self.checkpoints / FOLDER)
 
     def _requests(self) -> str:
         assert self._save_request is not None
@@ -283,6 +294,23 @@ def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, lis
             names[component] = [shard.file for shard in more]
             shards += more
     return shards, names
+
+
+def _plain(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """Tensors and numpy's numbers as Python's."""
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
+    return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}
+
+
+def _peak(given: str | None) -> float | None:
+    """A figure that is only told stops no training."""
+    if not given:
+        return None
+    with suppress(ValueError):
+        if 0 < float(given) < math.inf:
+            return float(given)
+    warn(f"ORCHESTRATOR_PEAK_FLOPS: {given!r} is no positive number")
+    return None
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

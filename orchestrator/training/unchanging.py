@@ -6,6 +6,7 @@ know components beyond their names, nor when anything is saved.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ class Unchanging:
         files: dict[str, Path] = {}
         try:
             for shard in plan(component + FROZEN, tensors):
-                path = files[shard.file] = self.folder / f"{self._version}-{shard.file}"
+                path = files[shard.file] = self.folder / f"{os.getpid()}-{self._version}-{shard.file}"
                 write_shard(path, shard)
             sync_folder(self.folder)
         except BaseException:

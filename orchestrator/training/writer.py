@@ -46,6 +46,7 @@ class Job:
     def write(self) -> None:
         """Raises OSError; then nothing of it is left."""
         folder = self.target.with_name(f"{TEMPORARY}{self.step}")
+        replaced = folder.with_suffix(".replaced")
         try:
             folder.mkdir()
             for shard in self.shards:
@@ -56,11 +57,14 @@ class Job:
             for name, data in self.documents.items():
                 write_file(folder / name, [data])
             sync_folder(folder)
+            if self.target.exists():  # of an earlier process: a training begun or finished anew
+                self.target.rename(replaced)
             folder.rename(self.target)
             sync_folder(self.target.parent)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        shutil.rmtree(replaced, ignore_errors=True)
         for path in self.stale:
             path.unlink(missing_ok=True)
 

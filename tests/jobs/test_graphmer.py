@@ -205,6 +205,28 @@ def test_a_checkpoint_of_another_training_is_refused(
     assert output.splitlines()[-1] == "graphmer: the checkpoint is of another training: seed 5 (here 6)"
 
 
+@pytest.mark.parametrize(
+    ("config", "size", "told"),
+    [
+        ("none.yaml", "8", "graphmer: none.yaml: No such file or directory"),
+        ("cut.yaml", "8", "graphmer: cut.yaml: while parsing a flow sequence"),
+        ("bare.yaml", "8", "graphmer: none.jsonl: No such file or directory"),
+        ("bare.yaml", "0", "argument --micro-batch: 0 is not positive"),
+    ],
+)
+def test_what_is_missing_or_no_number_of_samples_is_named(
+    config: str, size: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cut.yaml").write_text("data: [a")
+    (tmp_path / "bare.yaml").write_text("data: {triples: none.jsonl, sources: [.]}")
+    asked = ["-m", "graphmer.train", "--config", config, "--steps", "9", "--micro-batch", size]
+    with started(asked, tmp_path, None, JOB) as process:
+        output = finish(process)
+    assert process.returncode in (1, 2)
+    assert told in output
+    assert "Traceback" not in output
+
+
 def test_two_devices_train_as_one_does_and_leave_together(
     tmp_path: Path, source: Path, uninterrupted: Path
 ) -> None:

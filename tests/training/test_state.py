@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -68,6 +69,40 @@ def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
         resumed.resume({"optimizer": torch.nn.Linear(1, 1)})
     with pytest.raises(ValueError, match="it has no optimizer"):
         resumed.saved("optimizer")
+
+
+def test_a_shard_that_is_missing_or_cut_is_named(tmp_path: Path) -> None:
+    saved = Training(tmp_path).save(1, {"x": torch.ones(9)}, required=True)
+    assert saved is not None
+    shard = saved / "x-00001-of-00001.safetensors"
+    os.truncate(shard, shard.stat().st_size - 1)
+    with pytest.raises(ValueError, match=f"{shard.name} is missing or damaged"):
+        Training(tmp_path, resume_from=saved).resume({})
+    shard.unlink()
+    with pytest.raises(ValueError, match=f"{shard.name} is missing or damaged"):
+        Training(tmp_path, resume_from=saved).resume({})
+
+
+def test_a_fork_saves_frozen_tensors_of_its_own(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    model.weight.requires_grad_(False)
+    training = Training(tmp_path)
+    training.save(1, {"model": model}, required=True)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            model.weight.data.fill_(2.0)
+            training.save(2, {"model": model}, required=True)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    model.weight.data.fill_(3.0)
+    training.save(3, {"model": model}, required=True)
+    for step in (2, 3):
+        saved = Training(tmp_path / "other", resume_from=tmp_path / f"step-{step}").saved("model")
+        assert saved["weight"].unique().tolist() == [step]
 
 
 def test_the_first_session_has_nothing_saved(tmp_path: Path) -> None:

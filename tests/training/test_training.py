@@ -195,6 +195,53 @@ def test_metrics_that_are_not_finite_stay_out_of_the_checkpoint(tmp_path: Path) 
     assert "NaN" in (tmp_path / "progress").read_text()
 
 
+def test_figures_may_be_tensors(tmp_path: Path) -> None:
+    training = Training(tmp_path / "c", progress=tmp_path / "progress")
+    training.report(1, loss=torch.tensor(0.5, requires_grad=True))
+    saved = training.save(1, {"x": 1}, {"loss": torch.tensor(0.25)}, required=True)
+    assert saved is not None
+    assert json.loads((tmp_path / "progress").read_text()) == {"step": 1, "metrics": {"loss": 0.5}}
+    assert json.loads((saved / "metrics.json").read_text()) == {"loss": 0.25}
+
+
+def test_a_step_saved_by_an_earlier_process_is_saved_anew(tmp_path: Path) -> None:
+    Training(tmp_path).save(3, {"x": torch.ones(2)}, required=True)
+    again = Training(tmp_path, resume_from=tmp_path / "step-3")
+    assert again.save(3, {"x": torch.zeros(2)}, files={"report.md": b"#"}) == tmp_path / "step-3"
+    again.wait()
+    assert (tmp_path / "step-3/report.md").read_bytes() == b"#"
+    assert again.saved("x").tolist() == [0.0, 0.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+
+
+@pytest.mark.parametrize(("given", "peak"), [("6.5e13", 6.5e13), ("", None), ("fast", None), ("nan", None)])
+def test_a_peak_that_is_no_number_stops_no_training(given: str, peak: float | None, tmp_path: Path) -> None:
+    environ = {"ORCHESTRATOR_CHECKPOINT_DIR": str(tmp_path), "ORCHESTRATOR_PEAK_FLOPS": given}
+    code = "from orchestrator.training import Training; print(Training.from_environment().peak_flops)"
+    environ |= {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(peak)
+    assert ("ORCHESTRATOR_PEAK_FLOPS" in done.stderr) == (given not in ("", "6.5e13"))
+
+
+def test_sigterm_while_python_ends_does_not_undo_a_training_that_is_done(tmp_path: Path) -> None:
+    script = """
+import os, signal
+from orchestrator.training import Training
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+training = Training.from_environment()
+training.save(1, {"x": 1}, required=True)
+late = Late()
+"""
+    with started(["-c", script], tmp_path, {"CHECKPOINT_DIR": tmp_path / "c"}) as process:
+        finish(process)
+    assert process.returncode == 0
+
+
 def test_it_needs_nothing_of_ours_and_no_torch_to_start() -> None:
     code = (
         "import sys; import orchestrator.training;"

@@ -132,11 +132,10 @@ class Config:
 
 def read(path: Path) -> Config:
     """Raises ValueError that names the file and every key at fault."""
-    with path.open(encoding="utf-8") as file:
-        document = yaml.safe_load(file)
     try:
-        return from_plain(document or {})
-    except ValueError as error:
+        with path.open(encoding="utf-8") as file:
+            return from_plain(yaml.safe_load(file) or {})
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m graphmer.train", description="Train GraphMER.")
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--micro-batch", type=int, required=True)
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--devices", type=int, default=1, help="processes, one for each GPU")
+    parser.add_argument("--steps", type=_positive, required=True)
+    parser.add_argument("--micro-batch", type=_positive, required=True)
+    parser.add_argument("--accumulate", type=_positive, default=1)
+    parser.add_argument("--devices", type=_positive, default=1, help="processes, one for each GPU")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--backend", choices=BACKENDS, help="the best there is, if not given")
@@ -41,6 +41,14 @@ def main() -> None:
         _run(config.read(given.config), schedule, training, given.backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
+    except FileNotFoundError as error:
+        sys.exit(f"graphmer: {error.filename}: {error.strerror}")
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(text)
 
 
 def _run(settings: config.Config, schedule: Schedule, training: Training, backend: str | None) -> None:
