@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from graphmer.graph import Graph, Passage, Triple
 
-PACKAGES = ("json", "email", "logging", "concurrent", "xml", "urllib", "http")
+from tests.jobs.graphmer_samples import copied
 
 
 def copy(folder: Path) -> Path:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for package in PACKAGES:
-        shutil.copytree(library / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    copied(folder)
     (folder / "json/tests").mkdir()
     (folder / "json/tests/test_it.py").write_text("def test_secret(): pass\n")
     (folder / "broken.py").write_text("def (:\n")
