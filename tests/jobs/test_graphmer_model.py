@@ -10,11 +10,12 @@ import torch
 import yaml
 from graphmer import config, flops
 from graphmer.corpus import Corpus
-from graphmer.loop import Scaler, Schedule, Trainer
+from graphmer.loop import Scaler, Schedule, Trainer, signs_of_life
 from graphmer.model import Encoder
 from graphmer.pages import FALSE, HIDDEN, IGNORED, NO_LEAF, TRUE
 from torch.utils.flop_counter import FlopCounterMode
 
+from orchestrator.training import Training
 from orchestrator.training.devices import find
 from tests.jobs import graphmer_samples as samples
 from tests.jobs.graphmer_samples import Subject
@@ -72,7 +73,8 @@ def test_order_matters(subject: Subject) -> None:
         changed = tokens.clone()
         changed[0, ends[0]], changed[0, ends[1]] = words
         found.append(subject.hidden(tokens=changed)[0, roots[middle]])
-    assert not torch.allclose(*found)
+    one, other = found
+    assert not torch.allclose(one, other)
 
 
 def test_a_masked_leaf_tells_nothing_of_its_tail_and_others_do(subject: Subject) -> None:
@@ -318,6 +320,16 @@ def test_a_step_that_fp16_skips_counts_and_its_scale_travels_through_other_preci
     trainer.step(3, samples.batch(corpus, 3))
     assert all(torch.equal(value, before[name]) for name, value in trainer.encoder.state_dict().items())
     assert trainer.scaler.state_dict()["scale"] == pytest.approx(5e37)
+
+
+def test_a_long_evaluation_gives_signs_of_life(tmp_path: Path) -> None:
+    """By reports alone: once a step was reported, the agent takes nothing else for one."""
+    training = Training(tmp_path / "c", progress=tmp_path / "progress")
+    stop = signs_of_life(training, 7, every=0.0)
+    assert [stop(), stop()] == [False, False]
+    assert (tmp_path / "progress").read_text() == '{"step": 7, "metrics": {}}\n' * 2
+    assert not signs_of_life(training, 8, every=3600.0)()
+    assert "8" not in (tmp_path / "progress").read_text()
 
 
 def test_the_learning_rate_warms_up_and_follows_a_cosine(corpus: Corpus) -> None:

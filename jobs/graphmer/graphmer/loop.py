@@ -32,6 +32,7 @@ from orchestrator.training import Frozen, Training
 from orchestrator.training.devices import Device, part
 
 REPORT_SECONDS = 1.0
+SIGN_SECONDS = 60.0  # between signs of life where no step is made: the agent takes five minutes for a stall
 HISTORY_STEPS = 50  # a row of the curves is kept every so many steps
 
 Batch = dict[str, Tensor]
@@ -297,18 +298,16 @@ def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> 
     """Evaluates on all held-out facts and saves; leaves when asked to, and the next session does it anew."""
     steps, history = trainer.schedule.steps, trainer.history
     files: dict[str, bytes] = {}
+    stop = signs_of_life(training, steps)
     try:
         if trainer.config.evaluation.report:
-            told = partial(print, flush=True)
-            seed, stop = trainer.schedule.seed, training.should_stop
+            told, seed = partial(print, flush=True), trainer.schedule.seed
             measured = report.measure(trainer.encoder, trainer.corpus, seed=seed, stop=stop, progress=told)
             found = measured["metrics"]
         else:
             measured = {}
-            found = evaluation.evaluate(
-                trainer.encoder, trainer.corpus, trainer.entities, stop=training.should_stop
-            )
-        found["frequency_mrr"] = report.frequency(trainer.corpus, training.should_stop).mrr
+            found = evaluation.evaluate(trainer.encoder, trainer.corpus, trainer.entities, stop=stop)
+        found["frequency_mrr"] = report.frequency(trainer.corpus, stop).mrr
     except evaluation.Stopped:
         training.leave(steps, trainer.state(), metrics)
     history.rows.append({"step": steps, **found})
@@ -318,6 +317,20 @@ def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> 
     print("held out:  " + _words(found), flush=True)
     training.report(steps, **metrics, **found)
     training.save(steps, trainer.state(), metrics | found, files=files, required=True)
+
+
+def signs_of_life(training: Training, step: int, every: float = SIGN_SECONDS) -> evaluation.Stop:
+    """Whether to stop, for evaluations to ask; meanwhile the step is told again, every so many seconds."""
+    last = time.monotonic()
+
+    def stop() -> bool:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            training.report(step)
+        return training.should_stop()
+
+    return stop
 
 
 def _optimizer(encoder: Encoder, config: Config) -> torch.optim.AdamW:
