@@ -31,7 +31,7 @@ class Corpus:
     """S tokens of P passages, F facts between E entities of which the known ones come first.
 
     An anchor is the index in its passage of the first token of the first mention of the fact's head, a span
-    the tokens of that mention; 0 and 1 where the passage does not mention it. A fact is stated once in a
+    the tokens of that mention; both 0 where the passage does not mention it. A fact is stated once in a
     passage, but may be in several. Kinds are bits of `ontology.KINDS`, from training facts alone.
     """
 
@@ -170,7 +170,7 @@ def _facts(
     for triple in passage.triples:
         head = surface(triple.head)
         if head not in mentions:
-            mentions[head] = text.find(head) or (0, 1)
+            mentions[head] = text.find(head) or (0, 0)
         fact = relations[triple.relation], entities[head], entities[surface(triple.tail)]
         if fact not in seen:
             seen.add(fact)

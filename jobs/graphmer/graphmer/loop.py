@@ -271,7 +271,9 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
             began = time.monotonic()
         if last:
             break
-        if training.should_save(step) or best:
+        asked = training.should_save(step)
+        # The last step but one is saved unasked: what follows the last takes minutes before it is saved.
+        if asked or best or step == schedule.steps - 1:
             training.save(step, trainer.state(), metrics)
         if training.should_stop():
             training.leave(step, trainer.state(), metrics)

@@ -219,7 +219,7 @@ def _truth(encoder: Encoder, leaves: Tensor, chance: Tensor, batch: Batch) -> Te
 
 
 def _mentions(batch: Batch) -> Tensor:
-    """(rows, leaves): the first leaf of each anchor, which stands for the mention of its head."""
-    anchors, present = batch["leaf_anchor"], batch["leaf_state"] != NO_LEAF
+    """(rows, leaves): the first leaf of each mention of a head, which stands for it."""
+    anchors, present = batch["leaf_anchor"], (batch["leaf_state"] != NO_LEAF) & (batch["leaf_span"] > 0)
     same = (anchors.unsqueeze(1) == anchors.unsqueeze(2)) & present.unsqueeze(1)
     return present & ~torch.tril(same, diagonal=-1).any(-1)

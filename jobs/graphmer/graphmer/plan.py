@@ -45,7 +45,8 @@ class Plan:
     - `places` (B, L): the index in the passage, a leaf's that of its anchor.
     - `relations` (B, L): relation + 1 at leaves, else 0.
     - `leaf_tail`, `leaf_head` (B, N): entities; the tail of a hidden leaf is not shown but 0.
-    - `leaf_anchor`, `leaf_span` (B, N): first column of the head's mention, and its columns (1 at no leaf).
+    - `leaf_anchor`, `leaf_span` (B, N): first column of the head's mention, and its columns (1 at no leaf,
+      0 where the passage does not mention it).
     - `leaf_state` (B, N): 0 no leaf, TRUE, FALSE (its tail was replaced) or HIDDEN (a query).
     - `word_places`, `word_targets` (B, K): columns and ids of hidden tokens; unused slots 0 and −100.
     - `query_leaf` (B, Q): the leaf asked for; `query_valid` (B, Q) bool.
@@ -123,7 +124,7 @@ class Plan:
         facts = self.corpus.facts[chosen.facts][:, RELATION:].astype(np.int64)
         replaced = self._negatives.consistent(draws, facts, 1)[:, 0]
         room = ranks(chosen.rows) < (self.leaves - counts)[chosen.rows]
-        false = np.flatnonzero((replaced != NONE) & room)
+        false = np.flatnonzero((replaced != NONE) & room & ~hidden)  # a hidden leaf's would tell of it
         every = np.concatenate([np.arange(len(facts)), false])
         states = np.where(hidden, HIDDEN, TRUE)
         tails = facts[:, 2]

@@ -251,7 +251,7 @@ def main() -> None:
     )
     parser.add_argument("checkpoint", type=Path, help="a folder step-<number>")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the three files")
-    parser.add_argument("--seed", type=int, default=0, help="of the baselines")
+    parser.add_argument("--seed", type=int, help="of the baselines; the training's own if not given")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FACTS} facts, {QUICK_EPOCHS} epochs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
@@ -263,7 +263,7 @@ def main() -> None:
             corpus,
             history,
             about=about,
-            seed=given.seed,
+            seed=about["seed"] if given.seed is None else given.seed,
             limit=limit,
             epochs=epochs,
             progress=_to_stderr,
