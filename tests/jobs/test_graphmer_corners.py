@@ -29,7 +29,7 @@ def test_the_same_rows_are_hidden_otherwise_at_another_step() -> None:
     other = planned(corpus(("a " * 25, *(f"a likes b{i}" for i in range(9)))))
     batches = [other[step] for step in range(1, 9)]
     for name in ("word_places", "leaf_state", "leaf_tail", "candidates"):
-        assert len({batch[name].tobytes() for batch in batches}) > 4, name
+        assert len({batch[name].tobytes() for batch in batches}) > 2, name
 
 
 def test_where_no_tail_is_false_none_is_made_up() -> None:

@@ -435,8 +435,10 @@ def test_the_command_tells_what_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_the_command_without_a_trace(checkpoint: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command(checkpoint, "-o", tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True
-    )
+        command(checkpoint, "-o", tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True,
+        # A shell's background jobs, this test's run among them perhaps, ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()  # the first word of progress
     process.send_signal(signal.SIGINT)
