@@ -22,7 +22,7 @@ from tests.end_to_end.user import train_in_one_piece as one_piece
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 WALL_SECONDS = 30.0
-STEPS_MIN = 400
+STEPS_MIN = 900
 ACCOUNT: Mapping[str, Any] = {
     "type": "kaggle", "username": Settings().username, "threads": 1, "session_seconds": WALL_SECONDS,
     "wall_margin_seconds": 4.0, "slack_seconds": 20.0, "visibility_seconds": 3.0, "poll_seconds": 0.5,
