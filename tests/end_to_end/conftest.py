@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.end_to_end.user import Role, User
+from tests.end_to_end.user import Role, User, wait_until
 
 
 @pytest.fixture
@@ -58,7 +58,12 @@ def _mounted(folder: Path, size: str) -> Iterator[Path | None]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        wait_until(partial(_unmounted, folder), f"{folder} to be let go of")
+
+
+def _unmounted(folder: Path) -> bool:
+    """The kernel lets go of the files of a process a little after its end."""
+    return subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0
 
 
 SmallDisk = Callable[[User], Callable[[], Callable[[], None]]]

@@ -1,0 +1,27 @@
+"""`python -m paced MODULE FLAGS`: the module's command, with at least a second between optimizer steps.
+
+So that a training of few steps lasts over several sessions on the fastest machine too.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+SECONDS = 1.0
+_last = time.monotonic()
+
+
+def _wait(*_: object) -> None:
+    global _last
+    time.sleep(max(0.0, _last + SECONDS - time.monotonic()))
+    _last = time.monotonic()
+
+
+if __name__ == "__main__":
+    sys.argv = sys.argv[1:]
+    register_optimizer_step_post_hook(_wait)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
