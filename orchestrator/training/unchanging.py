@@ -1,6 +1,6 @@
 """Tensors that do not change from one checkpoint to the next: written once, and linked from then on.
 
-That they did not change is proved at every save by sums of their words, computed where they lie. Must never
+Whether they changed is looked at by every save, by sums of their words, computed where they lie. Must never
 know components beyond their names, nor when anything is saved.
 """
 

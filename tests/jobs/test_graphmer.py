@@ -211,6 +211,7 @@ def test_a_checkpoint_of_another_training_is_refused(
         ("none.yaml", "8", "graphmer: none.yaml: No such file or directory"),
         ("cut.yaml", "8", "graphmer: cut.yaml: while parsing a flow sequence"),
         ("bare.yaml", "8", "graphmer: none.jsonl: No such file or directory"),
+        ("inputs.yaml", "8", "/inputs/none.jsonl: No such file or directory"),
         ("bare.yaml", "0", "argument --micro-batch: 0 is not positive"),
     ],
 )
@@ -219,8 +220,9 @@ def test_what_is_missing_or_no_number_of_samples_is_named(
 ) -> None:
     (tmp_path / "cut.yaml").write_text("data: [a")
     (tmp_path / "bare.yaml").write_text("data: {triples: none.jsonl, sources: [.]}")
+    (tmp_path / "inputs.yaml").write_text("data: {triples: $ORCHESTRATOR_INPUTS/none.jsonl, sources: [.]}")
     asked = ["-m", "graphmer.train", "--config", config, "--steps", "9", "--micro-batch", size]
-    with started(asked, tmp_path, None, JOB) as process:
+    with started(asked, tmp_path, {"INPUTS": tmp_path / "inputs"}, JOB) as process:
         output = finish(process)
     assert process.returncode in (1, 2)
     assert told in output

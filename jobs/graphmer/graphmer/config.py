@@ -27,7 +27,8 @@ class Data:
     """What is read and how rows are made of it.
 
     `sources` are folders of Python source or names of importable packages; `standard_library` is the running
-    interpreter's. With `triples`, a JSONL file of facts, they are the code that its facts speak of.
+    interpreter's. With `triples`, a JSONL file of facts, they are the code that its facts speak of. Both may
+    name environment variables: `$ORCHESTRATOR_INPUTS/facts.jsonl` is one of the job's inputs.
     `facts` cuts them to at most so many. `held_out` is a share of modules. `curriculum` maps the number of
     steps done to the columns of a row from then on, the `leaves` among them. `mask_words` is the share of
     tokens to be guessed, whole identifiers at a time, `mask_nodes` that of facts.

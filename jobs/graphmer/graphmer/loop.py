@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -371,11 +372,11 @@ def _corpus(data: Data, training: Training) -> Corpus:
     saved = training.saved("corpus")
     if saved is not None:
         return Corpus.from_state(saved)
-    sources = graph.sources(data.sources)
+    sources = graph.sources(map(os.path.expandvars, data.sources))
     if data.triples is None:
         facts = graph.build(sources, data.facts)
     else:
-        facts = triples.read(Path(data.triples), sources[0], data.facts)
+        facts = triples.read(Path(os.path.expandvars(data.triples)), sources[0], data.facts)
     corpus = Corpus.build(
         facts,
         vocabulary=data.vocabulary,

@@ -69,7 +69,7 @@ class Page:
         sizes = self.sizes[leaves.slots]
         cut = facts[:, ANCHOR] >= sizes  # the row is shorter than the passage
         anchors = np.where(cut, 0, facts[:, ANCHOR])
-        spans = np.minimum(np.where(cut, 1, facts[:, SPAN]), sizes - anchors)
+        spans = np.where(cut, 0, np.minimum(facts[:, SPAN], sizes - anchors))
         columns = ranks(leaves.rows)
         at = leaves.rows, columns
         self.batch["leaf_tail"][at] = np.where(leaves.states == HIDDEN, 0, leaves.tails)

@@ -46,7 +46,7 @@ class Plan:
     - `relations` (B, L): relation + 1 at leaves, else 0.
     - `leaf_tail`, `leaf_head` (B, N): entities; the tail of a hidden leaf is not shown but 0.
     - `leaf_anchor`, `leaf_span` (B, N): first column of the head's mention, and its columns (1 at no leaf,
-      0 where the passage does not mention it).
+      0 where the passage, or the part of it in the row, does not mention it).
     - `leaf_state` (B, N): 0 no leaf, TRUE, FALSE (its tail was replaced) or HIDDEN (a query).
     - `word_places`, `word_targets` (B, K): columns and ids of hidden tokens; unused slots 0 and −100.
     - `query_leaf` (B, Q): the leaf asked for; `query_valid` (B, Q) bool.
