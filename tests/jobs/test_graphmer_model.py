@@ -392,6 +392,10 @@ def test_what_a_config_gets_wrong_is_named(tmp_path: Path) -> None:
         ("data: {curriculum: {0: 60}}", "multiples of 8"),
         ("data: {workers: two}", "data.workers: 'two' will not do"),
         ("[1]", "expected keys and values"),
+        (
+            "model: [8]\ndata: {worker: 1, facts: many, held_out: 2}\noptimizer: {warmup: -1}",
+            "model: exp.*; unknown data.worker; .*; data.facts: .*; data.held_out: .*; optimizer.warmup: ",
+        ),
     ):
         (tmp_path / "c.yaml").write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -142,24 +142,36 @@ def read(path: Path) -> Config:
 
 def from_plain(document: object) -> Config:
     """Raises ValueError that names every key at fault."""
-    made: Config = _made(Config, document, "")
+    faults: list[str] = []
+    made = _made(Config, document, "", faults)
+    if faults or not isinstance(made, Config):
+        raise ValueError("; ".join(faults))
     return made
 
 
-def _made(kind: type[Any], given: object, place: str) -> Any:
+def _made(kind: type[Any], given: object, place: str, faults: list[str]) -> Any:
+    """None where it cannot be made; a key at fault has its default, so that the others are looked at too."""
     if not isinstance(given, dict):
-        raise ValueError(f"{place or 'config'}: expected keys and values, not {given!r}")
+        faults.append(f"{place.removesuffix('.') or 'config'}: expected keys and values, not {given!r}")
+        return None
     hints = get_type_hints(kind)
     known = [each.name for each in fields(kind)]
     if unknown := sorted(str(key) for key in given.keys() - set(known)):
-        raise ValueError(f"unknown {', '.join(place + k for k in unknown)}; known are {', '.join(known)}")
+        faults.append(f"unknown {', '.join(place + k for k in unknown)}; known are {', '.join(known)}")
     values = {}
-    for key, value in given.items():
-        if is_dataclass(hints[key]):
-            values[key] = _made(hints[key], value, f"{place}{key}.")
-        else:
-            values[key] = _value(hints[key], value, f"{place}{key}")
-    return kind(**values)
+    for key in (key for key in given if key in known):
+        try:
+            if is_dataclass(hints[key]):
+                values[key] = _made(hints[key], given[key], f"{place}{key}.", faults)
+            else:
+                values[key] = _value(hints[key], given[key], f"{place}{key}")
+        except ValueError as fault:
+            faults.append(str(fault))
+    try:
+        return kind(**{key: value for key, value in values.items() if value is not None})
+    except ValueError as fault:
+        faults.append(str(fault))
+        return None
 
 
 def _value(hint: object, value: Any, place: str) -> Any:
