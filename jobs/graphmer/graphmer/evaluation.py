@@ -115,11 +115,11 @@ class Evaluation:
 def ranks(scores: Tensor, truth: Tensor, others: Sequence[Integers]) -> NDArray[np.float64]:
     """Ranks of the true columns, from 1; `others` are the columns of each row left out of the ranking.
 
-    scores (n, E), truth (n,). Among equals the mean of the best and the worst place (the realistic rank:
-    arXiv 2002.06914). A true score that is NaN ranks last; other NaN rank below any number.
+    scores (n, E), truth (n,), on the host. Among equals the mean of the best and the worst place (the
+    realistic rank: arXiv 2002.06914). A true score that is NaN ranks last; other NaN rank below any number.
     """
-    rows = torch.from_numpy(np.repeat(np.arange(len(others)), [len(o) for o in others])).to(scores.device)
-    columns = torch.from_numpy(np.concatenate([*others, np.empty(0, np.int64)])).to(scores.device)
+    rows = torch.from_numpy(np.repeat(np.arange(len(others)), [len(o) for o in others]))
+    columns = torch.from_numpy(np.concatenate([*others, np.empty(0, np.int64)]))
     other = columns != truth[rows]
     rows, columns = rows[other], columns[other]
     own = scores.gather(1, truth[:, None])
@@ -128,12 +128,12 @@ def ranks(scores: Tensor, truth: Tensor, others: Sequence[Integers]) -> NDArray[
     level = (scores == own).sum(1) - _count(rows, filtered == own[rows, 0], len(own)) - 1
     last = scores.shape[1] - _count(rows, torch.ones_like(rows), len(own))
     exact = 1.0 + above + 0.5 * level
-    found: NDArray[np.float64] = torch.where(own[:, 0].isnan(), last, exact).double().cpu().numpy()
+    found: NDArray[np.float64] = torch.where(own[:, 0].isnan(), last, exact).double().numpy()
     return found
 
 
 def _count(rows: Tensor, which: Tensor, size: int) -> Tensor:
-    return torch.zeros(size, dtype=torch.int64, device=rows.device).index_add_(0, rows, which.long())
+    return torch.zeros(size, dtype=torch.int64).index_add_(0, rows, which.long())
 
 
 class Candidates:
@@ -203,11 +203,11 @@ def rank(corpus: Corpus, facts: Integers, scores: Scores, stop: Stop = never) ->
     rows = corpus.facts[facts].astype(np.int64)
     found, predicted = np.empty(len(facts)), np.empty(len(facts), dtype=np.int64)
     for block in _blocks(len(facts), QUERIES, stop):
-        scored = scores(block)
-        truth = torch.from_numpy(candidates.columns(rows[block, TAIL])).to(scored.device)
+        scored = scores(block).cpu()  # each block has shapes of its own, and torch_xla compiles each anew
+        truth = torch.from_numpy(candidates.columns(rows[block, TAIL]))
         found[block] = ranks(scored, truth, candidates.true(rows[block]))
-        best = scored.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argmax(1)
-        predicted[block] = candidates.entities[best.cpu().numpy()]
+        best = scored.masked_fill(scored.isnan(), -torch.inf).argmax(1)
+        predicted[block] = candidates.entities[best.numpy()]
     return Ranking(found, predicted)
 
 

@@ -151,7 +151,7 @@ class Trainer:
     def step(self, number: int, batch: Batch) -> dict[str, float]:
         """One optimizer step on a global batch; its losses. A step that fp16 skips counts too."""
         schedule, scaler = self.schedule, self.scaler.scaler
-        counts = {name: count.to(self.device.torch) for name, count in self.loss.counts(batch).items()}
+        counts = self._counted(batch)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optimizer.learning_rate * self._rate(number)
         losses: dict[str, Tensor] = {}
@@ -174,6 +174,13 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.device.finish_step()
         return self._told(losses) | {"gradient_norm": float(norm)}
+
+    def _counted(self, batch: Batch) -> dict[str, Tensor]:
+        """The counts of a global batch on the device. They travel as one vector: of single numbers torch_xla
+        makes shared inputs and constants, by their values, and has another program to compile every step."""
+        counts = self.loss.counts(batch)
+        together = torch.stack(list(counts.values())).to(self.device.torch)
+        return dict(zip(counts, together.unbind(), strict=True))
 
     def _moved(self, batch: Batch, first: int) -> Batch:
         """The rows of a micro-batch on the device; `edges` has a row a group."""
