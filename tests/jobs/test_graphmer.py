@@ -205,6 +205,16 @@ def test_a_checkpoint_of_another_training_is_refused(
     assert output.splitlines()[-1] == "graphmer: the checkpoint is of another training: seed 5 (here 6)"
 
 
+def test_what_is_no_checkpoint_is_told_in_a_line(tmp_path: Path, source: Path, uninterrupted: Path) -> None:
+    shutil.copytree(uninterrupted, tmp_path / "step-9")
+    (tmp_path / "step-9/state.json").write_text('{"step": 9, "cut')
+    given = {"CHECKPOINT_DIR": tmp_path / "c", "RESUME_FROM": tmp_path / "step-9"}
+    with started(command(tmp_path, source, 0), JOB, given) as process:
+        output = finish(process)
+    assert process.returncode == 1
+    assert output.startswith(f"graphmer: {tmp_path}/step-9 is no checkpoint of orchestrator.training: ")
+
+
 @pytest.mark.parametrize(
     ("config", "size", "told"),
     [

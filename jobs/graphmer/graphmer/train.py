@@ -28,16 +28,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--backend", choices=BACKENDS, help="the best there is, if not given")
     given = parser.parse_args()
-    training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is heeded
-    # Threads that wait asleep: on cores shared with others a spinning wait trains four times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products ask for
-    from graphmer.loop import Schedule
-
-    schedule = Schedule(
-        given.steps, given.micro_batch, given.accumulate, given.precision, given.seed, given.devices
-    )
     try:
+        training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is heeded
+        # Threads that wait asleep: on cores shared with others a spinning wait trains four times slower.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products ask for
+        from graphmer.loop import Schedule
+
+        schedule = Schedule(
+            given.steps, given.micro_batch, given.accumulate, given.precision, given.seed, given.devices
+        )
         _run(config.read(given.config), schedule, training, given.backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
