@@ -16,6 +16,9 @@ def test_the_instruction_set_is_the_flags_that_choose_kernels() -> None:
         machine.instruction_set("Features : fp asimd asimddp crc32 sve\n")
         == f"{machine_name} asimd asimddp sve"
     )
+    assert machine.instruction_set("vendor_id\t: AuthenticAMD\nflags\t: fma\n") == (
+        f"{machine_name} AuthenticAMD fma"
+    )
     assert machine.instruction_set("") == machine_name
 
 
