@@ -116,7 +116,8 @@ def spread(
         for other in others:
             other.start()
         failed = threading.Event()
-        threading.Thread(target=_watch, args=(others, failed), daemon=True).start()
+        watch = threading.Thread(target=_watch, args=(others, failed), daemon=True)
+        watch.start()
         try:
             _join(0, ranks, backend, meeting)
             lead()
@@ -126,8 +127,7 @@ def spread(
                 failed.set()
                 for other in others:
                     other.kill()
-            for other in others:
-                other.join()
+            watch.join()
 
 
 def part() -> None:
@@ -170,6 +170,7 @@ def _part_in_peace() -> bool:
 
 
 def _watch(others: list[BaseProcess], failed: threading.Event) -> None:
+    """Joins all, alone: of two threads that wait for a process only one is told its exit code."""
     left = {other.sentinel: other for other in others}
     while left:
         for sentinel in wait(list(left)):

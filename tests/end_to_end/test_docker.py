@@ -8,27 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from orchestrator.core.lifecycle import Phase
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
 from tests.end_to_end.torture import torture
-from tests.end_to_end.user import ROOT, fingerprints, wait_until
+from tests.end_to_end.user import ROOT, fingerprints, paced_demo, wait_until
 
-SESSION_SECONDS = 25.0
-STEPS = 400
-
-
-def demo_job(folder: Path) -> Path:
-    """The bundled job with fewer steps."""
-    spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
-    spec["work"]["total"] = STEPS
-    for key in ("image", "source", "requirements"):
-        spec[key] = str((ROOT / "jobs" / spec[key]).resolve())
-    path = folder / "graphmer_demo.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    return path
+SESSION_SECONDS = 35.0
+STEPS = 80  # of a second or more: three sessions or more
 
 
 @pytest.mark.timeout(1800)
@@ -39,7 +27,7 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
         tmp_path / "user", docker_engine, session_seconds=SESSION_SECONDS, build_args=image_arguments
     )
     try:
-        said = user.run("submit", str(demo_job(tmp_path)), "--follow", "--platform", "box")
+        said = user.run("submit", str(paced_demo(tmp_path, STEPS)), "--follow", "--platform", "box")
         run = str(user.answer("ps", "--all")["runs"][0]["run"])
         shown = user.answer("show", run)
         user.wait_for_silence()

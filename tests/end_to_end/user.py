@@ -64,6 +64,27 @@ def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> di
     return fingerprints(folder / "checkpoints" / f"step-{steps}")
 
 
+def paced_demo(folder: Path, steps: int, accelerators: Sequence[str] = ("cpu",), **changes: object) -> Path:
+    """The bundled demo's job of so few steps, each at least a second long: a session's length tells how many
+    it has at the most, on any machine. `changes` are the spec's keys; None takes one away."""
+    spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
+    source = folder / "graphmer"
+    shutil.copytree(ROOT / "jobs" / spec["source"], source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(SOURCE / "paced.py", source)
+    spec |= {
+        "source": str(source),
+        "requirements": str(source / "requirements.txt"),
+        "image": str((ROOT / "jobs" / spec["image"]).resolve()),
+        "command": spec["command"].replace("python -m ", "python -m paced "),
+        "work": {**spec["work"], "total": steps},
+        "profiles": {each: dict(spec["profiles"]["cpu"]) for each in accelerators},
+        **changes,
+    }
+    path = folder / "graphmer_demo.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in spec.items() if value is not None}))
+    return path
+
+
 def fingerprints(checkpoint: Path) -> dict[str, str]:
     """File name → sha256."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(checkpoint.iterdir())}

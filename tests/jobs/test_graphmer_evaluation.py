@@ -338,9 +338,8 @@ HISTORY = [
 
 def test_the_report_tells_each_row_by_what_it_sees(corpus: Corpus, encoder: Encoder) -> None:
     lines: list[str] = []
-    files = report.write(
-        encoder, corpus, HISTORY, about={"steps": 300, "seed": 7}, limit=150, epochs=1, progress=lines.append
-    )
+    measured = report.measure(encoder, corpus, limit=150, epochs=1, progress=lines.append)
+    files = report.files(measured, HISTORY, {"steps": 300, "seed": 7})
     found = json.loads(files["report.json"])
     assert found["corpus"]["fingerprint"] == corpus.fingerprint()
     assert found["about"] == {"steps": 300, "seed": 7}

@@ -47,30 +47,11 @@ sees, and where the tail is often spelled out."""
 Row = Mapping[str, float]
 
 
-def write(
-    encoder: Encoder,
-    corpus: Corpus,
-    history: Sequence[Row],
-    *,
-    about: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-    epochs: int | None = None,
-    stop: Stop = never,
-    progress: Progress = silent,
-) -> dict[str, bytes]:
-    """The files report.json, report.md and curves.png of an encoder and the baselines, trained here.
-
-    `history` are rows {"step": …, metric: …}; `about` (seed, steps, …) is told as it is. `seed` is of the
-    baselines, `limit` a sample of the held-out facts, `epochs` instead of a number chosen for each. The
-    encoder is left as it was found. Raises `evaluation.Stopped`, asked at least once a batch.
-    """
-    found = measure(encoder, corpus, seed=seed, limit=limit, epochs=epochs, stop=stop, progress=progress)
-    return files(found, history, about or {})
-
-
 def files(found: Mapping[str, Any], history: Sequence[Row], about: Mapping[str, Any]) -> dict[str, bytes]:
-    """The three files from what `measure` found."""
+    """report.json, report.md and curves.png from what `measure` found.
+
+    `history` are rows {"step": …, metric: …}; `about` (seed, steps, …) is told as it is.
+    """
     whole = {**found, "about": dict(about), "history": [dict(row) for row in history]}
     return {
         "report.json": (json.dumps(_finite(whole), indent=1, sort_keys=True) + "\n").encode(),
@@ -89,8 +70,12 @@ def measure(
     stop: Stop = never,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """All figures, as `report.json` has them; the arguments are those of `write`. Under "metrics" stand those
-    of `evaluation.evaluate`: no need to ask the encoder twice."""
+    """All figures of an encoder and of the baselines, trained here, as `report.json` has them.
+
+    `seed` is of the baselines, `limit` a sample of the held-out facts, `epochs` instead of a number chosen
+    for each. The encoder is left as it was found. Under "metrics" stand those of `evaluation.evaluate`: no
+    need to ask it twice. Raises `evaluation.Stopped`, asked at least once a batch.
+    """
     device = next(encoder.parameters()).device
     facts = evaluation.held_out_facts(corpus, limit)
     progress(f"GraphMER on {len(facts):,d} held-out facts …")
@@ -258,16 +243,9 @@ def main() -> None:
     limit, epochs = (QUICK_FACTS, QUICK_EPOCHS) if given.quick else (None, None)
     try:
         encoder, corpus, history, about = load(given.checkpoint, torch.device(given.device))
-        written = write(
-            encoder,
-            corpus,
-            history,
-            about=about,
-            seed=about["seed"] if given.seed is None else given.seed,
-            limit=limit,
-            epochs=epochs,
-            progress=_to_stderr,
-        )
+        seed = about["seed"] if given.seed is None else given.seed
+        found = measure(encoder, corpus, seed=seed, limit=limit, epochs=epochs, progress=_to_stderr)
+        written = files(found, history, about)
         given.output.mkdir(parents=True, exist_ok=True)
         for name, content in written.items():
             (given.output / name).write_bytes(content)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import threading
 import time
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -17,7 +18,7 @@ _last = time.monotonic()
 
 def _wait(*_: object) -> None:
     global _last
-    time.sleep(max(0.0, _last + SECONDS - time.monotonic()))
+    threading.Event().wait(max(0.0, _last + SECONDS - time.monotonic()))
     _last = time.monotonic()
 
 
