@@ -215,6 +215,14 @@ def test_what_is_no_checkpoint_is_told_in_a_line(tmp_path: Path, source: Path, u
     assert output.startswith(f"graphmer: {tmp_path}/step-9 is no checkpoint of orchestrator.training: ")
 
 
+def test_a_file_where_checkpoints_should_go_is_told_in_a_line(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "c").touch()
+    with started(command(tmp_path, source, 0), JOB, {"CHECKPOINT_DIR": tmp_path / "c"}) as process:
+        output = finish(process)
+    assert process.returncode == 1
+    assert output == f"graphmer: {tmp_path}/c: File exists\n"
+
+
 @pytest.mark.parametrize(
     ("config", "size", "told"),
     [

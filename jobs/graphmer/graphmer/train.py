@@ -41,8 +41,8 @@ def main() -> None:
         _run(config.read(given.config), schedule, training, given.backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
-    except FileNotFoundError as error:
-        sys.exit(f"graphmer: {error.filename}: {error.strerror}")
+    except OSError as error:
+        sys.exit(f"graphmer: {error.filename}: {error.strerror}" if error.filename else f"graphmer: {error}")
 
 
 def _positive(text: str) -> int:
