@@ -30,8 +30,8 @@ def fingerprint(order: Order) -> dict[str, str]:
 
 
 def instruction_set(cpuinfo: str) -> str:
-    """The machine's architecture, its processor's maker (MKL computes with other kernels on another maker's
-    of the same flags), and those flags of /proc/cpuinfo that choose arithmetic kernels, sorted."""
+    """The machine's architecture, its processor's maker (docs/decisions/012), and those flags of
+    /proc/cpuinfo that choose arithmetic kernels, sorted."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     flags = sorted(flag for flag in set(match[1].split()) if _VECTOR.fullmatch(flag)) if match else []
     maker = re.search(r"^(?:vendor_id|CPU implementer)\s*:\s*(\S+)$", cpuinfo, re.MULTILINE)
