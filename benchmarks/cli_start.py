@@ -21,7 +21,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.tick import job
-from orchestrator.core.run import Submitted
+from orchestrator.core.event import Submitted
 from orchestrator.ledger import Ledger
 
 RUNS = 20  # what `ps` has to list

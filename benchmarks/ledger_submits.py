@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestrator.core.event import Noted, Submitted
 from orchestrator.core.job import Claim, Job, Precision, Profile, Work
-from orchestrator.core.run import Noted, RunRecord, Submitted
+from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger, Proposal
 from tests import postgresql
 

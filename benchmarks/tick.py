@@ -19,9 +19,9 @@ from pathlib import Path
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.assign import assign
+from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
 from orchestrator.core.job import Claim, Job, Precision, Profile, Work
 from orchestrator.core.offer import Choice, Estimate, Offer, Traits
-from orchestrator.core.run import Assigned, Launched, Prepared, Started, Submitted
 from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
 from orchestrator.engine import Brought, Engine
 from orchestrator.ledger import Ledger

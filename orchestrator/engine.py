@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Collect, Discard, Launch, Prepare, Report, Retire, Stop
-from orchestrator.core.decide import Decision, Inputs, decide
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Decision, Inputs
+from orchestrator.core.event import Ended, Event
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Ended, Event, RunRecord
+from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.core.action import Action, Collect, Discard, Done, Launch, Prepare, Report, Stop
-from orchestrator.core.decide import Inputs
+from orchestrator.core.draft import Inputs
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord

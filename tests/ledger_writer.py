@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 
-from orchestrator.core.run import Noted, RunRecord
+from orchestrator.core.event import Noted
+from orchestrator.core.run import RunRecord
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from tests.walks import NOW, submission

@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
+from orchestrator.core.event import Deferred, Submitted, Wish, Wished
 from orchestrator.core.job import Claim, Work
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Deferred, RunRecord, Submitted, Wish, Wished
+from orchestrator.core.run import RunRecord
 from orchestrator.engine import Brought, Engine
 from orchestrator.errors import Transient
 from orchestrator.ledger import Ledger

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.story import told
+from orchestrator.core.event import Assigned, CheckpointAccepted, Ended, Event
 from orchestrator.core.job import Claim, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.run import Assigned, CheckpointAccepted, Ended, Event
 from orchestrator.core.session import Order, Outcome
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer
 from tests.test_engine import Small

@@ -9,10 +9,7 @@ from random import Random
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.job import Precision
-from orchestrator.core.lifecycle import IllegalTransition, Phase
-from orchestrator.core.offer import Route
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Cancelled,
     Completed,
     Deferred,
@@ -21,11 +18,13 @@ from orchestrator.core.run import (
     Held,
     Noted,
     Prepared,
-    RunRecord,
     Wish,
     Wished,
-    fold,
 )
+from orchestrator.core.job import Precision
+from orchestrator.core.lifecycle import IllegalTransition, Phase
+from orchestrator.core.offer import Route
+from orchestrator.core.run import RunRecord, fold
 from orchestrator.core.session import Outcome
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import Fenced, InputError, LedgerConflict

@@ -20,7 +20,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from orchestrator.core.run import Noted, fold
+from orchestrator.core.event import Noted
+from orchestrator.core.run import fold
 from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError, Transient
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.database import Database

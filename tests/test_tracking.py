@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.action import Action, Collect, Discard, Failed, Launch, Prepare, Retire, Stop, Trouble
-from orchestrator.core.decide import Inputs, decide
-from orchestrator.core.run import Confirmed, Stray, apply
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Inputs
+from orchestrator.core.event import Confirmed
+from orchestrator.core.run import Stray, apply
 from orchestrator.core.session import Outcome
 from orchestrator.tracking import Tracked
 from tests.core.runs import NOW, RUN, TRAITS, assigned, ended, record, running

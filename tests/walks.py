@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from orchestrator.core.lifecycle import TABLE, Kind
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     ActionFailed,
     Assigned,
     Cancelled,
@@ -27,7 +26,6 @@ from orchestrator.core.run import (
     Released,
     Requeued,
     Retired,
-    RunRecord,
     Started,
     StopRequested,
     Submitted,
@@ -35,6 +33,8 @@ from orchestrator.core.run import (
     Wished,
     Withdrawn,
 )
+from orchestrator.core.lifecycle import TABLE, Kind
+from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Order, Outcome
 from tests.core import runs
 

@@ -21,7 +21,8 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
 from orchestrator.clock import Clock, SystemClock, utc_text
-from orchestrator.core.run import Event, RunRecord
+from orchestrator.core.event import Event
+from orchestrator.core.run import RunRecord
 from orchestrator.engine import Watchers
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.ledger import Ledger, Owner

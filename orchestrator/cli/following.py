@@ -17,8 +17,9 @@ from orchestrator.cli.output import clock_text, count_text, size_text
 from orchestrator.cli.story import NEWS, event_text, short_session
 from orchestrator.cli.watching import Sight, View
 from orchestrator.core.checkpoint import newest
+from orchestrator.core.event import Assigned, Event
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Assigned, Event, RunRecord
+from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger, Stored
 
 LOOK_SECONDS = 0.25

@@ -14,8 +14,9 @@ from pathlib import Path
 from orchestrator.cli import interrupt, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.clock import utc_text
+from orchestrator.core.event import Assigned
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Assigned, RunRecord
+from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
 
 LOOK_SECONDS = 0.5

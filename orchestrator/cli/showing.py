@@ -12,19 +12,19 @@ from orchestrator.cli.watching import Sight
 from orchestrator.clock import utc_text
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Route
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
     Ended,
     Event,
-    RunRecord,
     Started,
     StopRequested,
     Wish,
     Withdrawn,
 )
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route
+from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Order
 from orchestrator.ledger import Stored
 

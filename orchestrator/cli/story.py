@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orchestrator.cli.output import count_text
 from orchestrator.clock import utc_text
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     ActionFailed,
     Assigned,
     Cancelled,

@@ -20,12 +20,13 @@ from orchestrator.cli.wiring import Wired
 from orchestrator.cli.wiring import secret as secret_value
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.estimate import Hop
+from orchestrator.core.event import Submitted
 from orchestrator.core.job import FROZEN_IMAGE, Job
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
-from orchestrator.core.run import RunRecord, Submitted
+from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
 from orchestrator.errors import AccessDenied, InputError, NoRoute
 from orchestrator.ledger import Ledger

@@ -15,8 +15,9 @@ from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
+from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Ended, Event, Noted, RunRecord
+from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Outcome
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from orchestrator.cli import controlling
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.story import short_session
+from orchestrator.core.event import Wish, Wished
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import RunRecord, Wish, Wished
+from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import span
 from orchestrator.errors import AccessDenied, InputError
 from orchestrator.ledger import Ledger

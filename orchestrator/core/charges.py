@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
 from orchestrator.core.checkpoint import Accepted
-from orchestrator.core.offer import Quota, Traits
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
     CheckpointCorrupt,
@@ -23,6 +22,7 @@ from orchestrator.core.run import (
     Started,
     Withdrawn,
 )
+from orchestrator.core.offer import Quota, Traits
 from orchestrator.core.session import Order, Outcome
 
 NEVER_RAN = frozenset({Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.DENIED})

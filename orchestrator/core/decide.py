@@ -7,62 +7,40 @@ actions. Resume is no special path: it is a run that is queued and has checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from orchestrator.core.action import (
-    Action,
     Collect,
     Discard,
-    Done,
-    Failed,
     Launch,
     Prepare,
-    Report,
     Retire,
     Stop,
-    Trouble,
 )
-from orchestrator.core.assign import assign, fall_back
+from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import newest, superseded
+from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.ending import ending, unheard
-from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Route, UntilKind, Uplink
-from orchestrator.core.patience import doubtful, out_of_patience
-from orchestrator.core.route import opens_at
-from orchestrator.core.run import (
-    ActionFailed,
+from orchestrator.core.event import (
     Assigned,
     Cancelled,
     CheckpointAccepted,
-    CheckpointCorrupt,
-    Confirmed,
-    Cooldown,
     Deferred,
-    Ended,
-    Event,
     Held,
     Launched,
-    Noted,
-    Prepared,
     Released,
     Retired,
-    RunRecord,
-    Session,
     Started,
     StopRequested,
-    Stray,
     Wish,
     Withdrawn,
-    apply,
 )
-from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
-from orchestrator.core.verdict import cooldown, verdict
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report
+from orchestrator.core.route import opens_at
+from orchestrator.core.run import RunRecord, Session, Stray
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.core.watch import Watch
 
-RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
-RETRY_SECONDS_MAX = 300.0
-PREPARE_ATTEMPTS = 6
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
@@ -74,68 +52,11 @@ _BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 _BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # an agent's words
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
-    own, of which the watches' times are. `reports` are those of this run's actions since it
-    was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
-    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened.
-    """
-
-    now: float
-    monotonic: float = 0.0
-    reports: tuple[Report, ...] = ()
-    watch: Watch | None = None
-    strays: Mapping[str, Watch] = field(default_factory=dict)
-    route: Route | None = None
-    launch_unknown: bool = False
-
-
-@dataclass(frozen=True)
-class Decision:
-    """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
-    be decided again (0: at once; None: when a slot frees or an offer changes). It may be later than the
-    record's `until`, which is journalled only when it has moved by much. `record` is after the events."""
-
-    record: RunRecord
-    events: tuple[Event, ...]
-    actions: tuple[Action, ...]
-    due_at: float | None = None
-
-
-class _Draft:
-    """The record as it changes while one decision is made."""
-
-    def __init__(self, record: RunRecord, inputs: Inputs) -> None:
-        self.before = record
-        self.record = record
-        self.now = inputs.now
-        self.monotonic = inputs.monotonic
-        self.inputs = inputs
-        self.events: list[Event] = []
-        self.actions: list[Action] = []
-        self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
-        self.look_again_at: float | None = None  # when a route that was looked at may be another
-
-    def emit(self, event: Event) -> None:
-        self.record = apply(self.record, event)
-        self.events.append(event)
-
-    def note(self, text: str) -> None:
-        if text not in self.record.notes:
-            self.emit(Noted(self.now, text))
-
-    @property
-    def session(self) -> Session:
-        assert self.record.session is not None
-        return self.record.session
-
-
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
     """The next events and actions of one run. Never raises on any inputs; an illegal event is a bug."""
-    draft = _Draft(record, inputs)
+    draft = Draft(record, inputs)
     for report in inputs.reports:
-        _take_report(draft, report)
+        take_report(draft, report)
     _read(draft)
     _grant_wish(draft)
     _take_route(draft)
@@ -144,125 +65,10 @@ def decide(record: RunRecord, inputs: Inputs) -> Decision:
     return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft))
 
 
-# --- Reports of actions ---------------------------------------------------------------------------------
-
-
-def _take_report(draft: _Draft, report: Report) -> None:
-    session = draft.record.session
-    name = report.action.session
-    if isinstance(report.action, Discard):
-        if isinstance(report, Done) and any(s.session == name for s in draft.record.strays):
-            draft.emit(Confirmed(draft.now, name))
-        return
-    if isinstance(report, Done) and report.reply is StopReply.ENDED:
-        draft.gone.add(name)
-    if session is None or session.name != name:
-        return  # a late answer about a session that is closed: it changes nothing
-    match report.action:
-        case Prepare() if draft.record.phase is Phase.PREPARING:
-            _prepared(draft, report)
-        case Launch() if draft.record.phase is Phase.LAUNCHING:
-            _launched(draft, report)
-        case Collect() if draft.record.phase in (Phase.RUNNING, Phase.STOPPING, Phase.COLLECTING):
-            _collected(draft, report)
-        case Stop() if draft.record.phase is Phase.STOPPING and isinstance(report, Done):
-            if report.reply is StopReply.ENDED and not _has_result(draft):
-                draft.emit(Ended(draft.now, Outcome.STOPPED, "stopped", confirmed=True))
-        case _:
-            return
-
-
-def _prepared(draft: _Draft, report: Report) -> None:
-    if isinstance(report, Done):
-        assert isinstance(report.action, Prepare)
-        if report.action.order == draft.session.order:
-            draft.emit(Prepared(draft.now, report.image))
-        return
-    order = draft.session.order
-    if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:
-        left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
-        order = fall_back(order, newest(left))
-        draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
-        return
-    if (
-        report.trouble in (Trouble.TRANSIENT, Trouble.CORRUPT)
-        and draft.session.failures + 1 < PREPARE_ATTEMPTS
-    ):
-        _failed(draft, report)
-        return
-    if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
-        reason = f"the home store lacks {order.resume}: is its disk there? ({report.message})"
-        draft.emit(Withdrawn(draft.now, reason))
-        draft.emit(Held(draft.now, reason))
-        return
-    draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    if report.trouble in (Trouble.DENIED, Trouble.REJECTED):  # stays so until a human acts; others are tried
-        pause = Cooldown(order.platform, order.accelerator, None, report.message)
-    else:
-        pause = cooldown(draft.record, order, draft.now, report.message, report.until)
-    draft.emit(Withdrawn(draft.now, report.message, pause))
-
-
-def _launched(draft: _Draft, report: Report) -> None:
-    if isinstance(report, Done) or report.trouble is Trouble.TRANSIENT:
-        if draft.session.launched_at is None:
-            draft.emit(Launched(draft.now))
-        return
-    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED,
-               Trouble.REJECTED: Outcome.DENIED}.get(report.trouble, Outcome.NO_CAPACITY)  # fmt: skip
-    draft.note(f"{draft.session.order.platform} refused {draft.session.name}: {report.message}")
-    draft.emit(Ended(draft.now, outcome, report.message, confirmed=True, until=report.until))
-
-
-def _collected(draft: _Draft, report: Report) -> None:
-    if isinstance(report, Done):
-        for name, reason in report.corrupt:
-            draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
-        for checkpoint in report.checkpoints:
-            _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
-    assert isinstance(report.action, Collect)
-    if draft.record.phase is not Phase.COLLECTING or not report.action.last:
-        return  # one that was under way when the session ended may have looked before its last checkpoint
-    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)):
-        _close(draft)
-    elif out_of_patience(draft.session, draft.now):
-        draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
-        _close(draft)
-    else:
-        _failed(draft, report)
-
-
-def _accept(draft: _Draft, incarnation: str, event: CheckpointAccepted) -> None:
-    """Accepts a checkpoint of the current generation and its one incarnation, and no other (fencing)."""
-    session = draft.session
-    ref = event.checkpoint.ref
-    if ref.generation != session.generation:
-        return
-    if session.incarnation is None and draft.record.phase is not Phase.RUNNING:
-        draft.emit(Started(draft.now, incarnation))
-        session = draft.session
-    if incarnation != session.incarnation:
-        draft.note(f"{session.name} was started twice; checkpoints of {incarnation} are ignored")
-    elif all(known.name != event.checkpoint.name for known in draft.record.accepted):
-        draft.emit(event)
-
-
-def _close(draft: _Draft) -> None:
-    """The last look is over: the generation closes for good."""
-    draft.emit(verdict(draft.record, draft.now))
-
-
-def _failed(draft: _Draft, report: Failed) -> None:
-    failures = draft.session.failures
-    pause = min(RETRY_SECONDS * 2.0 ** min(failures, 20), RETRY_SECONDS_MAX)
-    action = type(report.action).__name__.lower()
-    draft.emit(ActionFailed(draft.now, action, report.message, draft.now + pause))
-
-
 # --- Readings of the session ----------------------------------------------------------------------------
 
 
-def _read(draft: _Draft) -> None:
+def _read(draft: Draft) -> None:
     phase = draft.record.phase
     watch = draft.inputs.watch
     if phase not in (Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING):
@@ -286,7 +92,7 @@ def _read(draft: _Draft) -> None:
         draft.emit(ended)
 
 
-def _read_incarnations(draft: _Draft, observation: Observation) -> None:
+def _read_incarnations(draft: Draft, observation: Observation) -> None:
     if draft.session.incarnation is None:
         draft.emit(Started(draft.now, observation.incarnations[0]))
     for other in observation.incarnations:
@@ -294,23 +100,17 @@ def _read_incarnations(draft: _Draft, observation: Observation) -> None:
             draft.note(f"{draft.session.name} was started twice; {other} is ignored")
 
 
-def _note_warnings(draft: _Draft, observation: Observation) -> None:
+def _note_warnings(draft: Draft, observation: Observation) -> None:
     status = observation.status
     if status is not None and status.incarnation == draft.session.incarnation:
         for warning in status.warnings:
             draft.note(f"{draft.session.name}: {warning}")
 
 
-def _has_result(draft: _Draft) -> bool:
-    watch = draft.inputs.watch
-    observation = watch.observation if watch else None
-    return observation is not None and observation.result is not None
-
-
 # --- The user's wish, and the route ---------------------------------------------------------------------
 
 
-def _grant_wish(draft: _Draft) -> None:
+def _grant_wish(draft: Draft) -> None:
     wish = draft.record.wish
     if wish is None:
         return
@@ -329,7 +129,7 @@ def _grant_wish(draft: _Draft) -> None:
             return
 
 
-def _let_go(draft: _Draft, wish: Wish) -> None:
+def _let_go(draft: Draft, wish: Wish) -> None:
     if wish is Wish.CANCEL:
         best = newest(draft.record.accepted)
         draft.emit(Cancelled(draft.now, f"cancelled; newest checkpoint: {best.name if best else 'none'}"))
@@ -337,7 +137,7 @@ def _let_go(draft: _Draft, wish: Wish) -> None:
         draft.emit(Held(draft.now, "held on request"))
 
 
-def _take_route(draft: _Draft) -> None:
+def _take_route(draft: Draft) -> None:
     record, route, now = draft.record, draft.inputs.route, draft.now
     if record.phase is not Phase.QUEUED or route is None:
         return
@@ -377,7 +177,7 @@ def _moved(before: float | None, after: float | None) -> bool:
 # --- What is wanted of the world in this phase ----------------------------------------------------------
 
 
-def _retire(draft: _Draft) -> None:
+def _retire(draft: Draft) -> None:
     """Retention, when a checkpoint was accepted or a generation closed. The resume point is pinned; what a
     live session ships to the store by itself is left alone until its generation is closed."""
     record = draft.record
@@ -400,7 +200,7 @@ def _retire(draft: _Draft) -> None:
         draft.actions.append(Retire(record.run, names, record.generation, live))
 
 
-def _want(draft: _Draft) -> None:
+def _want(draft: Draft) -> None:
     """The actions this phase calls for; the engine drops those that are under way already."""
     record, now = draft.record, draft.now
     for stray in record.strays:
@@ -426,7 +226,7 @@ def _want(draft: _Draft) -> None:
             return
 
 
-def _want_of_stray(draft: _Draft, stray: Stray) -> None:
+def _want_of_stray(draft: Draft, stray: Stray) -> None:
     watch = draft.inputs.strays.get(stray.session, Watch(draft.monotonic))
     observation = watch.observation
     sighting = None if observation is None else observation.sighting
@@ -442,7 +242,7 @@ def _want_of_stray(draft: _Draft, stray: Stray) -> None:
         draft.actions.append(Stop(stray.session, stray.platform))
 
 
-def _may_be_read(draft: _Draft) -> bool:
+def _may_be_read(draft: Draft) -> bool:
     """Whether the run's next session is to come, or has not yet copied what it goes on from."""
     watch = draft.inputs.watch
     status = watch.observation.status if watch is not None and watch.observation is not None else None
@@ -450,7 +250,7 @@ def _may_be_read(draft: _Draft) -> bool:
     return reads or draft.record.phase in _BEFORE_THE_NEXT
 
 
-def _again(draft: _Draft, asked_at: float | None, seconds: float) -> bool:
+def _again(draft: Draft, asked_at: float | None, seconds: float) -> bool:
     return asked_at is None or draft.monotonic - asked_at >= seconds
 
 
@@ -478,7 +278,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
     )
 
 
-def _due(draft: _Draft) -> float | None:
+def _due(draft: Draft) -> float | None:
     record = draft.record
     if record.phase is not Phase.QUEUED:
         return None

@@ -35,7 +35,7 @@ WITH_SESSION = frozenset({Phase.PREPARING, Phase.LAUNCHING, Phase.RUNNING, Phase
 
 
 class Kind(StrEnum):
-    """What can happen to a run; one event dataclass in `orchestrator.core.run` for each."""
+    """What can happen to a run; one dataclass in `orchestrator.core.event` for each."""
 
     SUBMITTED = "submitted"
     DEFERRED = "deferred"

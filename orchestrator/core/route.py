@@ -14,6 +14,7 @@ from enum import StrEnum
 from orchestrator.core import rules as ruling
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
+from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, too_short
 from orchestrator.core.job import Job, Prefer, Rule
 from orchestrator.core.offer import (
@@ -29,7 +30,6 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
-from orchestrator.core.run import Cooldown
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, span
 

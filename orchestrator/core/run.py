@@ -8,24 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.event import (
+    ActionFailed,
+    Assigned,
+    Cancelled,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Completed,
+    Confirmed,
+    Cooldown,
+    Deferred,
+    Ended,
+    Event,
+    GaveUp,
+    Held,
+    Launched,
+    Noted,
+    Prepared,
+    Released,
+    Requeued,
+    Retired,
+    Started,
+    StopRequested,
+    Submitted,
+    Wish,
+    Wished,
+    Withdrawn,
+)
 from orchestrator.core.job import Job
-from orchestrator.core.lifecycle import Kind, Phase, successor
+from orchestrator.core.lifecycle import Phase, successor
 from orchestrator.core.offer import Traits
 from orchestrator.core.session import Order, Outcome
 
 NOTES_MAX = 100  # in the record, which is written with every event; the ledger has them all
-
-
-class Wish(StrEnum):
-    """What a user asked for and the controller has not yet done."""
-
-    CANCEL = "cancel"
-    HOLD = "hold"
-    RELEASE = "release"
 
 
 @dataclass(frozen=True)
@@ -91,19 +108,6 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Cooldown:
-    """No new session on this platform and accelerator before `until` (None: never again for this run).
-    `strikes` in a row lengthen it; a checkpoint from there ends the row, a start does not: a machine that
-    is not what was ordered starts, too, and is paid for."""
-
-    platform: str
-    accelerator: str
-    until: float | None
-    reason: str
-    strikes: int = 1
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
     `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer."""
@@ -127,217 +131,6 @@ class RunRecord:
     reason: str = ""
     notes: tuple[str, ...] = ()
     ended_at: float | None = None
-
-
-# --- Events: one frozen dataclass a kind; `at` is the controller's clock -------------------------------
-
-
-@dataclass(frozen=True)
-class Submitted:
-    run: str
-    job: Job
-    at: float
-    kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """No offer now. `until` is a time, or None: until a slot frees or an offer changes."""
-
-    at: float
-    until: float | None
-    reason: str
-    kind: Literal[Kind.DEFERRED] = Kind.DEFERRED
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """The intent to run a session: its order, complete."""
-
-    at: float
-    order: Order
-    traits: Traits
-    reason: str
-    kind: Literal[Kind.ASSIGNED] = Kind.ASSIGNED
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The materials are staged; this is also the intent to launch. `image` is what the job's image was at
-    this moment, from now on the run's."""
-
-    at: float
-    image: str | None = None
-    kind: Literal[Kind.PREPARED] = Kind.PREPARED
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A launch was answered, or may have taken effect unanswered."""
-
-    at: float
-    kind: Literal[Kind.LAUNCHED] = Kind.LAUNCHED
-
-
-@dataclass(frozen=True)
-class Started:
-    """The session's first incarnation was seen; no other will be accepted."""
-
-    at: float
-    incarnation: str
-    kind: Literal[Kind.STARTED] = Kind.STARTED
-
-
-@dataclass(frozen=True)
-class ActionFailed:
-    at: float
-    action: str
-    message: str
-    retry_at: float
-    kind: Literal[Kind.ACTION_FAILED] = Kind.ACTION_FAILED
-
-
-@dataclass(frozen=True)
-class Withdrawn:
-    """The session is given up before any launch was attempted."""
-
-    at: float
-    reason: str
-    cooldown: Cooldown | None = None
-    kind: Literal[Kind.WITHDRAWN] = Kind.WITHDRAWN
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """The intent to stop the session, for the user's wish."""
-
-    at: float
-    wish: Wish
-    kind: Literal[Kind.STOP_REQUESTED] = Kind.STOP_REQUESTED
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere.
-    `until`: when the platform says quota or capacity will be back. `left_at`: when its agent last gave word,
-    by the agent's clock; `at` is later where the controller slept."""
-
-    at: float
-    outcome: Outcome
-    message: str
-    confirmed: bool
-    tail: str = ""
-    step: int | None = None
-    until: float | None = None
-    left_at: float | None = None
-    kind: Literal[Kind.ENDED] = Kind.ENDED
-
-
-@dataclass(frozen=True)
-class CheckpointAccepted:
-    at: float
-    checkpoint: Accepted
-    kind: Literal[Kind.ACCEPTED] = Kind.ACCEPTED
-
-
-@dataclass(frozen=True)
-class CheckpointCorrupt:
-    """An accepted checkpoint failed its verification on the way into a session; the order falls back."""
-
-    at: float
-    name: str
-    reason: str
-    order: Order
-    kind: Literal[Kind.CORRUPT] = Kind.CORRUPT
-
-
-@dataclass(frozen=True)
-class Retired:
-    """The intent to delete superseded checkpoints of closed generations from the home store."""
-
-    at: float
-    names: tuple[str, ...]
-    kind: Literal[Kind.RETIRED] = Kind.RETIRED
-
-
-@dataclass(frozen=True)
-class Noted:
-    """Something a user should know that changes nothing: a NaN loss, a fall-back, a second incarnation."""
-
-    at: float
-    text: str
-    kind: Literal[Kind.NOTED] = Kind.NOTED
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """A stray is gone for good: what it left on its platform has been discarded."""
-
-    at: float
-    session: str
-    kind: Literal[Kind.CONFIRMED] = Kind.CONFIRMED
-
-
-@dataclass(frozen=True)
-class Wished:
-    at: float
-    wish: Wish
-    discard: bool = False
-    kind: Literal[Kind.WISHED] = Kind.WISHED
-
-
-@dataclass(frozen=True)
-class Requeued:
-    """The session's generation is closed and the run goes on to the next."""
-
-    at: float
-    reason: str
-    fruitless: int
-    cooldown: Cooldown | None = None
-    micro_batch_cap: tuple[str, int] | None = None
-    until: float | None = None
-    kind: Literal[Kind.REQUEUED] = Kind.REQUEUED
-
-
-@dataclass(frozen=True)
-class Completed:
-    at: float
-    reason: str = ""
-    kind: Literal[Kind.COMPLETED] = Kind.COMPLETED
-
-
-@dataclass(frozen=True)
-class GaveUp:
-    at: float
-    reason: str
-    kind: Literal[Kind.GAVE_UP] = Kind.GAVE_UP
-
-
-@dataclass(frozen=True)
-class Cancelled:
-    at: float
-    reason: str = ""
-    kind: Literal[Kind.CANCELLED] = Kind.CANCELLED
-
-
-@dataclass(frozen=True)
-class Held:
-    at: float
-    reason: str
-    kind: Literal[Kind.HELD] = Kind.HELD
-
-
-@dataclass(frozen=True)
-class Released:
-    at: float
-    kind: Literal[Kind.RELEASED] = Kind.RELEASED
-
-
-Event = (
-    Submitted | Deferred | Assigned | Prepared | Launched | Started | ActionFailed | Withdrawn | StopRequested
-    | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished | Requeued
-    | Completed | GaveUp | Cancelled | Held | Released
-)  # fmt: skip
 
 
 # --- The fold -------------------------------------------------------------------------------------------

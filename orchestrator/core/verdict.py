@@ -7,17 +7,8 @@ closes the session's generation.
 from __future__ import annotations
 
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.run import (
-    Cancelled,
-    Completed,
-    Cooldown,
-    GaveUp,
-    Held,
-    Requeued,
-    RunRecord,
-    Session,
-    Wish,
-)
+from orchestrator.core.event import Cancelled, Completed, Cooldown, GaveUp, Held, Requeued, Wish
+from orchestrator.core.run import RunRecord, Session
 from orchestrator.core.session import Order, Outcome
 
 CAPACITY_SECONDS = 15.0  # the first cool-down after "no capacity"; doubles with every strike

@@ -23,7 +23,8 @@ from orchestrator.ledger.reading import CHUNK, LedgerReader, record_of
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.run import Event, RunRecord, Submitted, Wished
+    from orchestrator.core.event import Event, Submitted, Wished
+    from orchestrator.core.run import RunRecord
     from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0

@@ -23,7 +23,8 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import events, measurements, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.run import Event, RunRecord
+    from orchestrator.core.event import Event
+    from orchestrator.core.run import RunRecord
     from orchestrator.core.speed import Measurement
 
 CHUNK = 500  # rows asked for by name at once
@@ -228,7 +229,7 @@ def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
 
 
 def _event(run: str, text: str) -> Event:
-    from orchestrator.core.run import Event
+    from orchestrator.core.event import Event
 
     try:
         return cast(Event, wire.decode(cast("type[Any]", Event), text.encode()))

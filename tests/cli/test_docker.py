@@ -20,7 +20,7 @@ import pytest
 from orchestrator import config
 from orchestrator.clock import SystemClock
 from orchestrator.config import PlatformConfig
-from orchestrator.core.run import Cancelled
+from orchestrator.core.event import Cancelled
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import container, discovery

@@ -13,9 +13,9 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
 from orchestrator.cli.quota import Pool, pools, tell
+from orchestrator.core.event import Submitted
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.market import Market, Surveyed, survey
 from orchestrator.platforms.simulated import Faults, QuotaWindow

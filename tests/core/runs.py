@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
-from orchestrator.core.job import Claim, Job, Precision, Profile, Work
-from orchestrator.core.offer import Choice, Estimate, Offer, Route, Traits
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
     Ended,
     Event,
     Launched,
     Prepared,
-    RunRecord,
     Started,
     Submitted,
-    apply,
-    submit,
 )
+from orchestrator.core.job import Claim, Job, Precision, Profile, Work
+from orchestrator.core.offer import Choice, Estimate, Offer, Route, Traits
+from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.session import AgentStatus, Observation, Outcome, Result, Sighting
 
 NOW = 1_790_000_000.0

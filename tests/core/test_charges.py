@@ -13,8 +13,7 @@ from orchestrator.core import wire
 from orchestrator.core.assign import assign
 from orchestrator.core.charges import Balance, Spent, balance, charges, total, window_began_at
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
-from orchestrator.core.offer import Quota
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
     CheckpointCorrupt,
@@ -26,6 +25,7 @@ from orchestrator.core.run import (
     Started,
     Withdrawn,
 )
+from orchestrator.core.offer import Quota
 from orchestrator.core.session import Outcome
 from tests.core.runs import NOW, TRAITS, choice, record
 

@@ -18,11 +18,13 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.decide import Decision, Inputs, decide
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Decision, Inputs
+from orchestrator.core.event import Ended, Event, StopRequested, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
-from orchestrator.core.run import Ended, Event, RunRecord, StopRequested, Wish, Wished, apply
+from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting
 from orchestrator.core.verdict import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.watch import Watch

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.action import Discard, Failed, Launch, Prepare, Stop, Trouble
-from orchestrator.core.decide import Inputs, decide
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Inputs
+from orchestrator.core.event import Held, Noted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import SLOT, Rejection, Route, until_time
-from orchestrator.core.run import Held, Noted, Stray, Wish, Wished, apply
+from orchestrator.core.run import Stray, apply
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, RUN, launched, record, routed, running
 

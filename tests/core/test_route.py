@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.event import Cooldown
 from orchestrator.core.job import (
     Claim,
     CostPhase,
@@ -38,7 +39,6 @@ from orchestrator.core.offer import (
     until_time,
 )
 from orchestrator.core.route import Verdict, commands, explain, opens_at, plan, route, verdict
-from orchestrator.core.run import Cooldown
 from orchestrator.core.speed import Measurement
 
 HOUR, DAY = 3600.0, 86400.0

@@ -8,8 +8,10 @@ from functools import reduce
 import pytest
 
 from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
-from orchestrator.core.decide import Inputs, decide
-from orchestrator.core.run import RunRecord, Stray, Wish, Wished, apply
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Inputs
+from orchestrator.core.event import Wish, Wished
+from orchestrator.core.run import RunRecord, Stray, apply
 from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, RUN, TRAITS, accepted, assigned, ended, record, running, seen

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Trouble
-from orchestrator.core.decide import Inputs, decide
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Inputs
+from orchestrator.core.event import StopRequested, Wish, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.run import RunRecord, StopRequested, Wish, Wished, apply
+from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import CAPACITY_SECONDS, verdict
 from orchestrator.core.watch import Watch

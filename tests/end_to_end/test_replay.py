@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.decide import Inputs, decide
-from orchestrator.core.run import Event, Submitted, Wished, apply, submit
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Inputs
+from orchestrator.core.event import Event, Submitted, Wished
+from orchestrator.core.run import apply, submit
 from orchestrator.ledger import Stored
 from tests.end_to_end.user import User
 from tests.simulation.world import World

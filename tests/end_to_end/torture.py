@@ -20,7 +20,7 @@ from random import Random
 from tempfile import mkdtemp
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.run import Assigned
+from orchestrator.core.event import Assigned
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
 
 SCRIPT = "torture.py"

@@ -24,10 +24,12 @@ from orchestrator.core.action import (
     Trouble,
 )
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
-from orchestrator.core.decide import Decision, Inputs, decide
+from orchestrator.core.decide import decide
+from orchestrator.core.draft import Decision, Inputs
+from orchestrator.core.event import CheckpointAccepted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, until_time
-from orchestrator.core.run import CheckpointAccepted, RunRecord, Wish, Wished, apply
+from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import (
     ABSENT,
     AgentStatus,

@@ -20,8 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from orchestrator.core.event import Event, Wish, Wished
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.core.run import Event, RunRecord, Wish, Wished, apply, fold
+from orchestrator.core.run import RunRecord, apply, fold
 from orchestrator.core.run import submit as submitted
 from orchestrator.errors import Fenced, LedgerConflict
 from orchestrator.ledger import Ledger, Proposal, Takeover

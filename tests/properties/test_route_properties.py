@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import stays, terms
+from orchestrator.core.event import Cooldown
 from orchestrator.core.job import (
     Claim,
     CostPhase,
@@ -28,7 +29,6 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, UntilKind, until_human, until_time
 from orchestrator.core.route import Verdict, explain, plan, route, verdict
-from orchestrator.core.run import Cooldown
 from orchestrator.core.speed import Measurement, rate, samples_for, seconds_for, step_after
 
 NOW = 1_790_000_000.0

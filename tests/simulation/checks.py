@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import (
+from orchestrator.core.event import (
     Assigned,
     Cancelled,
     CheckpointAccepted,
@@ -19,12 +18,11 @@ from orchestrator.core.run import (
     GaveUp,
     Held,
     Requeued,
-    RunRecord,
     Started,
     Submitted,
-    apply,
-    submit,
 )
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import NOT_COUNTED
 from orchestrator.errors import OrchestratorError

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator import market, perform
-from orchestrator.core import assign, decide
+from orchestrator.core import assign, decide, reports
 from orchestrator.core.action import Done
-from orchestrator.core.run import CheckpointAccepted, RunRecord
+from orchestrator.core.event import CheckpointAccepted
+from orchestrator.core.run import RunRecord
 from orchestrator.errors import Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
 from tests.simulation import checks
@@ -27,7 +28,7 @@ def accepts_every_incarnation(patch: pytest.MonkeyPatch) -> None:
         if draft.session.incarnation is not None and event.checkpoint.name not in known:
             draft.emit(event)
 
-    patch.setattr(decide, "_accept", accept)
+    patch.setattr(reports, "_accept", accept)
     patch.setattr(perform, "_wanted", lambda action, ref: ref.generation == action.generation)
 
 
@@ -37,7 +38,7 @@ def accepts_before_any_start_is_known(patch: pytest.MonkeyPatch) -> None:
         if draft.session.incarnation is None and event.checkpoint.name not in known:
             draft.emit(event)
 
-    patch.setattr(decide, "_accept", accept)
+    patch.setattr(reports, "_accept", accept)
 
 
 def retires_the_newest(patch: pytest.MonkeyPatch) -> None:
@@ -97,12 +98,12 @@ def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_any_look_for_the_last(patch: pytest.MonkeyPatch) -> None:
-    real = decide._collected
+    real = reports._collected
 
     def collected(draft: Any, report: Any) -> None:
         real(draft, replace(report, action=replace(report.action, last=True)))
 
-    patch.setattr(decide, "_collected", collected)
+    patch.setattr(reports, "_collected", collected)
 
 
 @pytest.mark.parametrize(

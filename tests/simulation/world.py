@@ -14,10 +14,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from orchestrator.core.checkpoint import Manifest
+from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Claim, Job, Keep, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.run import RunRecord, Submitted, Wish, Wished
+from orchestrator.core.run import RunRecord
 from orchestrator.engine import Engine
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal, Takeover

@@ -1,0 +1,78 @@
+"""What one decision is made from and into: its inputs, the record as it changes, events and actions.
+
+Pure values. Decides nothing; `orchestrator.core.decide` and `orchestrator.core.reports` fill the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.action import (
+    Action,
+    Report,
+)
+from orchestrator.core.event import (
+    Event,
+    Noted,
+)
+from orchestrator.core.offer import Route
+from orchestrator.core.run import RunRecord, Session, apply
+from orchestrator.core.watch import Watch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
+    own, of which the watches' times are. `reports` are those of this run's actions since it
+    was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
+    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened.
+    """
+
+    now: float
+    monotonic: float = 0.0
+    reports: tuple[Report, ...] = ()
+    watch: Watch | None = None
+    strays: Mapping[str, Watch] = field(default_factory=dict)
+    route: Route | None = None
+    launch_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
+    be decided again (0: at once; None: when a slot frees or an offer changes). It may be later than the
+    record's `until`, which is journalled only when it has moved by much. `record` is after the events."""
+
+    record: RunRecord
+    events: tuple[Event, ...]
+    actions: tuple[Action, ...]
+    due_at: float | None = None
+
+
+class Draft:
+    """The record as it changes while one decision is made."""
+
+    def __init__(self, record: RunRecord, inputs: Inputs) -> None:
+        self.before = record
+        self.record = record
+        self.now = inputs.now
+        self.monotonic = inputs.monotonic
+        self.inputs = inputs
+        self.events: list[Event] = []
+        self.actions: list[Action] = []
+        self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
+        self.look_again_at: float | None = None  # when a route that was looked at may be another
+
+    def emit(self, event: Event) -> None:
+        self.record = apply(self.record, event)
+        self.events.append(event)
+
+    def note(self, text: str) -> None:
+        if text not in self.record.notes:
+            self.emit(Noted(self.now, text))
+
+    @property
+    def session(self) -> Session:
+        assert self.record.session is not None
+        return self.record.session

@@ -1,0 +1,160 @@
+"""What came of the actions of one run, taken into the draft of its next decision.
+
+Pure. Knows actions and their reports; nothing of readings, wishes or routes.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.action import (
+    Collect,
+    Discard,
+    Done,
+    Failed,
+    Launch,
+    Prepare,
+    Report,
+    Stop,
+    Trouble,
+)
+from orchestrator.core.assign import fall_back
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.draft import Draft
+from orchestrator.core.event import (
+    ActionFailed,
+    CheckpointAccepted,
+    CheckpointCorrupt,
+    Confirmed,
+    Cooldown,
+    Ended,
+    Held,
+    Launched,
+    Prepared,
+    Started,
+    Withdrawn,
+)
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.patience import doubtful, out_of_patience
+from orchestrator.core.session import Outcome, StopReply
+from orchestrator.core.verdict import cooldown, verdict
+
+RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
+RETRY_SECONDS_MAX = 300.0
+PREPARE_ATTEMPTS = 6
+
+
+def take_report(draft: Draft, report: Report) -> None:
+    session = draft.record.session
+    name = report.action.session
+    if isinstance(report.action, Discard):
+        if isinstance(report, Done) and any(s.session == name for s in draft.record.strays):
+            draft.emit(Confirmed(draft.now, name))
+        return
+    if isinstance(report, Done) and report.reply is StopReply.ENDED:
+        draft.gone.add(name)
+    if session is None or session.name != name:
+        return  # a late answer about a session that is closed: it changes nothing
+    match report.action:
+        case Prepare() if draft.record.phase is Phase.PREPARING:
+            _prepared(draft, report)
+        case Launch() if draft.record.phase is Phase.LAUNCHING:
+            _launched(draft, report)
+        case Collect() if draft.record.phase in (Phase.RUNNING, Phase.STOPPING, Phase.COLLECTING):
+            _collected(draft, report)
+        case Stop() if draft.record.phase is Phase.STOPPING and isinstance(report, Done):
+            if report.reply is StopReply.ENDED and not _has_result(draft):
+                draft.emit(Ended(draft.now, Outcome.STOPPED, "stopped", confirmed=True))
+        case _:
+            return
+
+
+def _prepared(draft: Draft, report: Report) -> None:
+    if isinstance(report, Done):
+        assert isinstance(report.action, Prepare)
+        if report.action.order == draft.session.order:
+            draft.emit(Prepared(draft.now, report.image))
+        return
+    order = draft.session.order
+    if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:
+        left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
+        order = fall_back(order, newest(left))
+        draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
+        return
+    if (
+        report.trouble in (Trouble.TRANSIENT, Trouble.CORRUPT)
+        and draft.session.failures + 1 < PREPARE_ATTEMPTS
+    ):
+        _failed(draft, report)
+        return
+    if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
+        reason = f"the home store lacks {order.resume}: is its disk there? ({report.message})"
+        draft.emit(Withdrawn(draft.now, reason))
+        draft.emit(Held(draft.now, reason))
+        return
+    draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
+    if report.trouble in (Trouble.DENIED, Trouble.REJECTED):  # stays so until a human acts; others are tried
+        pause = Cooldown(order.platform, order.accelerator, None, report.message)
+    else:
+        pause = cooldown(draft.record, order, draft.now, report.message, report.until)
+    draft.emit(Withdrawn(draft.now, report.message, pause))
+
+
+def _launched(draft: Draft, report: Report) -> None:
+    if isinstance(report, Done) or report.trouble is Trouble.TRANSIENT:
+        if draft.session.launched_at is None:
+            draft.emit(Launched(draft.now))
+        return
+    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED,
+               Trouble.REJECTED: Outcome.DENIED}.get(report.trouble, Outcome.NO_CAPACITY)  # fmt: skip
+    draft.note(f"{draft.session.order.platform} refused {draft.session.name}: {report.message}")
+    draft.emit(Ended(draft.now, outcome, report.message, confirmed=True, until=report.until))
+
+
+def _collected(draft: Draft, report: Report) -> None:
+    if isinstance(report, Done):
+        for name, reason in report.corrupt:
+            draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
+        for checkpoint in report.checkpoints:
+            _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
+    assert isinstance(report.action, Collect)
+    if draft.record.phase is not Phase.COLLECTING or not report.action.last:
+        return  # one that was under way when the session ended may have looked before its last checkpoint
+    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)):
+        _close(draft)
+    elif out_of_patience(draft.session, draft.now):
+        draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
+        _close(draft)
+    else:
+        _failed(draft, report)
+
+
+def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
+    """Accepts a checkpoint of the current generation and its one incarnation, and no other (fencing)."""
+    session = draft.session
+    ref = event.checkpoint.ref
+    if ref.generation != session.generation:
+        return
+    if session.incarnation is None and draft.record.phase is not Phase.RUNNING:
+        draft.emit(Started(draft.now, incarnation))
+        session = draft.session
+    if incarnation != session.incarnation:
+        draft.note(f"{session.name} was started twice; checkpoints of {incarnation} are ignored")
+    elif all(known.name != event.checkpoint.name for known in draft.record.accepted):
+        draft.emit(event)
+
+
+def _close(draft: Draft) -> None:
+    """The last look is over: the generation closes for good."""
+    draft.emit(verdict(draft.record, draft.now))
+
+
+def _failed(draft: Draft, report: Failed) -> None:
+    failures = draft.session.failures
+    pause = min(RETRY_SECONDS * 2.0 ** min(failures, 20), RETRY_SECONDS_MAX)
+    action = type(report.action).__name__.lower()
+    draft.emit(ActionFailed(draft.now, action, report.message, draft.now + pause))
+
+
+def _has_result(draft: Draft) -> bool:
+    watch = draft.inputs.watch
+    observation = watch.observation if watch else None
+    return observation is not None and observation.result is not None
