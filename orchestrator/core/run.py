@@ -110,7 +110,8 @@ class Stray:
 @dataclass(frozen=True)
 class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
-    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer."""
+    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer. `start_over`:
+    it was held as no accepted checkpoint could be read; released, it goes on without them if it must."""
 
     run: str
     job: Job
@@ -131,6 +132,7 @@ class RunRecord:
     reason: str = ""
     notes: tuple[str, ...] = ()
     ended_at: float | None = None
+    start_over: bool = False
 
 
 # --- The fold -------------------------------------------------------------------------------------------
@@ -167,14 +169,15 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _progressed(record, event)
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
-            note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
+            to = f"step {event.order.resume_step:,}" if event.order.resume else "the beginning"
+            note = f"checkpoint {event.name} cannot be used ({event.reason}); falling back to {to}"
             return replace(record, accepted=left, notes=(*record.notes, note)[-NOTES_MAX:],
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
-        case Prepared(image=image) if image is not None:
-            job = replace(record.job, image=image)
-            return replace(record, job=job, session=_session_after(record, event))
+        case Prepared(image=image):
+            job = record.job if image is None else replace(record.job, image=image)
+            return replace(record, job=job, session=_session_after(record, event), start_over=False)
         case Noted():
             return replace(record, notes=(*record.notes, event.text)[-NOTES_MAX:])
         case Confirmed():
@@ -264,7 +267,9 @@ def _closed(
                        micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
     if isinstance(event, Released):
         return replace(record, fruitless=0, cooldowns=())
-    if isinstance(event, Held | Withdrawn):
+    if isinstance(event, Held):
+        return replace(record, start_over=record.start_over or event.start_over)
+    if isinstance(event, Withdrawn):
         return record
     return replace(record, ended_at=event.at)
 

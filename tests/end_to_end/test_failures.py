@@ -94,7 +94,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: User) -> None:
     user.wait_for_end(run)
     assert orders(user, run)[1].resume in {newest.name, before.name}
     notes = user.answer("show", run)["notes"]
-    assert any(f"checkpoint {newest.name} is corrupt" in n and "falling back" in n for n in notes), notes
+    assert any(f"checkpoint {newest.name} cannot be used" in n and "falling back" in n for n in notes), notes
     resumed = next(stay for stay in user.answer("show", run)["sessions"][1:])
     assert resumed["order"]["generation"] == 2
     check_as_in_one_piece(user, run, 100)

@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
@@ -93,7 +93,7 @@ class KagglePlatform:
         if self._client.status(name) is not None:
             if staging.is_whole(there, order, handed=True):
                 return
-            raise Rejected(f"{order.session} was started with another order", operation="prepare")
+            raise NameTaken(f"{order.session} was started with another order", operation="prepare")
         handed = self._is_handed_over(order, materials.resume)
         if staging.is_whole(there, order, handed=handed):
             return
