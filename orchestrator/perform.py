@@ -171,7 +171,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
 
 
 def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
-    """Brings the checkpoint to resume into `staged`. Returns what the store has left where that one is lost."""
+    """Brings the checkpoint to resume into `staged`; where that one is lost, says what the store has left."""
     order = action.order
     assert order.resume is not None
     try:

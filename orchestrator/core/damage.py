@@ -1,4 +1,4 @@
-"""What follows when the checkpoint to go on from is gone from the home store, rotten, or not the accepted one.
+"""What follows when the checkpoint to resume is gone from the home store, rotten, or not the accepted one.
 
 Pure. It costs that checkpoint, not the run, as long as another accepted one is there. With none left the run
 is held once, and nothing is forgotten: a store that comes back is worth waiting for, and to start over may

@@ -63,7 +63,8 @@ class Platform(Protocol):
     def launch(self, order: Order) -> None:
         """Starts the session unless one of this name was ever started. Returns without waiting for it.
 
-        `QuotaExhausted` and `Rejected` mean: certainly not started.
+        `QuotaExhausted` and `Rejected` mean: certainly not started; `NotFound`, which is one, that what was
+        prepared is not there.
         """
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
