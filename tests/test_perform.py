@@ -107,7 +107,7 @@ def test_a_copy_of_a_manifest_that_came_before_its_blobs_costs_no_blob(
     manifest = bring(backends.folders.collected(RUN, ORDER.session), 10)
     path = backends.folders.collected(RUN, ORDER.session) / "checkpoints" / manifest.name / "manifest.json"
     backends.store.put(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json", path, manifest.sha256)
-    perform(COLLECT, backends)
+    assert isinstance(perform(COLLECT, backends), Done)
     stored.fetch(backends.store, RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
 
 
