@@ -33,13 +33,17 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.patience import doubtful, out_of_patience
+from orchestrator.core.patience import doubtful, only_there, out_of_patience
 from orchestrator.core.session import Outcome, StopReply
 from orchestrator.core.verdict import cooldown, verdict
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
+UNFORESEEN_ATTEMPTS = 3
+CORRUPT_TOLD = 3
+_PASSING = frozenset({Trouble.TRANSIENT, Trouble.CORRUPT, Trouble.FULL, Trouble.UNFORESEEN})
+_LASTING = frozenset({Trouble.DENIED, Trouble.REJECTED, Trouble.UNFORESEEN})
 
 
 def take_report(draft: Draft, report: Report) -> None:
@@ -79,10 +83,7 @@ def _prepared(draft: Draft, report: Report) -> None:
         order = fall_back(order, newest(left))
         draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
         return
-    if (
-        report.trouble in (Trouble.TRANSIENT, Trouble.CORRUPT)
-        and draft.session.failures + 1 < PREPARE_ATTEMPTS
-    ):
+    if report.trouble in _PASSING and draft.session.failures + 1 < PREPARE_ATTEMPTS:
         _failed(draft, report)
         return
     if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
@@ -91,15 +92,17 @@ def _prepared(draft: Draft, report: Report) -> None:
         draft.emit(Held(draft.now, reason))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    if report.trouble in (Trouble.DENIED, Trouble.REJECTED):  # stays so until a human acts; others are tried
-        pause = Cooldown(order.platform, order.accelerator, None, report.message)
+    if report.trouble in _LASTING:  # stays so until a human acts; others are tried
+        pause = Cooldown(order.platform, order.accelerator, None, report.message, since=draft.now)
     else:
         pause = cooldown(draft.record, order, draft.now, report.message, report.until)
     draft.emit(Withdrawn(draft.now, report.message, pause))
 
 
 def _launched(draft: Draft, report: Report) -> None:
-    if isinstance(report, Done) or report.trouble is Trouble.TRANSIENT:
+    if isinstance(report, Done) or report.trouble in _PASSING:  # it may have taken effect
+        if isinstance(report, Failed) and report.trouble is Trouble.UNFORESEEN:
+            draft.note(f"the launch of {draft.session.name}: {report.message}")
         if draft.session.launched_at is None:
             draft.emit(Launched(draft.now))
         return
@@ -111,20 +114,41 @@ def _launched(draft: Draft, report: Report) -> None:
 
 def _collected(draft: Draft, report: Report) -> None:
     if isinstance(report, Done):
-        for name, reason in report.corrupt:
-            draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
+        _note_corrupt(draft, report.corrupt)
+        for text in report.notes:
+            draft.note(f"{draft.session.name}: {text}")
         for checkpoint in report.checkpoints:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # one that was under way when the session ended may have looked before its last checkpoint
-    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)):
+    if isinstance(report, Done):
+        if not report.more:
+            _close(draft)
+    elif report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session):
         _close(draft)
-    elif out_of_patience(draft.session, draft.now):
+    elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
+        draft.fault(f"what {draft.session.name} left cannot be collected: {report.message}")
+    elif not out_of_patience(draft.session, draft.now):
+        _failed(draft, report)
+    elif report.trouble is Trouble.FULL or only_there(draft.session):
+        draft.fault(
+            f"what {draft.session.name} left cannot be collected, and is only on "
+            f"{draft.session.order.platform}: {report.message}"
+        )
+    else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
-    else:
-        _failed(draft, report)
+
+
+def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:
+    """One note of all: it stays the same while they do."""
+    if not corrupt:
+        return
+    told = ", ".join(f"{name} ({reason})" for name, reason in corrupt[:CORRUPT_TOLD])
+    more = f" and {len(corrupt) - CORRUPT_TOLD} more" if len(corrupt) > CORRUPT_TOLD else ""
+    what = "checkpoint" if len(corrupt) == 1 else "checkpoints"
+    draft.note(f"{what} {told}{more} arrived corrupt and {'was' if len(corrupt) == 1 else 'were'} left out")
 
 
 def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
