@@ -163,7 +163,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {r.run for r in self.ledger.live()} == {r.run for r in records if r.session or r.strays}
         assert [s.run for s in self.ledger.summaries()] == [r.run for r in reversed(records)]
         resting = all(r.phase in FINAL or r.standing is Phase.HELD for r in records)
-        quiet = resting and not any(r.strays for r in records) and all(at is None for at in self.due.values())
+        quiet = resting and not any(r.strays or r.session for r in records)
+        quiet = quiet and all(at is None for at in self.due.values())
         assert self.ledger.anything_left() is not quiet
 
 
