@@ -7,6 +7,7 @@ next. Decides nothing, journals nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ from orchestrator.errors import (
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
+from orchestrator.unforeseen import Unforeseen, raise_again, sentence
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
 
@@ -91,12 +95,14 @@ class Folders:
 
 @dataclass(frozen=True)
 class Backends:
-    """The instances a user configured, and how a secret's name becomes its value."""
+    """The instances a user configured, how a secret's name becomes its value, and who hears of exceptions
+    that nobody foresaw."""
 
     platforms: Mapping[str, Platform]
     store: Store
     folders: Folders
     secret: Callable[[str], str]
+    unforeseen: Unforeseen = raise_again
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected for one that the user has taken out of the config since a session began there."""
@@ -106,7 +112,17 @@ class Backends:
 
 
 def perform(action: Action, backends: Backends) -> Report:
-    """Carries one action out; blocks; never raises a backend's error but reports it."""
+    """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's."""
+    try:
+        return _reported(action, backends)
+    except Exception as error:  # noqa: BLE001 the barrier: told, and reported as this action's
+        doing = f"{action.kind} of {action.session or 'a run'}"
+        backends.unforeseen(doing, error)
+        return Failed(action, Trouble.UNFORESEEN, sentence(doing, error))
+
+
+def _reported(action: Action, backends: Backends) -> Report:
+    """Every error of a backend as a report of what to do next."""
     try:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
@@ -114,7 +130,8 @@ def perform(action: Action, backends: Backends) -> Report:
     except NotFound as error:
         return Failed(action, Trouble.NOT_FOUND, str(error))
     except QuotaExhausted as error:
-        return Failed(action, Trouble.QUOTA, str(error), until=error.until)
+        trouble = Trouble.FULL if isinstance(action, Collect) else Trouble.QUOTA  # the home store's, then
+        return Failed(action, trouble, str(error), until=error.until)
     except AccessDenied as error:
         return Failed(action, Trouble.DENIED, str(error))
     except NameTaken as error:
@@ -124,7 +141,8 @@ def perform(action: Action, backends: Backends) -> Report:
     except (Transient, BackendError) as error:
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
-        return Failed(action, Trouble.TRANSIENT, f"{error.strerror or error} ({error.filename or 'no file'})")
+        trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
+        return Failed(action, trouble, f"{error.strerror or error} ({error.filename or 'no file'})")
 
 
 def _perform(action: Action, backends: Backends) -> Report:

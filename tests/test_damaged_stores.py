@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from orchestrator.core.checkpoint import Accepted, newest
-from orchestrator.core.event import Assigned, Wish, Wished
+from orchestrator.core.event import Assigned, CheckpointCorrupt, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.session import Order
@@ -122,8 +122,10 @@ def test_checkpoints_that_are_gone_cost_those_and_the_run_goes_on(world: Lasting
     world.wish(Wish.RELEASE)
     world.check_result()
     notes = world.record(RUN).notes
-    for each in gone:
-        assert any(f"{each.name} cannot be used" in n and "gone from the home store" in n for n in notes)
+    events = [item.event for item in world.ledger.history(RUN)]
+    told = {event.name: event.reason for event in events if isinstance(event, CheckpointCorrupt)}
+    assert set(told) == {each.name for each in gone}
+    assert set(told.values()) == {"it is gone from the home store"}
     assert any(f"falling back to step {before.ref.step}" in note for note in notes)
 
 

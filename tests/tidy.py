@@ -37,7 +37,7 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 
 # Who may import what of ours (DESIGN.md "The shape"): the longest prefix that fits the importing module. A
 # package may always import itself. A module without a row is a finding: say here where it stands.
-LEAVES = ("orchestrator.errors", "orchestrator.clock")
+LEAVES = ("orchestrator.errors", "orchestrator.clock", "orchestrator.unforeseen")
 PURE = (*LEAVES, "orchestrator.core")
 PROTOCOLS = (
     "orchestrator.platforms.platform",
@@ -48,6 +48,7 @@ ENGINE = tuple(f"orchestrator.{part}" for part in ("engine", "market", "perform"
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
+    "orchestrator.unforeseen": (),
     "orchestrator.core": ("orchestrator.errors",),
     "orchestrator.training": (),
     "orchestrator.agent": (

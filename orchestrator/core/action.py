@@ -91,7 +91,8 @@ Action = Prepare | Launch | Collect | Stop | Discard | Retire
 
 
 class Trouble(StrEnum):
-    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`."""
+    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`. FULL: this machine's
+    disk or the home store takes no more. UNFORESEEN: an exception that nobody expected there."""
 
     TRANSIENT = "transient"
     QUOTA = "quota"
@@ -100,13 +101,15 @@ class Trouble(StrEnum):
     NAME_TAKEN = "name_taken"
     NOT_FOUND = "not_found"
     CORRUPT = "corrupt"
+    FULL = "full"
+    UNFORESEEN = "unforeseen"
 
 
 @dataclass(frozen=True)
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's, `image` a prepare's.
-    `notes`: what a user should know of how it went."""
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know of it;
+    `more`: a collect left some for the next; `reply` is a stop's, `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
@@ -114,6 +117,7 @@ class Done:
     reply: StopReply | None = None
     image: str | None = None
     notes: tuple[str, ...] = ()
+    more: bool = False
     kind: Literal["done"] = "done"
 
 
