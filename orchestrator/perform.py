@@ -29,11 +29,13 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
+from orchestrator.core.session import Order
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
     CorruptCheckpoint,
     InputError,
+    NameTaken,
     NotFound,
     QuotaExhausted,
     Rejected,
@@ -45,6 +47,8 @@ from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ def _reported(action: Action, backends: Backends) -> Report:
         return Failed(action, trouble, str(error), until=error.until)
     except AccessDenied as error:
         return Failed(action, Trouble.DENIED, str(error))
+    except NameTaken as error:
+        return Failed(action, Trouble.NAME_TAKEN, str(error))
     except (Rejected, InputError) as error:
         return Failed(action, Trouble.REJECTED, str(error))
     except (Transient, BackendError) as error:
@@ -160,10 +166,9 @@ def _perform(action: Action, backends: Backends) -> Report:
 
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
-    staged: Path | None = None
-    if order.resume is not None:
-        staged = folders.staged(order.session)
-        stored.fetch(backends.store, order.run, order.resume, staged)
+    staged = folders.staged(order.session) if order.resume is not None else None
+    if staged is not None and (lost := _bring_resume(action, backends.store, staged)) is not None:
+        return lost
     image = frozen_image(order.image)
     materials = Materials(
         bundle=folders.bundle(order.bundle),
@@ -180,7 +185,47 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         folders.preparing(order.run).unlink(missing_ok=True)
     if staged is not None:
         shutil.rmtree(staged, ignore_errors=True)
-    return Done(action, image=pinned)
+    return Done(action, image=pinned, notes=_untested(order))
+
+
+def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
+    """Brings the checkpoint to resume into `staged`; where that one is lost, says what the store has left."""
+    order = action.order
+    assert order.resume is not None
+    try:
+        stored.fetch(store, order.run, order.resume, staged, order.resume_sha256)
+    except NotFound:
+        trouble, reason = Trouble.NOT_FOUND, "it is gone from the home store"
+    except CorruptCheckpoint as error:
+        trouble, reason = Trouble.CORRUPT, error.reason
+    else:
+        return None
+    shutil.rmtree(staged, ignore_errors=True)  # the next one is staged alone
+    left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
+    if trouble is Trouble.NOT_FOUND and not left:
+        reason += _where(store, order.run)
+    return Failed(action, trouble, reason, checkpoint=order.resume, left=left)
+
+
+def _where(store: Store, run: str) -> str:
+    """What the store has instead, in words. An unmounted disk looks like an empty store, and one of a later
+    time than an old copy of the ledger has checkpoints that this ledger never accepted."""
+    others = stored.names(store, run)
+    if others:
+        newest = max(others, key=lambda ref: ref.step).name
+        return f"; it holds {newest}, which this ledger does not know: was an old copy of the home restored?"
+    if next(iter(store.list("")), None) is None:
+        return ", which is empty: is its disk there?"
+    return ", which holds nothing of this run"
+
+
+def _untested(order: Order) -> tuple[str, ...]:
+    if order.resume is None or order.resume_sha256 is not None:
+        return ()
+    return (
+        f"checkpoint {order.resume} was accepted by an older version, which kept no sha256 of its manifest: "
+        "the home store is trusted to hold the right one",
+    )
 
 
 def _tell(path: Path, text: str) -> None:
@@ -196,19 +241,21 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     collected = backends.platform(action.platform).collect(action.session, into)
-    accepted, corrupt = [], list(collected.corrupt)
+    accepted: list[Accepted] = []
+    corrupt, notes = list(collected.corrupt), []
     for ref in _brought(into):
         if not _wanted(action, ref):
             continue
         try:
-            manifest = _publish(backends.store, action.run, ref, into)
+            manifest, foreign = _publish(backends.store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
             shutil.rmtree(into / "checkpoints" / ref.name)  # so that it is brought again
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
+            notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, checkpoints=tuple(accepted), corrupt=tuple(corrupt))
+    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes))
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
@@ -218,23 +265,26 @@ def _brought(into: Path) -> list[CheckpointRef]:
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
 
 
-def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> Manifest | None:
-    """The manifest once it is in the home store; None where retention has deleted it since."""
+def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
+    """The session's own manifest once it is in the home store, None where retention has deleted it since;
+    and whether another lay there under its name. What the store says is never taken for the session's."""
     folder = into / "checkpoints" / ref.name
     published = folder / "published"
     try:
-        return stored.read(store, run, ref.name)
-    except NotFound:
-        if published.exists():
-            return None
-    try:
         manifest = decode(ref.name, (folder / "manifest.json").read_bytes())
-        stored.publish(store, run, manifest, into)
+        if manifest.run != run:
+            raise CorruptCheckpoint(ref.name, f"it is of run {manifest.run!r}")
+        if published.exists():
+            try:
+                return stored.read(store, run, ref.name, manifest.sha256), False
+            except NotFound:
+                return None, False
+        foreign = stored.publish(store, run, manifest, into)
     except FileNotFoundError as error:  # cut off while it was brought: away with it, so that it comes again
         shutil.rmtree(folder)
         raise Transient(f"{ref.name} was brought in part") from error
     published.touch()
-    return manifest
+    return manifest, foreign
 
 
 def _wanted(action: Collect, ref: CheckpointRef) -> bool:
@@ -245,7 +295,7 @@ def _wanted(action: Collect, ref: CheckpointRef) -> bool:
 
 def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
     metrics = {metric: manifest.metrics[metric]} if metric in manifest.metrics and metric else {}
-    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at)
+    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at, manifest.sha256)
 
 
 def _drop_blobs(into: Path) -> None:

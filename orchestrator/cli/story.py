@@ -87,8 +87,8 @@ def event_text(event: Event) -> str:
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is verified in the home store"
-        case CheckpointCorrupt(name=name, reason=reason):
-            return f"checkpoint {name} is corrupt ({reason}); falls back to the one before"
+        case CheckpointCorrupt(name=name, reason=reason, order=order):
+            return f"checkpoint {name} cannot be used ({reason}); goes on {resume_text(order)}"
         case Retired(names=names):
             return f"{count_text(len(names), 'superseded checkpoint')} retired"
         case Noted(text=text, times=times):

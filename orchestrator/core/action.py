@@ -15,9 +15,11 @@ from orchestrator.core.session import Order, StopReply
 
 @dataclass(frozen=True)
 class Prepare:
-    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform."""
+    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
+    the names of the run's accepted checkpoints, to be looked for where the one to resume fails."""
 
     order: Order
+    accepted: frozenset[str] = frozenset()
     kind: Literal["prepare"] = "prepare"
 
     @property
@@ -96,6 +98,7 @@ class Trouble(StrEnum):
     QUOTA = "quota"
     DENIED = "denied"
     REJECTED = "rejected"
+    NAME_TAKEN = "name_taken"
     NOT_FOUND = "not_found"
     CORRUPT = "corrupt"
     FULL = "full"
@@ -120,13 +123,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the corrupt one."""
+    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the one to resume that is
+    corrupt or gone; `left` the other accepted ones that the home store still has (None: not looked for)."""
 
     action: Action
     trouble: Trouble
     message: str
     until: float | None = None
     checkpoint: str | None = None
+    left: tuple[str, ...] | None = None
     kind: Literal["failed"] = "failed"
 
 

@@ -211,7 +211,8 @@ def _want(draft: Draft) -> None:
         return
     match record.phase:
         case Phase.PREPARING:
-            draft.actions.append(Prepare(session.order))
+            accepted = frozenset(c.name for c in record.accepted)
+            draft.actions.append(Prepare(session.order, accepted))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:

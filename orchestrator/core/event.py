@@ -150,7 +150,8 @@ class CheckpointAccepted:
 
 @dataclass(frozen=True)
 class CheckpointCorrupt:
-    """An accepted checkpoint failed its verification on the way into a session; the order falls back."""
+    """An accepted checkpoint failed its verification on the way into a session, or is gone from the home
+    store; the order falls back."""
 
     at: float
     name: str
@@ -231,8 +232,11 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Held:
+    """`start_over`: no accepted checkpoint could be read; a release lets the run start over if that stays."""
+
     at: float
     reason: str
+    start_over: bool = False
     kind: Literal[Kind.HELD] = Kind.HELD
 
 

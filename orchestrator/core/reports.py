@@ -16,17 +16,14 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.assign import fall_back
-from orchestrator.core.checkpoint import newest
+from orchestrator.core.damage import lost_resume
 from orchestrator.core.draft import Draft
 from orchestrator.core.event import (
     ActionFailed,
     CheckpointAccepted,
-    CheckpointCorrupt,
     Confirmed,
     Cooldown,
     Ended,
-    Held,
     Launched,
     Prepared,
     Started,
@@ -76,20 +73,20 @@ def _prepared(draft: Draft, report: Report) -> None:
         assert isinstance(report.action, Prepare)
         if report.action.order == draft.session.order:
             draft.emit(Prepared(draft.now, report.image))
+            _note_all(draft, report)
         return
     order = draft.session.order
-    if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:
-        left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
-        order = fall_back(order, newest(left))
-        draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
+    if report.checkpoint is not None and report.checkpoint == order.resume:
+        lost_resume(draft, report)
         return
     if report.trouble in _PASSING and draft.session.failures + 1 < PREPARE_ATTEMPTS:
         _failed(draft, report)
         return
-    if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
-        reason = f"the home store lacks {order.resume}: is its disk there? ({report.message})"
-        draft.emit(Withdrawn(draft.now, reason))
-        draft.emit(Held(draft.now, reason))
+    if report.trouble is Trouble.NAME_TAKEN:  # of the ledger's lost future, after an old copy was restored
+        soon = Cooldown(order.platform, order.accelerator, draft.now + RETRY_SECONDS, report.message,
+                        since=draft.now)  # fmt: skip
+        draft.note(f"{report.message}; was an old copy of the home restored? Going on under the next name")
+        draft.emit(Withdrawn(draft.now, report.message, soon))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
     if report.trouble in _LASTING:  # stays so until a human acts; others are tried
@@ -97,6 +94,11 @@ def _prepared(draft: Draft, report: Report) -> None:
     else:
         pause = cooldown(draft.record, order, draft.now, report.message, report.until)
     draft.emit(Withdrawn(draft.now, report.message, pause))
+
+
+def _note_all(draft: Draft, report: Done) -> None:
+    for text in report.notes:
+        draft.note(f"{draft.session.name}: {text}")
 
 
 def _launched(draft: Draft, report: Report) -> None:
@@ -115,8 +117,7 @@ def _launched(draft: Draft, report: Report) -> None:
 def _collected(draft: Draft, report: Report) -> None:
     if isinstance(report, Done):
         _note_corrupt(draft, report.corrupt)
-        for text in report.notes:
-            draft.note(f"{draft.session.name}: {text}")
+        _note_all(draft, report)
         for checkpoint in report.checkpoints:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
     assert isinstance(report.action, Collect)

@@ -111,7 +111,8 @@ class Stray:
 class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
     `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer.
-    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does."""
+    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does.
+    `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must."""
 
     run: str
     job: Job
@@ -135,6 +136,7 @@ class RunRecord:
     notes: tuple[str, ...] = ()
     note_times: tuple[int, ...] = ()
     ended_at: float | None = None
+    start_over: bool = False
 
     @property
     def standing(self) -> Phase:
@@ -181,14 +183,16 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _progressed(record, event)
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
-            note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
-            return replace(_noted(record, note, 1), accepted=left,
+            to = f"step {event.order.resume_step:,}" if event.order.resume else "the beginning"
+            note = f"checkpoint {event.name} cannot be used ({event.reason}); falling back to {to}"
+            times = Notes(record.notes, record.note_times).of_kind(note)[1] + 1
+            return replace(_noted(record, note, times), accepted=left,
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
-        case Prepared(image=image) if image is not None:
-            job = replace(record.job, image=image)
-            return replace(record, job=job, session=_session_after(record, event))
+        case Prepared(image=image):
+            job = record.job if image is None else replace(record.job, image=image)
+            return replace(record, job=job, session=_session_after(record, event), start_over=False)
         case Noted():
             return _noted(record, event.text, event.times)
         case Faulted():
@@ -286,7 +290,9 @@ def _closed(
                        micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
     if isinstance(event, Released):
         return replace(record, fruitless=0, cooldowns=())
-    if isinstance(event, Held | Withdrawn):
+    if isinstance(event, Held):
+        return replace(record, start_over=record.start_over or event.start_over)
+    if isinstance(event, Withdrawn):
         return record
     return replace(record, ended_at=event.at)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.session import ABSENT, AgentStatus, Observation, Order, Outcome, Sighting
-from orchestrator.errors import Rejected
+from orchestrator.errors import NameTaken, Rejected
 from orchestrator.platforms import reading
 from orchestrator.platforms.outbox import link_or_copy, sync_folder, write_whole
 from orchestrator.platforms.platform import Materials
@@ -89,7 +89,7 @@ class SessionFolder:
     def _withdraw(self) -> None:
         with self.locked() as held:
             if held is None or self.incarnation is not None:
-                raise Rejected(f"{self.root.name} was started with another order")
+                raise NameTaken(f"{self.root.name} was started with another order")
             if not self.stopped:
                 self.remove()
 
