@@ -202,21 +202,23 @@ def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
         return None
     shutil.rmtree(staged, ignore_errors=True)  # the next one is staged alone
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
-    if trouble is Trouble.NOT_FOUND and not left:
-        reason += _where(store, order.run)
-    return Failed(action, trouble, reason, checkpoint=order.resume, left=left)
+    doubt = "" if left else _doubt(store, action)
+    return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
 
 
-def _where(store: Store, run: str) -> str:
-    """What the store has instead, in words. An unmounted disk looks like an empty store, and one of a later
-    time than an old copy of the ledger has checkpoints that this ledger never accepted."""
-    others = stored.names(store, run)
-    if others:
-        newest = max(others, key=lambda ref: ref.step).name
-        return f"; it holds {newest}, which this ledger does not know: was an old copy of the home restored?"
+def _doubt(store: Store, action: Prepare) -> str:
+    """Why the store as a whole may not be what it was, in words; empty where it is. An unmounted disk
+    looks like an empty store, and one of a later time than an old copy of the ledger has newer checkpoints
+    that this ledger never accepted."""
+    order = action.order
+    unknown = [ref for ref in stored.names(store, order.run)
+               if ref.name not in action.accepted and ref.step > order.resume_step]  # fmt: skip
+    if unknown:
+        newest = max(unknown, key=lambda ref: ref.step).name
+        return f"; {newest} is there, which this ledger does not know: was an old copy of the home restored?"
     if next(iter(store.list("")), None) is None:
-        return ", which is empty: is its disk there?"
-    return ", which holds nothing of this run"
+        return "; the store is empty: is its disk there?"
+    return ""
 
 
 def _untested(order: Order) -> tuple[str, ...]:

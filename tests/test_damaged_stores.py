@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -139,6 +140,19 @@ def test_an_empty_store_holds_the_run_until_its_disk_is_back(world: Lasting) -> 
     world.wish(Wish.RELEASE)
     world.check_result()
     assert world.ordered()[-1].resume_step >= newer.ref.step, "nothing was forgotten meanwhile"
+
+
+def test_a_run_whose_every_checkpoint_is_gone_starts_over(world: Lasting) -> None:
+    """The store as a whole is there: other runs' checkpoints are, so this is no disk that will come back."""
+    other = world.folders.home / "other"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_bytes(b"of another run")
+    world.store.put("runs/other/blobs/g01-aaaa/x", other, hashlib.sha256(b"of another run").hexdigest())
+    for each in hold(world):
+        world.forget(each)
+    world.wish(Wish.RELEASE)
+    world.check_result()
+    assert any("starts over from step 0" in note for note in world.record(RUN).notes)
 
 
 def test_a_store_that_stays_empty_lets_a_released_run_start_over(world: Lasting) -> None:

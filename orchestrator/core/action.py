@@ -132,6 +132,7 @@ class Failed:
     until: float | None = None
     checkpoint: str | None = None
     left: tuple[str, ...] | None = None
+    doubtful: bool = False
     kind: Literal["failed"] = "failed"
 
 

@@ -1,8 +1,8 @@
 """What follows when the checkpoint to resume is gone from the home store, rotten, or not the accepted one.
 
-Pure. It costs that checkpoint, not the run, as long as another accepted one is there. With none left the run
-is held once, and nothing is forgotten: a store that comes back is worth waiting for, and to start over may
-cost days. A release then lets it start over. Knows nothing of stores.
+Pure. It costs that checkpoint, not the run: the newest that is whole is taken, at worst the beginning. Only
+where the store as a whole is in doubt, empty or of another time, the run is held once and nothing is
+forgotten: its disk may come back. A release then lets it start over. Knows nothing of stores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def lost_resume(draft: Draft, report: Failed) -> None:
     accepted = draft.record.accepted
     others = [c for c in accepted if c.name != report.checkpoint]
     left = newest(c for c in others if report.left is None or c.name in report.left)
-    if left is None and not draft.record.start_over:
+    if left is None and report.doubtful and not draft.record.start_over:
         _hold(draft, report)
         return
     order = fall_back(draft.session.order, left)
@@ -30,7 +30,7 @@ def lost_resume(draft: Draft, report: Failed) -> None:
         reason = report.message if each.name == report.checkpoint else GONE
         draft.emit(CheckpointCorrupt(draft.now, each.name, reason, order))
     if left is None:
-        draft.note("no checkpoint could be read; it was released all the same and starts over from step 0")
+        draft.note("no accepted checkpoint could be read from the home store: it starts over from step 0")
 
 
 def _beyond(accepted: tuple[Accepted, ...], left: Accepted) -> list[Accepted]:

@@ -1,4 +1,4 @@
-"""A resume checkpoint that cannot be read costs that checkpoint; with none left the run is held, once."""
+"""A resume checkpoint that cannot be read costs that checkpoint; held only where the store is in doubt."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def fails(
     *left: Accepted,
     trouble: Trouble = Trouble.NOT_FOUND,
     message: str = "it is gone from the home store",
+    doubtful: bool = True,
 ) -> RunRecord:
     prepare = wanted(found)
     names = tuple(c.name for c in left)
-    failed = Failed(prepare, trouble, message, checkpoint=prepare.order.resume, left=names)
+    failed = Failed(prepare, trouble, message, checkpoint=prepare.order.resume, left=names, doubtful=doubtful)
     return decide(found, Inputs(NOW + 10_000, reports=(failed,))).record
 
 
@@ -86,6 +87,14 @@ def test_with_none_left_the_run_is_held_and_forgets_nothing(trouble: Trouble) ->
     assert held.accepted == (OLD, NEW)
     for words in (NEW.name, "is its disk there", "none of the run's 2 checkpoints", "starts over"):
         assert words in held.reason
+
+
+@pytest.mark.parametrize("trouble", [Trouble.NOT_FOUND, Trouble.CORRUPT])
+def test_with_none_left_in_a_store_that_is_there_the_run_starts_over(trouble: Trouble) -> None:
+    after = fails(preparing(OLD, NEW), trouble=trouble, doubtful=False)
+    assert after.phase is Phase.PREPARING
+    assert wanted(after).order.resume is None
+    assert any("starts over from step 0" in note for note in after.notes)
 
 
 def test_once_released_a_store_that_came_back_is_used() -> None:
