@@ -353,6 +353,8 @@ def test_a_server_over_a_network_is_asked_for_tls(postgresql: Server, tmp_path: 
         error = refusal(url)
         assert isinstance(error, AccessDenied)
         assert "sslmode=disable" in str(error)
+        elsewhere = f"postgresql://orchestrator@localhost:{port}/postgres?host=0.0.0.0"
+        assert isinstance(refusal(elsewhere), AccessDenied), "options win over the host"
         assert set(heard) == {SSL_REQUEST}, "nothing was said before TLS"
         for plain in (f"{url}?sslmode=disable", f"postgresql://orchestrator@127.0.0.1:{port}/postgres"):
             Database(plain).dedicated().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def _row(part: Part) -> tuple[str, str, str, str, str]:
 
 def _near(name: str) -> str:
     """A path below this folder as one types it here."""
-    path = Path(name)
+    path = Path(os.path.normpath(name))
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else name
 

@@ -191,11 +191,12 @@ def _arguments(url: URL) -> dict[str, str | int]:
 
 
 def _is_local(url: URL) -> bool:
-    """Whether every host that may be asked is this machine, by the URL and by libpq's own variables."""
+    """Whether every host that may be asked is this machine, by the URL, whose options win over its host, and
+    by libpq's own variables."""
     if "service" in url.query or os.environ.get("PGSERVICE"):
         return False
     where = url.query.get("hostaddr") or os.environ.get("PGHOSTADDR")
-    where = where or url.host or url.query.get("host") or os.environ.get("PGHOST") or ""
+    where = where or url.query.get("host") or url.host or os.environ.get("PGHOST") or ""
     hosts = ",".join([where] if isinstance(where, str) else where).split(",")
     return all(_is_loopback(host.partition(":")[0] if host.count(":") == 1 else host) for host in hosts)
 
