@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
     "orchestrator.images": (*PURE, "orchestrator.bundle"),
+    "orchestrator.leaving": PURE,
     "orchestrator.inputs": (*PURE, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),

@@ -16,7 +16,7 @@ from types import FrameType
 
 from orchestrator import config as configuration
 from orchestrator import controller
-from orchestrator.cli import health, live, story
+from orchestrator.cli import health, live, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
@@ -36,6 +36,8 @@ LOG_BYTES_MAX = 8 * 1024 * 1024
 
 def up(call: Call) -> int:
     """Runs the controller here until it is told to stop, or sees that one runs in the background."""
+    if not call.options.detach:
+        shield.up()
     wired = call.wired()
     if call.options.detach:
         with call.home.ledger() as ledger:

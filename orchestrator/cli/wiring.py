@@ -96,7 +96,23 @@ class Wired:
     def backends(self) -> Backends:
         """What the engine acts through; builds the agent's archive if this version has not yet."""
         archive.build(self.folders.agent)
-        return Backends(self.platforms(), self.store(), self.folders, secret)
+        return Backends(self.platforms(), self.store(), self.folders, self.secret)
+
+    def secret(self, name: str) -> str:
+        """A secret's value, from the environment of the controller. Raises AccessDenied with the way out.
+
+        Asked again when a session is prepared: whoever can write into a shared ledger could list any name.
+        """
+        refusal = self.config.secret_refusal(name)
+        if refusal is not None:
+            raise AccessDenied(refusal)
+        value = os.environ.get(name)
+        if value is None:
+            raise AccessDenied(
+                f"the secret {name} is not in the controller's environment: export {name}=…, then "
+                "`orchestrator down` and `orchestrator up`, or submit again"
+            )
+        return value
 
     def engine(
         self,
@@ -109,17 +125,6 @@ class Wired:
         workers: ThreadWorkers[Brought] = ThreadWorkers(wake)
         backends = replace(self.backends(), unforeseen=unforeseen)
         return Engine(ledger, fence, backends, self.market(), workers, self.clock, watchers, unforeseen)
-
-
-def secret(name: str) -> str:
-    """A secret's value, from the environment of the controller. Raises AccessDenied with the way out."""
-    value = os.environ.get(name)
-    if value is None:
-        raise AccessDenied(
-            f"the secret {name} is not in the controller's environment: export {name}=…, then "
-            "`orchestrator down` and `orchestrator up`, or submit again"
-        )
-    return value
 
 
 Say = Callable[[str], None]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.clock import Clock
+from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
@@ -112,12 +113,12 @@ class ProcessPlatform:
 
     def _environment(self) -> dict[str, str]:
         """What the agent may know of the controller's environment: credentials stay home."""
-        passed = (*_PASSED, *self._options.pass_env)
         environment = {
             key: value
             for key, value in os.environ.items()
-            if key in passed or key.startswith(_PASSED_PREFIXES)
+            if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
+        environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
         own = str(Path(sys.executable).parent)  # so that `python` is the one this package runs on
         environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)

@@ -84,11 +84,17 @@ def test_the_controllers_credentials_do_not_reach_the_agent(
     monkeypatch.setenv("ORCHESTRATOR_HOME", "elsewhere")
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    box.running(pass_env=["WANTED"])
+    monkeypatch.setenv("CONDA_TOKEN", "secret")
+    monkeypatch.setenv("CONDA_CHANNEL_ALIAS", "https://me:s3same@example.org/conda")
+    monkeypatch.setenv("OMP_PASSWORD", "asked for")
+    box.running(pass_env=["WANTED", "OMP_PASSWORD"])
     seen = json.loads((box.sessions / "a-s01" / "seen.json").read_text())
     assert seen["WANTED"] == "yes"
     assert seen["CUDA_VISIBLE_DEVICES"] == "1"
+    assert seen["OMP_PASSWORD"] == "asked for"
     assert "KAGGLE_KEY" not in seen
+    assert "CONDA_TOKEN" not in seen
+    assert "CONDA_CHANNEL_ALIAS" not in seen
     assert "ORCHESTRATOR_HOME" not in seen
 
 

@@ -26,6 +26,7 @@ import urllib3
 from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, NotFound
 
+from orchestrator.core import build_arguments
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 
 Say = Callable[[str], None]
@@ -42,7 +43,6 @@ _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 # The engine's own: layers, cache hits and the containers of its steps.
 _REMARKS = (" ---> ", "Removing intermediate container ", "Successfully ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_REFERENCE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
 _LOGIN = re.compile(r"://[^/\s@]+@")
 _EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)")
 _KILLED = 128
@@ -192,17 +192,10 @@ def _filled(reference: str, image: _Image, given: Mapping[str, str]) -> str:
     """A reference with its arguments filled in, as the engine would."""
     values = {name: value for name, value in image.arguments.items() if value is not None}
     values.update(given)
-
-    def value(match: re.Match[str]) -> str:
-        name, sign, other = match.group(1) or match.group(4), match.group(2), match.group(3) or ""
-        if sign == "+":
-            return other if values.get(name) else ""
-        return values.get(name) or (other if sign == "-" else "")
-
-    # A default may name another argument, and that another: as deep as there are arguments.
-    for _ in range(len(values) + 1):
-        reference = _REFERENCE.sub(value, reference)
-    return reference
+    try:
+        return build_arguments.reference(reference, values)
+    except build_arguments.TooLong as error:
+        raise Rejected(f"image {image.name}: FROM {reference[:_COMMAND_CHARS_MAX]} is {error}") from error
 
 
 # --- Building -------------------------------------------------------------------------------------------
