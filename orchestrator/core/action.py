@@ -102,13 +102,17 @@ class Trouble(StrEnum):
 @dataclass(frozen=True)
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's, `image` a prepare's."""
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what was beyond a bound or in the
+    wrong shape, and so was not brought; `more`: the outbox holds more, which the next collect brings; `reply`
+    is a stop's, `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     reply: StopReply | None = None
     image: str | None = None
+    notes: tuple[str, ...] = ()
+    more: bool = False
     kind: Literal["done"] = "done"
 
 
