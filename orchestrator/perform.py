@@ -188,6 +188,7 @@ def _collect(action: Collect, backends: Backends) -> Report:
             corrupt.append((ref.name, error.reason))
             brought = into / "checkpoints" / ref.name / "manifest.json"
             brought.replace(brought.with_name("refused"))  # so that it is brought again, after what is new
+            brought.with_name("published").unlink(missing_ok=True)
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
     _drop_blobs(into)

@@ -32,7 +32,7 @@ _LOCK_FD = 3
 _NOTE_BYTES_MAX = 4096
 _PID_LIMIT = 1 << 22  # as high as the kernel goes
 # The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
-_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1"'
+_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
@@ -92,16 +92,16 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.order() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            self._spawn(session, lock)
+            self._spawn(session, lock, self._options.agent_settings(order))
 
-    def _spawn(self, session: SessionFolder, lock: int) -> None:
+    def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
         root = session.root
         (root / "agent.pid").unlink(missing_ok=True)
         write_whole(root / "launched", repr(self._clock.elapsed()).encode())
         writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", _START, sys.executable, str(root)],
+            ["sh", "-c", _START, sys.executable, str(root), settings],
             self._environment(),
             setsid=True,
             # The lock goes by a dup in the child alone: made inheritable here, it could slip into an agent

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO
 
 from orchestrator.core import bounds
 
@@ -95,7 +95,7 @@ def on_disk(found: os.stat_result) -> int:
     return found.st_blocks * 512
 
 
-def copy(source: FileIO | BinaryIO, target: FileIO | BinaryIO, bytes_max: int) -> int:
+def copy(source: FileIO | IO[bytes], target: FileIO | IO[bytes], bytes_max: int) -> int:
     """Copies at most so many bytes from where the files stand; what is all zeros becomes a hole.
 
     Returns how many bytes the target has grown by.
@@ -112,14 +112,21 @@ def copy(source: FileIO | BinaryIO, target: FileIO | BinaryIO, bytes_max: int) -
     return done
 
 
-def link_or_copy(file: FileIO, target: Path, bytes_max: int) -> None:
-    """The very file that is open under a second name: a hard link, or a copy where there can be none."""
+def link(file: FileIO, target: Path) -> bool:
+    """Gives the very file that is open a second name; False where there can be no hard link."""
     here = file.fileno()
     try:
         os.link(f"/proc/self/fd/{here}", target, src_dir_fd=here, follow_symlinks=True)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
+        return False
+    return True
+
+
+def link_or_copy(file: FileIO, target: Path, bytes_max: int) -> None:
+    """The very file that is open under a second name: a hard link, or a copy where there can be none."""
+    if not link(file, target):
         with target.open("xb") as copied:
             copy(file, copied, bytes_max)
 

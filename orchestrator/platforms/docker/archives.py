@@ -106,7 +106,7 @@ def unpack(
             beyond = total_max is not None and passed > total_max
             if member.size > size_max or beyond or number > bounds.LISTED_MAX:
                 return False
-            archive.members.clear()  # else every one that has passed is remembered
+            archive.members = []  # type: ignore[attr-defined]  # else every one that has passed is remembered
             parts = PurePosixPath(member.name).parts[1:]
             if not member.isreg() or not parts or ".." in parts or not wanted("/".join(parts)):
                 continue

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import docker
 from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, LogConfig, Mount
 
 from orchestrator.core import wire
 from orchestrator.core.session import Order
@@ -175,11 +175,20 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
         pids_limit=options.pids,
         shm_size=int(options.shm_gb * _GIB),
         network_mode=options.network if order.internet else "none",
+        # What the agent itself prints, at most: its training's output is in the session's log.
+        log_config=LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
+        storage_opt=None if options.image_disk_gb is None else {"size": f"{options.image_disk_gb:g}G"},
         device_requests=[gpu_request(plan.gpus, plan.cdi)] if plan.gpus else None,
     )
     made = client.api.create_container(
         plan.image.reference,
-        entrypoint=[options.python, f"{FOLDER}/agent.pyz", FOLDER],
+        entrypoint=[
+            options.python,
+            f"{FOLDER}/agent.pyz",
+            FOLDER,
+            "--settings",
+            options.agent_settings(order),
+        ],
         command=[],
         name=name,
         user=options.user,
