@@ -5,14 +5,39 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchestrator.core import lifecycle
+from orchestrator.core import bounds, lifecycle
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def pages() -> dict[str, str]:
     """File name in docs/ → its whole text."""
-    return {"lifecycle.md": lifecycle_page()}
+    return {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page()}
+
+
+def bounds_page() -> str:
+    rows = "\n".join(f"| {what} | {limit} | {beyond} |" for what, limit, beyond in bounds.TABLE)
+    return f"""# Bounds
+
+Generated from the table in `orchestrator/core/bounds.py` by `make docs`; do not edit.
+
+What a session, a platform or a store says is bounded where it enters, by its agent and again by the controller:
+a training script may write into the session's folder, too. What is beyond a bound costs that one thing and a
+note in `show` and `why` that names it. The rest of the session is used, and no other run notices.
+
+| what | limit | beyond it |
+|---|---|---|
+{rows}
+
+A file of a session is read only where it is a plain file, reached through no link. A folder, a link, a FIFO, a
+socket, a device, or a file that may not be read is left alone, with a note. Nothing is waited for.
+
+Disk: a session may take `disk_gb` of its platform's options (default 50), or `needs.disk_gb` of its job where that
+is more. Its agent looks every ten seconds at what `work/` and `outbox/` really take. A session that takes more is
+asked to save and leave, and is killed at once where it takes twice that. `log_gb` (default 0.064) is what a session
+keeps of its log: how it began, and the newest. What a container's agent prints itself is kept up to 20 MB.
+`image_disk_gb` bounds what a container writes outside its session folder, on storage drivers that can.
+"""
 
 
 def lifecycle_page() -> str:
