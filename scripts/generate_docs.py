@@ -21,22 +21,29 @@ def bounds_page() -> str:
 
 Generated from the table in `orchestrator/core/bounds.py` by `make docs`; do not edit.
 
-What a session, a platform or a store says is bounded where it enters, by its agent and again by the controller:
-a training script may write into the session's folder, too. What is beyond a bound costs that one thing and a
-note in `show` and `why` that names it. The rest of the session is used, and no other run notices.
+What a session, a platform or a store says is bounded where it enters, by its agent and again by the
+controller: a training script may write into the session's folder, too. What is beyond a bound costs that one
+thing and a note in `show` and `why` that names it. The rest of the session is used, and no other run notices.
 
 | what | limit | beyond it |
 |---|---|---|
 {rows}
 
-A file of a session is read only where it is a plain file, reached through no link. A folder, a link, a FIFO, a
-socket, a device, or a file that may not be read is left alone, with a note. Nothing is waited for.
+A file of a session is read only where it is a plain file, reached through no link. A folder, a link, a FIFO,
+a socket, a device, or a file that may not be read is left alone, with a note. Nothing is waited for.
 
-Disk: a session may take `disk_gb` of its platform's options (default 50), or `needs.disk_gb` of its job where that
-is more. Its agent looks every ten seconds at what `work/` and `outbox/` really take. A session that takes more is
-asked to save and leave, and is killed at once where it takes twice that. `log_gb` (default 0.064) is what a session
-keeps of its log: how it began, and the newest. What a container's agent prints itself is kept up to 20 MB.
-`image_disk_gb` bounds what a container writes outside its session folder, on storage drivers that can.
+## Disk and log
+
+| option of a platform | default | meaning |
+|---|---|---|
+| `disk_gb` | 50 | disk that `work/` and `outbox/` of a session may take; `needs.disk_gb` where that is more |
+| `log_gb` | 0.064 | what a session keeps of its log: how it began, and the newest |
+| `image_disk_gb` | not bounded | Docker only: what a container writes outside its session folder |
+
+The agent looks every ten seconds at what is really on the disk. A session that takes more than it may is
+asked to save and leave, and is killed at once where it takes twice that. `disk_gb: null` turns this off.
+Docker bounds `image_disk_gb` on some storage drivers only, and refuses to start the container on the others.
+What a container's agent itself prints is kept up to 20 MB. A Kaggle kernel has Kaggle's own limit on output.
 """
 
 
