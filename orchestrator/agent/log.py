@@ -38,7 +38,6 @@ class Log:
         self._fresh = True
         self._number = 1
         self._kept = [1]
-        self._thinned = False
         self.written = 0
         self.lost = 0
 
@@ -116,12 +115,8 @@ class Log:
         self._size = 0
         self._kept.append(self._number)
         if len(self._kept) > self._segments_max:
-            if not self._thinned:
-                self._thinned = True
-                limit = bounds.size_text(self._segments_max * self._segment_bytes)
-                self._put(
-                    self._own_line(f"the log is longer than {limit}: of what follows the newest is kept")
-                )
+            limit = bounds.size_text(self._segments_max * self._segment_bytes)
+            self._put(self._own_line(f"the log is longer than {limit}: some of it before this is left out"))
             dropped = self._kept.pop(max(1, self._segments_max // 8))
             (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)
 
