@@ -27,6 +27,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.bounds import COLLECT_CHECKPOINTS_MAX
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.session import Order
@@ -244,27 +245,43 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into.mkdir(parents=True, exist_ok=True)
     collected = backends.platform(action.platform).collect(action.session, into)
     accepted: list[Accepted] = []
-    corrupt, notes = list(collected.corrupt), []
-    for ref in _brought(into):
-        if not _wanted(action, ref):
-            continue
+    corrupt, notes = list(collected.corrupt), list(collected.notes)
+    wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
+    for ref in _unreported(into, wanted):
         try:
             manifest, foreign = _publish(backends.store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
-            shutil.rmtree(into / "checkpoints" / ref.name)  # so that it is brought again
+            brought = into / "checkpoints" / ref.name / "manifest.json"
+            brought.replace(brought.with_name("refused"))  # so that it is brought again, after what is new
+            brought.with_name("published").unlink(missing_ok=True)
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes))
+    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=collected.more)
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
     """Every checkpoint ever brought here, oldest first, also by a controller that died meanwhile."""
     folder = into / "checkpoints"
-    found = [CheckpointRef.parse(entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+    whole = folder.glob("*/manifest.json")
+    found = [CheckpointRef.parse(path.parent.name) for path in whole]
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
+
+
+def _unreported(into: Path, refs: list[CheckpointRef]) -> list[CheckpointRef]:
+    """Of those that were brought: what may not have been reported yet, by a controller that died meanwhile.
+
+    What was published longer ago than a collect brings has been, and was retired since.
+    """
+    published = {}
+    for ref in refs:
+        with contextlib.suppress(FileNotFoundError):
+            mark = into / "checkpoints" / ref.name / "published"
+            published[ref.name] = mark.stat().st_mtime_ns
+    newest = sorted(published, key=lambda name: (published[name], name))[-4 * COLLECT_CHECKPOINTS_MAX :]
+    return [ref for ref in refs if ref.name not in published or ref.name in newest]
 
 
 def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:

@@ -54,11 +54,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         # One definition of Order and Result on both sides: docs/decisions/001.
-        *(f"orchestrator.core.{part}" for part in ("checkpoint", "session", "job", "wire")),
+        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "session", "job", "wire")),
+        # How a file that a script may have put there is read.
+        "orchestrator.session",
         # What the probe tells devices apart by.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
-    "orchestrator.platforms": PURE,
+    "orchestrator.session": ("orchestrator.core.bounds",),
+    "orchestrator.platforms": (*PURE, "orchestrator.session"),
     "orchestrator.stores": PURE,
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
@@ -77,6 +80,7 @@ STANDARD_LIBRARY_ONLY = (
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",
+    "orchestrator.session",
     "orchestrator.agent",
 )
 

@@ -75,7 +75,7 @@ class Reader:
             with segment.open("rb") as stream:
                 stream.seek(offset)
                 data = stream.read(_READ_BYTES)
-        except FileNotFoundError:
+        except OSError:  # gone: of a long log the middle is not kept; or not to be read
             return b""
         self._offsets[segment] = offset + len(data)
         return data

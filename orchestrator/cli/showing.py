@@ -49,6 +49,8 @@ def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
     """The run's sessions, in order."""
     found: list[Stay] = []
     for event in history:
+        if not found and not isinstance(event, Assigned):
+            continue
         match event:
             case Assigned(at=at, order=order):
                 found.append(Stay(order, at))

@@ -108,8 +108,9 @@ class Trouble(StrEnum):
 @dataclass(frozen=True)
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know of it;
-    `more`: a collect left some for the next; `reply` is a stop's, `image` a prepare's."""
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know, such as
+    what was beyond a bound; `more`: the outbox holds more, which the next collect brings; `reply` is a stop's,
+    `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()

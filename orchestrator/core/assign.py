@@ -51,6 +51,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         memory_bytes=None
         if offer.memory_gb is None or not offer.limit_memory
         else int(offer.memory_gb * GIB),
+        disk_gb=job.needs.disk_gb,
         image=job.image,
         requirements=job.requirements,
         internet=job.needs.internet,

@@ -38,10 +38,19 @@ class Materials:
 @dataclass(frozen=True)
 class Collected:
     """What `collect` brought: manifests whose blobs are all there and verified, oldest first, and the
-    names of checkpoints that were there but failed, each with its reason."""
+    names of checkpoints that were there but failed, each with its reason. `notes`: what was beyond a bound
+    or in the wrong shape, and so was not brought; `more`: there is more than one collect brings."""
 
-    manifests: tuple[Manifest, ...]
+    manifests: tuple[Manifest, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    more: bool = False
+
+    def joined(self, other: Collected) -> Collected:
+        """Both, as one answer; what both say is said once."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return Collected(self.manifests + other.manifests, self.corrupt + other.corrupt, notes,
+                         self.more or other.more)  # fmt: skip
 
 
 class Platform(Protocol):
@@ -75,7 +84,8 @@ class Platform(Protocol):
         """Brings the outbox (checkpoints, log, progress, status, result) into a local folder.
 
         Incremental and resumable: what is there already is not brought again. Every manifest returned has
-        been verified blob by blob. Raises `NotFound` where the session left nothing.
+        been verified blob by blob. Raises `NotFound` where the session left nothing. Bounded: what is more
+        than `orchestrator.core.bounds` says comes with the next call (`more`), oldest first.
         """
 
     def stop(self, name: str) -> StopReply:

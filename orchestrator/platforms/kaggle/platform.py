@@ -34,6 +34,7 @@ from orchestrator.platforms.platform import Collected, Finding, Leftover, Materi
 from orchestrator.platforms.session_folder import NAME
 
 SAVING_SECONDS_MAX = 3600.0  # 20 GB at the 110 s/GB of facts/kaggle.md §5, and half as long again
+_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # of one kernel's own files or answers
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
@@ -201,6 +202,8 @@ class KagglePlatform:
                 seen[name] = ABSENT if status is None else self._observation(name, status)
             except (Transient, Rejected) as error:  # one that cannot be read must not hide the others
                 trouble = error
+            except _UNREADABLE as error:
+                seen[name] = Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
         if trouble is not None and not seen:
             raise trouble
         return seen
@@ -233,15 +236,16 @@ class KagglePlatform:
     def _ended(self, name: str, status: Status) -> Observation:
         outbox = KernelOutbox(self._client, slug(name))
         marker, told = outbox.read(MARKER), reading.status(outbox.read(STATUS))
-        incarnation = (outbox.read(INCARNATION) or b"").decode(errors="replace").strip()
-        seen = (incarnation,) if incarnation else ()
+        incarnation = reading.incarnation(outbox.read(INCARNATION))
+        seen = () if incarnation is None else (incarnation,)
+        notes = tuple(outbox.notes)
         if marker is not None:
-            return reading.ended(seen, told, marker)
+            return reading.ended(seen, told, marker, notes)
         if (outbox.empty or not outbox.log) and self._may_come(name):
             return Observation(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
         quota = self._client.quota()
         ending, detail = endings.how(status, outbox.log, self._options.session_seconds, quota)
-        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail)
+        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail, notes=notes)
 
     def _may_come(self, name: str) -> bool:
         """Whether an output or log that is not there may only be late (facts/kaggle.md §6.10)."""
@@ -265,8 +269,7 @@ class KagglePlatform:
             raise Transient(
                 f"the output of {name} is not all there yet", backend=self._name, operation="collect"
             )
-        outbox.files(into)
-        return collected
+        return collected.joined(outbox.files(into))
 
     # --- Ending -----------------------------------------------------------------------------------------
 
