@@ -109,8 +109,8 @@ class Trouble(StrEnum):
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
     `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know, such as
-    what was beyond a bound; `more`: the outbox holds more, which the next collect brings; `reply` is a stop's,
-    `image` a prepare's."""
+    what was beyond a bound; `more`: the outbox holds more, which the next collect brings; `reply` is a
+    stop's, `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
