@@ -110,11 +110,14 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
     _check_route(route)
     for secret in frozen.secrets:
         secret_value(secret)
+    # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
+    wired.folders.run(name).mkdir(parents=True)
     return ledger.submit(event), route
 
 
 def _frozen(parsed: Parsed, into: Path) -> Job:
     """The job with everything it names pinned: archives of its source and image in the home `into`."""
+    pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
     sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
@@ -122,7 +125,7 @@ def _frozen(parsed: Parsed, into: Path) -> Job:
             parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
         )
         image = f"{FROZEN_IMAGE}{frozen}"
-    return replace(parsed.job, bundle=sha256, image=image, inputs=inputs.pin(parsed.job.inputs))
+    return replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
 
 
 def _candidate(event: Submitted) -> RunRecord:
