@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,10 +19,10 @@ from orchestrator.cli.cleaning import Orphan
 from orchestrator.cli.output import count_text, size_text
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.ledger import Ledger
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import BuildingImages, Platform
 from orchestrator.pruning import listing, needs, removal, results, rules
 from orchestrator.pruning.results import Surplus
-from orchestrator.pruning.rules import Judgement, Needs, Policy
+from orchestrator.pruning.rules import Judgement, Kind, Needs, Policy
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 
@@ -37,6 +38,7 @@ class Plan:
     strange: dict[str, str]
     surplus: list[Surplus] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
+    images: list[Orphan] = field(default_factory=list)
     results: tuple[int, int] = (0, 0)  # runs that are over and bytes of theirs in the store
     troubles: dict[str, OrchestratorError] = field(default_factory=dict)
 
@@ -64,10 +66,12 @@ class Plan:
         if retired:
             count, size = sum(len(each.checkpoints) for each in retired), sum(each.size for each in retired)
             found.append(Row("checkpoints", count, size, "neither the newest nor the best of a finished run"))
-        kinds = sorted({(each.platform, each.leftover.kind) for each in self.orphans})
-        for platform, kind in kinds:
-            count = sum((each.platform, each.leftover.kind) == (platform, kind) for each in self.orphans)
-            found.append(Row(f"{platform}: {kind}", count, None, "left by the session of a finished run"))
+        for several, why in (
+            (self.orphans, "left by the session of a finished run"),
+            (self.images, "no run that is under way needs it"),
+        ):
+            kinds = Counter(f"{each.platform}: {each.leftover.kind}" for each in several)
+            found += (Row(what, count, None, why) for what, count in sorted(kinds.items()))
         return found
 
 
@@ -146,8 +150,21 @@ def _plan(call: Call, policy: Policy, store: Store, platforms: Mapping[str, Plat
                 _look_at_store(plan, store, ledger, needed)
     with _told(call, "asking the platforms"):
         left = cleaning.orphans(call, platforms, plan.troubles)
-    plan.orphans = [each for each in left if not each.doubt and _is_old(each, needed, policy)]
+        plan.orphans = [each for each in left if not each.doubt and _is_old(each, needed, policy)]
+        if policy.unknown or not rules.shared_with(found.things, needed):
+            plan.images = list(_unneeded_images(call, plan, needed, platforms))
     return plan
+
+
+def _unneeded_images(
+    call: Call, plan: Plan, needed: Needs, platforms: Mapping[str, Platform]
+) -> Iterator[Orphan]:
+    folders = call.home.folders
+    archives = [folders.image(key) for kind, key in needed.content if kind is Kind.IMAGE]
+    for name, platform in platforms.items():
+        if name not in plan.troubles and isinstance(platform, BuildingImages):
+            with _kept_going(plan, name):
+                yield from (Orphan(name, each) for each in platform.unneeded_images(archives))
 
 
 def _look_at_store(plan: Plan, store: Store, ledger: Ledger, needed: Needs) -> None:
@@ -250,12 +267,22 @@ def _carry_out(
             with _kept_going(plan, f"store: {surplus.run}"), call.home.runs() as ledger:
                 results.remove(store, ledger, surplus, call.clock.now())
                 step(len(surplus.checkpoints) or len(surplus.blobs))
-        if plan.orphans and not stopped():
+        if (plan.orphans or plan.images) and not stopped():
             tally = cleaning.Tally()
-            cleaning.remove(call, platforms, plan.orphans, tally)
+            doomed = [*plan.orphans, *_still_unneeded(call, plan, platforms)]
+            cleaning.remove(call, platforms, doomed, tally)
             plan.troubles |= tally.troubles
             outcome.kept |= tally.kept
     return outcome
+
+
+def _still_unneeded(call: Call, plan: Plan, platforms: Mapping[str, Platform]) -> list[Orphan]:
+    """The images that a run submitted meanwhile does not need either."""
+    ledger = call.home.ledger_on_a_full_disk()
+    with ledger or contextlib.nullcontext():
+        needed = _needs(call, ledger, plan.policy.keep)
+    still = list(_unneeded_images(call, plan, needed, platforms)) if plan.images else []
+    return [each for each in plan.images if each in still]
 
 
 def _again(call: Call, policy: Policy) -> tuple[Judgement, ...]:
@@ -291,7 +318,7 @@ def _document(call: Call, plan: Plan, outcome: removal.Outcome | None) -> None:
                     "bytes": each.thing.size, "goes": each.goes, "why": each.why} for each in plan.judged],
         "checkpoints": [{"run": each.run, "names": each.checkpoints, "blobs": [b.key for b in each.blobs],
                          "bytes": each.size, "trouble": each.trouble} for each in plan.surplus],
-        "leftovers": [each.place for each in plan.orphans],
+        "leftovers": [each.place for each in (*plan.orphans, *plan.images)],
         "not_ours": plan.strange,
         "total": {"count": plan.count, "bytes": plan.size},
         "removed": None if outcome is None else [thing.path for thing in outcome.removed],

@@ -28,7 +28,7 @@ from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
-from orchestrator.errors import AccessDenied, InputError, NoRoute
+from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -111,8 +111,13 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
     for secret in frozen.secrets:
         secret_value(secret)
     # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
-    wired.folders.run(name).mkdir(parents=True)
-    return ledger.submit(event), route
+    folder = wired.folders.run(name)
+    folder.mkdir(parents=True)
+    try:
+        return ledger.submit(event), route
+    except OrchestratorError:
+        folder.rmdir()
+        raise
 
 
 def _frozen(parsed: Parsed, into: Path) -> Job:

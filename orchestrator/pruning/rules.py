@@ -117,9 +117,14 @@ def old_enough(run: RunFacts, needs: Needs, policy: Policy) -> str:
 
 def judge(things: Sequence[Thing], needs: Needs, policy: Policy) -> tuple[Judgement, ...]:
     """One judgement for each thing, in their order."""
-    strangers = sorted({thing.run for thing in things if thing.run and thing.run not in needs.runs})
-    shared = needs.shared or (f"this ledger does not know {_some(strangers)}" if strangers else "")
+    shared = shared_with(things, needs)
     return tuple(_judged(thing, needs, policy, shared) for thing in things)
+
+
+def shared_with(things: Iterable[Thing], needs: Needs) -> str:
+    """Why another ledger may need what this one does not; empty where nothing says so."""
+    strangers = sorted({thing.run for thing in things if thing.run and thing.run not in needs.runs})
+    return needs.shared or (f"this ledger does not know {_some(strangers)}" if strangers else "")
 
 
 def _judged(thing: Thing, needs: Needs, policy: Policy, shared: str) -> Judgement:
