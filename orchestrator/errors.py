@@ -78,6 +78,10 @@ class QuotaExhausted(BackendError):
         self.until = until
 
 
+class DiskFull(BackendError):
+    """This machine's disk takes nothing more: a human frees some space. Nothing was changed."""
+
+
 class AccessDenied(BackendError):
     """Credentials are missing, wrong or too narrow: a human must act (exit code 3)."""
 

@@ -143,7 +143,16 @@ def _reported(action: Action, backends: Backends) -> Report:
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
         trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
-        return Failed(action, trouble, f"{error.strerror or error} ({error.filename or 'no file'})")
+        return Failed(action, trouble, _disk_text(error))
+
+
+def _disk_text(error: OSError) -> str:
+    where = error.filename or "no file"
+    if error.errno in _FULL:
+        return (
+            f"this machine's disk is full ({where}): free some space, `orchestrator prune` shows what may go"
+        )
+    return f"{error.strerror or error} ({where})"
 
 
 def _perform(action: Action, backends: Backends) -> Report:

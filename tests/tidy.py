@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": PURE,
     **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger", "orchestrator.inputs")),
+    "orchestrator.pruning": (*PURE, *PROTOCOLS, "orchestrator.ledger", "orchestrator.inputs"),
     "orchestrator.controller": (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger"),
     "orchestrator.cli": ("orchestrator",),
     "orchestrator.__main__": ("orchestrator.cli",),

@@ -62,6 +62,17 @@ NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms a
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="list what sessions left behind, and remove it on consent; nothing else")
 YES = _flag("--yes", help="do not ask")
+OLDER_THAN = _option(
+    "--older-than", metavar="AGE", default="30d",
+    help="logs and sessions of runs that ended so long ago, as 12h or 30d (default: 30d)",
+)  # fmt: skip
+KEEP = _option(
+    "--keep", metavar="N", type=int, default=0, help="the newest N finished runs of each job keep everything"
+)
+CHECKPOINTS = _flag(
+    "--checkpoints", help="also checkpoints of finished runs, but for the newest and the best of each"
+)
+UNKNOWN = _flag("--unknown", help="also what is of runs that this ledger does not know")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -97,6 +108,8 @@ COMMANDS = (
     Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
     Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
     Command("quota", "what is left of each quota, and what the rest went into", "quota:quota", (NAME,)),
+    Command("prune", "remove what nothing needs any more; asks first", "pruning:prune",
+            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "end the controller; sessions go on", "controlling:down"),
     Command("health", "succeeds while the controller ticks; for probes", "health:health"),

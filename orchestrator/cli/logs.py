@@ -43,7 +43,8 @@ def logs(call: Call) -> int:
             return Exit.INTERRUPTED
         printer("", b"")
         if reader.is_empty:
-            call.out.remark(f"{run} has no log yet")
+            over = ledger.record(run).phase.final
+            call.out.remark(f"{run} has no log {'(any more: `prune` removes old ones)' if over else 'yet'}")
     return Exit.OK
 
 

@@ -28,7 +28,7 @@ from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
-from orchestrator.errors import AccessDenied, InputError, NoRoute
+from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.leaving import Part
 from orchestrator.ledger import Ledger
 from orchestrator.perform import Folders
@@ -113,7 +113,14 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
     _check_route(route)
     for secret in frozen.secrets:
         wired.secret(secret)
-    return ledger.submit(event), route, parts
+    # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
+    folder = wired.folders.run(name)
+    folder.mkdir(parents=True)
+    try:
+        return ledger.submit(event), route, parts
+    except OrchestratorError:
+        folder.rmdir()
+        raise
 
 
 def _check_secrets(wired: Wired, job: Job) -> None:
@@ -130,6 +137,7 @@ def _frozen(parsed: Parsed, into: Path) -> tuple[Job, tuple[Part, ...]]:
     if parsed.requirements is not None and inside not in parsed.source_allow:
         leaving.check_requirements(parsed.requirements)
     given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
+    pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
     sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
@@ -137,7 +145,7 @@ def _frozen(parsed: Parsed, into: Path) -> tuple[Job, tuple[Part, ...]]:
             parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
         )
         image = f"{FROZEN_IMAGE}{frozen}"
-    job = replace(parsed.job, bundle=sha256, image=image, inputs=inputs.pin(parsed.job.inputs))
+    job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
     return job, (*_archived(parsed, job, into), *given)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
+    DiskFull,
     InputError,
     LedgerConflict,
     OrchestratorError,
@@ -35,7 +36,10 @@ FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 class Database:
     """One database. `path` is its file, None for PostgreSQL; `shown` names it without user and options."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, alone: bool = False) -> None:
+        """`alone`: SQLite keeps what processes share in memory, not in a file: it opens on a full disk, where
+        no other process has it open, and none can until it is closed."""
+        self._alone = alone
         parsed = _parse(url)
         self.path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
         self.shown = str(
@@ -49,6 +53,8 @@ class Database:
         if self.path is not None:
             self._make_folder(self.path.parent)
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+            if self._alone:
+                event.listen(engine, "connect", _keep_alone)
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -133,19 +139,28 @@ class Database:
                     **where,
                 )
             case "FULL":
-                return BackendError(f"{ledger} did not change: its disk is full; free some space", **where)
+                return self._full(where)
             case "CORRUPT":
                 return BackendError(
                     f"{ledger} is damaged ({error}): restore a copy, or see what `sqlite3 {self.shown} "
                     ".recover` saves",
                     **where,
                 )
+        if name == "SQLITE_IOERR_SHMSIZE":  # the first thing that WAL writes
+            return self._full(where)
         return BackendError(f"{ledger}: {error} ({name}); is its disk full or failing?", **where)
 
     def _masked(self, said: str) -> str:
         for secret in self._unsaid:
             said = said.replace(secret, "***")
         return said
+
+    def _full(self, where: dict[str, Any]) -> DiskFull:
+        return DiskFull(
+            f"the ledger {self.shown} did not change: its disk is full; free some space "
+            "(`orchestrator prune` shows what nothing needs any more)",
+            **where,
+        )
 
     def _explain_postgresql(self, error: BaseException | None, operation: str) -> OrchestratorError:
         state = getattr(error, "sqlstate", None) or ""
@@ -254,6 +269,12 @@ def _parse(url: str) -> URL:
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"the ledger's path {parsed.database!r} cannot be followed: {error}") from error
     return URL.create("sqlite", database=str(path))
+
+
+def _keep_alone(connection: sqlite3.Connection, _record: object) -> None:
+    # Set before the first look into a WAL database, it then needs no -shm file (sqlite.org/wal.html, "Use of
+    # WAL without shared-memory").
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:

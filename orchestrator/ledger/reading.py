@@ -98,6 +98,10 @@ class LedgerReader:
             return record_of(run, str(text))
         raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
+    def records(self, runs: Iterable[str]) -> Iterator[RunRecord]:
+        """The records of these runs, those that exist, in the order of the names."""
+        return self._records(runs)
+
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
         """The run's events in order, those whose seq is above `after`."""
         query = (
@@ -224,6 +228,16 @@ class LedgerReader:
             found = (_measurement(row.body) for row in reversed(rows))
             self._measured[job_key] = tuple(each for each in found if each is not None)
         return self._measured[job_key]
+
+    def size(self) -> int:
+        """What the ledger takes on its disk, in bytes: all of SQLite's files, or the tables of a server."""
+        path = self._database.path
+        if path is not None:
+            files = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
+            return sum(file.stat().st_size for file in files if file.exists())
+        sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
+        with self._database.read() as connection:
+            return sum(connection.execute(select(*sizes)).one())
 
     def owner(self) -> takeover.Owner | None:
         """Who controls this database now; None where no controller lives."""

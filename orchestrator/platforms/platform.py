@@ -149,3 +149,12 @@ class Cleaning(Protocol):
     def remove(self, leftover: Leftover) -> None:
         """Removes it, killing it where it was `alive`; no error where it is not there any more. Raises
         Transient where it has come alive since, or is in use."""
+
+
+@runtime_checkable
+class BuildingImages(Protocol):
+    """Optional: a platform with `Cleaning` that builds images for jobs and keeps them for other sessions."""
+
+    def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
+        """Those it has built for this home that no job with one of these frozen image folders needs; where
+        that cannot be told, none. Changes nothing. `remove` takes each away."""

@@ -23,7 +23,7 @@ from orchestrator.core.session import ABSENT, Observation, Order, Sighting, Stop
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.mirror import bring_files
 from orchestrator.platforms.outbox import FolderOutbox, bring, write_whole
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.platform import Collected, Leftover, Materials
 from orchestrator.platforms.session_folder import SessionFolder
 from orchestrator.platforms.session_options import SessionOptions
 from orchestrator.session import files
@@ -220,6 +220,25 @@ class ProcessPlatform:
                 raise Transient(f"{name} is still running", backend=self._name, operation="discard")
             session.remove()
         self._reap()
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        there = (self._own(path.name) for path in paths if not path.is_symlink())
+        return tuple(_leftover(session) for session in there if session is not None)
+
+    def remove(self, leftover: Leftover) -> None:
+        session = self._own(leftover.name)
+        if session is not None and leftover.alive and session.alive():
+            _kill(session, "killed: no run needs it any more")
+        self.discard(leftover.name)  # Transient until it has died
+
+
+def _leftover(session: SessionFolder) -> Leftover:
+    order = session.order()
+    assert order is not None, "it is the platform's own"
+    alive = session.alive()
+    state = "running" if alive else "never started" if session.incarnation is None else "ended"
+    return Leftover("session folder", session.root.name, order.session, order.run, state, alive)
 
 
 def _kill(session: SessionFolder, reason: str) -> None:

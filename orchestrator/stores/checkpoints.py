@@ -16,15 +16,17 @@ stays only shrinks, and anybody may retire, as often and as late as they like.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
 from orchestrator.stores.atomic import copy, digest_file, draft_file, draft_folder, sweep, sync_folder
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Stat, Store
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have done it
 
 
@@ -170,6 +172,49 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
             store.delete(stat.key)
+
+
+def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, int]]:
+    """(run, bytes) for every object of every run in the store, in the order of runs, until `enough`."""
+    for stat in store.list("runs/"):
+        if enough():
+            return
+        _, run, *_ = stat.key.split("/")
+        yield run, stat.size
+
+
+def orphans(store: Store, run: str, keep: Iterable[str], gone: Iterable[str] = ()) -> tuple[Stat, ...]:
+    """Blobs that no manifest needs, those of `gone` not counted; changes nothing.
+
+    Only of a run whose every generation is closed: nobody adds to it any more, so what is an orphan stays one
+    and may be deleted by its key. `keep` as in `retire`.
+    """
+    needed = _needed(store, run, _refs(gone), _refs(keep))
+    root = f"runs/{run}/blobs/"
+    found = []
+    for stat in store.list(root):
+        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
+        if _generation(lineage) is None or not _SHA256.fullmatch(sha256):
+            continue
+        blobs = needed.get(lineage, frozenset())
+        if blobs is not None and sha256 not in blobs:
+            found.append(stat)
+    return tuple(found)
+
+
+def lacks(store: Store, run: str, name: str) -> str:
+    """Why a checkpoint is not all there, by its manifest and the sizes of its blobs; empty where it is."""
+    try:
+        manifest = read(store, run, name)
+    except NotFound:
+        return "it has no manifest"
+    except CorruptCheckpoint as error:
+        return error.reason
+    for sha256, size in manifest.blobs().items():
+        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
+        if there is None or there.size != size:
+            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
+    return ""
 
 
 def _needed(

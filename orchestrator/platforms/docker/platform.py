@@ -97,7 +97,7 @@ class DockerPlatform:
                 return there.pin
             if _tombstone(client, order.session):
                 return None
-            image = images.resolve(client, self._options, order, materials)
+            image = images.resolve(client, self._options, order, materials, self._home())
             materials.say("copying the job's files into its container")
             chosen = gpus.choose(client, self._options, order)
             cdi = bool(chosen) and gpus.by_cdi(client.info())
@@ -326,9 +326,20 @@ class DockerPlatform:
         with self._connection.told("leftovers"):
             return leftovers.found(client, home)
 
+    def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
+        home = leftovers.known_home(self._folder)
+        if home is None:
+            return ()
+        client = self._connection.client("unneeded_images")
+        with self._connection.told("unneeded_images"):
+            return images.unneeded(client, self._options, home, needed)
+
     def remove(self, leftover: Leftover) -> None:
         client = self._connection.client("remove")
         with self._connection.told("remove"):
+            if leftover.kind == images.IMAGE:
+                images.remove(client, self._home(), leftover.name)
+                return
             leftovers.remove(client, self._home(), leftover)
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:
