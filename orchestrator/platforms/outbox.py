@@ -15,12 +15,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
+from orchestrator.core.checkpoint import PART_BYTES_MAX, CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import copy_file, sync_folder, write_whole
 from orchestrator.platforms.platform import Collected
 
 _CHUNK_BYTES = 1 << 20
-_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
+# Not there, or a link, a pipe, a folder; or larger than any blob is.
+_NO_BLOB = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EFBIG})
 
 
 class Outbox(Protocol):
@@ -112,7 +114,8 @@ def _fetch_blob(outbox: Outbox, target: Path, name: str, sync: bool) -> None:
 
 
 class FolderOutbox:
-    """An outbox that lies in a folder this machine can read; blobs come as hard links where they can."""
+    """An outbox that lies in a folder this machine can read. Blobs are copied: who wrote one may have it open
+    still, and would change under a second name what was verified."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -131,8 +134,10 @@ class FolderOutbox:
 
     def blob(self, sha256: str, target: Path) -> bool:
         try:
-            link_or_copy(self._folder / "blobs" / sha256, target)
-        except FileNotFoundError:
+            copy_file(self._folder / "blobs" / sha256, target, bytes_max=PART_BYTES_MAX)
+        except OSError as error:
+            if error.errno not in _NO_BLOB:
+                raise
             return False
         return True
 
@@ -173,43 +178,6 @@ def _replace(source: Path, target: Path) -> None:
     except FileNotFoundError:
         return
     write_whole(target, data, sync=False)
-
-
-def write_whole(target: Path, data: bytes, *, sync: bool = True, mode: int = 0o644) -> None:
-    """Puts a file in place whole or not at all: temporary name, fsync, rename, fsync of the folder."""
-    temporary = target.parent / f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError:  # a full disk must not be filled further by what it could not take
-        temporary.unlink(missing_ok=True)
-        raise
-    if sync:
-        sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """The same bytes under a second name: a hard link, or a copy where the file systems differ."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        shutil.copyfile(source, target)
 
 
 def digest(path: Path) -> str:

@@ -137,3 +137,13 @@ class Cleaning(Protocol):
     def remove(self, leftover: Leftover) -> None:
         """Removes it, killing it where it was `alive`; no error where it is not there any more. Raises
         Transient where it has come alive since, or is in use."""
+
+
+@runtime_checkable
+class Tidying(Protocol):
+    """Optional: a platform on which a crash leaves what nobody will ask for again."""
+
+    def tidy(self) -> None:
+        """Ends and removes it: processes of sessions that are over, drafts of what was being staged. Called
+        when a controller starts, beside the other verbs. Nothing of a session that lives, nothing that
+        another process is writing, and nothing that a session made."""

@@ -72,8 +72,11 @@ def _is_ours(client: KaggleClient, slug: str, home: str) -> bool:
     return any(each is not None and each.home == home for each in files)
 
 
-def remove(client: KaggleClient, leftover: Leftover) -> None:
-    """Removes it; a kernel that runs only where it was found running. Raises Transient otherwise."""
+def remove(client: KaggleClient, home: str, leftover: Leftover) -> None:
+    """Removes it if it is a session's of this home; a kernel that runs only where it was found running.
+    Raises Transient otherwise."""
+    if not is_session(leftover.name) or not _is_ours(client, leftover.name, home):
+        return
     status = client.status(leftover.name)
     alive = status is not None and status.state not in OVER
     if alive and not leftover.alive:
