@@ -5,9 +5,10 @@ Knows SQLite and PostgreSQL, and none of our tables.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from orchestrator.errors import (
     OrchestratorError,
     Transient,
 )
+from orchestrator.files import tighten
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CONNECT_SECONDS = 10
@@ -40,6 +42,7 @@ class Database:
     def _connect(self, url: URL) -> Engine:
         if self.path is not None:
             self._make_folder(self.path.parent)
+            _make_private(self.path)
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
@@ -56,7 +59,7 @@ class Database:
 
     def _make_folder(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise AccessDenied(
                 f"the ledger's folder {folder} cannot be made ({error.strerror}): "
@@ -168,6 +171,14 @@ def _parse(url: str) -> URL:
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"the ledger's path {parsed.database!r} cannot be followed: {error}") from error
     return URL.create("sqlite", database=str(path))
+
+
+def _make_private(path: Path) -> None:
+    """SQLite gives its other files the mode of the first. What cannot be made here, it explains itself."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        tighten(path.with_name(name))
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
