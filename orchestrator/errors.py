@@ -86,6 +86,11 @@ class Rejected(BackendError):
     """The request itself is wrong; never retried."""
 
 
+class NameTaken(Rejected):
+    """A session of this name was started here with another order, as after an old copy of the home was
+    restored: the caller goes on to the next name."""
+
+
 class NotFound(Rejected):
     """The store holds no such object; the platform knows no such session's outbox."""
 

@@ -52,7 +52,8 @@ ALL = _flag("-a", "--all", help="also those that are over")
 DISCARD = _flag("--discard", help="also where the session's unsaved work is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
-LATEST = _flag("--latest", help="the newest (the default)")
+LATEST = _flag("--latest", help="the newest that is whole (the default)")
+VERIFY = _flag("--verify", help="read every byte in the home store")
 FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
 RAW = _flag("--raw", help="the training's bytes alone, without a line between sessions")
 DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
@@ -93,7 +94,7 @@ COMMANDS = (
     Command("cancel", "end a run, keeping its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, leave, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "go on with a held run", "wishing:release", (RUN,)),
-    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,)),
+    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
     Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
     Command("quota", "what is left of each quota, and what the rest went into", "quota:quota", (NAME,)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),

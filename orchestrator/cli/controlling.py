@@ -27,6 +27,7 @@ from orchestrator.engine import Watchers
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
 from orchestrator.ledger import Ledger, Owner
+from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0
 TIDIED_RUNS_MAX = 200  # a start takes no longer for all that there ever was
@@ -86,6 +87,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
 
     outdated = False
     changes = ConfigChanges(call.home, say)
+    unforeseen = Told(say)
     with call.home.ledger() as ledger:
         while not stop_asked:
             since = wired.clock.now()
@@ -93,7 +95,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 writer = live.Writer(wired.folders)
                 watchers = Watchers(event=told, reading=writer.reading, silence=writer.silence)
-                engine = wired.engine(ledger, takeover.fence, wake, watchers)
+                engine = wired.engine(ledger, takeover.fence, wake, watchers, unforeseen)
                 note = health.notes(call.home, wired.clock, since)
                 _tidy(wired, ledger, say)
                 outdated = controller.run(
@@ -104,12 +106,13 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                     leave_when_idle=leave_when_idle,
                     outdated=partial(_after_tick, note, changes),
                     say=say,
+                    unforeseen=unforeseen,
                 )
             if (
                 outdated or not leave_when_idle or not ledger.anything_left()
             ):  # who submitted meanwhile saw it alive
                 break
-        say(f"controller {os.getpid()} {'starts anew with the changed config' if outdated else 'leaves'}")
+        say(f"controller {os.getpid()} {'starts anew' if outdated else 'leaves'}")
     return outdated
 
 
@@ -156,6 +159,7 @@ class ConfigChanges:
         except OrchestratorError as error:
             self._say(f"the config has changed and cannot be used, going on with the one before:\n{error}")
             return False
+        self._say("the config has changed")
         return True
 
 

@@ -48,7 +48,7 @@ def logs(call: Call) -> int:
 
 
 def _resting(record: RunRecord) -> bool:
-    return record.phase.final or (record.phase is Phase.HELD and record.wish is None)
+    return record.phase.final or (record.standing is Phase.HELD and record.wish is None)
 
 
 class Reader:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.stores import catalog as stores
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
+from orchestrator.unforeseen import Unforeseen, raise_again
 from orchestrator.workers import ThreadWorkers
 
 
@@ -97,9 +98,17 @@ class Wired:
         archive.build(self.folders.agent)
         return Backends(self.platforms(), self.store(), self.folders, secret)
 
-    def engine(self, ledger: Ledger, fence: int, wake: threading.Event, watchers: Watchers) -> Engine:
+    def engine(
+        self,
+        ledger: Ledger,
+        fence: int,
+        wake: threading.Event,
+        watchers: Watchers,
+        unforeseen: Unforeseen = raise_again,
+    ) -> Engine:
         workers: ThreadWorkers[Brought] = ThreadWorkers(wake)
-        return Engine(ledger, fence, self.backends(), self.market(), workers, self.clock, watchers)
+        backends = replace(self.backends(), unforeseen=unforeseen)
+        return Engine(ledger, fence, backends, self.market(), workers, self.clock, watchers, unforeseen)
 
 
 def secret(name: str) -> str:

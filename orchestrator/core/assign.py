@@ -45,6 +45,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         interval_seconds=job.checkpoint.interval_seconds,
         resume=resume.name if resume else None,
         resume_step=resume.ref.step if resume else 0,
+        resume_sha256=(resume.sha256 or None) if resume else None,
         expected_steps_per_second=steps_per_second,
         threads=offer.threads,
         memory_bytes=None
@@ -85,5 +86,8 @@ def fill(job: Job, choice: Choice) -> tuple[str, ...]:
 def fall_back(order: Order, resume: Accepted | None) -> Order:
     """The same order resuming at an earlier checkpoint, or from the beginning."""
     return replace(
-        order, resume=resume.name if resume else None, resume_step=resume.ref.step if resume else 0
+        order,
+        resume=resume.name if resume else None,
+        resume_step=resume.ref.step if resume else 0,
+        resume_sha256=(resume.sha256 or None) if resume else None,
     )

@@ -124,6 +124,11 @@ class Manifest:
         seal = hashlib.sha256(_canonical(document)).hexdigest()
         return _canonical(document | {"sha256": seal})
 
+    @property
+    def sha256(self) -> str:
+        """Of its bytes, the seal included: what an acceptance journals and an order carries."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
 
 def _canonical(document: Mapping[str, object]) -> bytes:
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
@@ -149,6 +154,19 @@ def decode(name: str, data: bytes) -> Manifest:
         _check_entry(name, entry)
     _check_paths(name, {entry.path for entry in manifest.files}, len(manifest.files))
     return manifest
+
+
+def authenticate(name: str, data: bytes, sha256: str | None) -> None:
+    """Checks that a manifest's bytes are those that were accepted. The seal cannot tell: whoever replaces
+    manifest and blobs together seals them anew.
+
+    `sha256` is the accepted manifest's; empty or None: an older version accepted it and kept no sha256, so
+    that any manifest of this name passes. Raises CorruptCheckpoint.
+    """
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        found = hashlib.sha256(data).hexdigest()
+        reason = f"its manifest was replaced: sha256 {found[:12]}…, {sha256[:12]}… was accepted"
+        raise CorruptCheckpoint(name, reason)
 
 
 def _from_document(document: object) -> Manifest:
@@ -258,12 +276,14 @@ def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
 class Accepted:
     """A checkpoint the engine has accepted: verified in the home store, of its session's one incarnation.
 
-    `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known."""
+    `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known. `sha256` is of
+    the manifest's bytes; empty: accepted by a version that did not keep it, and never authenticated."""
 
     ref: CheckpointRef
     size: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     created_at: float = 0.0
+    sha256: str = ""
 
     @property
     def name(self) -> str:

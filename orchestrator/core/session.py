@@ -22,7 +22,8 @@ class Order:
 
     `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
     `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
-    `resume` is the name of the checkpoint to load. `interval_seconds` None means auto.
+    `resume` is the name of the checkpoint to load, `resume_sha256` that of its manifest as it was accepted
+    (None: an older version accepted it, nothing to compare with). `interval_seconds` None means auto.
     """
 
     run: str
@@ -52,6 +53,7 @@ class Order:
     inputs: tuple[Input, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
+    resume_sha256: str | None = None
 
 
 class Outcome(StrEnum):

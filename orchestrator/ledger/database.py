@@ -20,6 +20,7 @@ from orchestrator.errors import (
     InputError,
     LedgerConflict,
     OrchestratorError,
+    Rejected,
     Transient,
 )
 from orchestrator.files import tighten
@@ -96,6 +97,10 @@ class Database:
             yield
         except exc.IntegrityError as error:
             raise LedgerConflict(f"the ledger {self.shown} holds this already") from error
+        except exc.DataError as error:  # a number out of range, text with a NUL
+            said = " ".join(str(error.orig).split())
+            message = f"the ledger {self.shown} cannot hold a value: {said}"
+            raise Rejected(message, backend="ledger", operation=operation) from error
         except exc.DBAPIError as error:
             original = error.orig
             if isinstance(original, sqlite3.Error):

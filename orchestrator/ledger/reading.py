@@ -169,14 +169,16 @@ class LedgerReader:
         with self._database.read() as connection:
             return cast("float | None", connection.execute(select(func.min(runs.c.due_at))).scalar())
 
-    def anything_left(self) -> bool:
+    def anything_left(self, besides: Collection[str] = ()) -> bool:
         """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
+        Of the runs `besides` only a due time counts.
 
         A controller that leaves because of this must look once more after it has let go of its takeover:
         whoever submitted in between saw it alive and started none.
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
-        left: tuple[ColumnElement[bool], ...] = (runs.c.live, runs.c.phase.in_(active))
+        others = runs.c.run.not_in(besides)
+        left: tuple[ColumnElement[bool], ...] = (runs.c.live & others, runs.c.phase.in_(active) & others)
         with self._database.read() as connection:
             if connection.execute(select(func.min(runs.c.due_at))).scalar() is not None:
                 return True

@@ -54,7 +54,8 @@ class Platform(Protocol):
         """The offers now, those unavailable included with their reason. Changes nothing."""
 
     def prepare(self, order: Order, materials: Materials) -> str | None:
-        """Stages all a session needs where it will find it; may take long; starts nothing.
+        """Stages all a session needs where it will find it; may take long; starts nothing. Raises `NameTaken`
+        where a session of this name was started with another order.
 
         Returns what the order's image, given by a name that may move, is for good: `name@sha256:…` or an id.
         """
@@ -62,7 +63,8 @@ class Platform(Protocol):
     def launch(self, order: Order) -> None:
         """Starts the session unless one of this name was ever started. Returns without waiting for it.
 
-        `QuotaExhausted` and `Rejected` mean: certainly not started.
+        `QuotaExhausted` and `Rejected` mean: certainly not started; `NotFound`, which is one, that what was
+        prepared is not there.
         """
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.session import ABSENT, AgentStatus, Observation, Order, Outcome, Sighting
-from orchestrator.errors import Rejected
+from orchestrator.errors import NameTaken, Rejected
 from orchestrator.files import copy_file, copy_tree, draft_folder, set_aside, sync_folder, write_whole
 from orchestrator.platforms import reading
 from orchestrator.platforms.platform import Materials
@@ -88,7 +88,7 @@ class SessionFolder:
     def _withdraw(self) -> None:
         with self.locked() as held:
             if held is None or self.incarnation is not None:
-                raise Rejected(f"{self.root.name} was started with another order")
+                raise NameTaken(f"{self.root.name} was started with another order")
             if not self.stopped:
                 self.remove()
 

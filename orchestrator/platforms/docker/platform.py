@@ -20,7 +20,7 @@ from requests import ReadTimeout
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms import reading
 from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers
 from orchestrator.platforms.docker import container as containers
@@ -108,7 +108,7 @@ class DockerPlatform:
             if found.prepared and found.order == containers.fingerprint(order):
                 return found
             if found.started and found.prepared:
-                raise Rejected(f"{order.session} was started with another order")
+                raise NameTaken(f"{order.session} was started with another order")
             containers.remove(client, found.id)
         containers.remove_volumes(client, keep=_stopped(order.session), session=order.session)
         return None

@@ -17,14 +17,14 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.files import set_aside, sweep, write_whole
 from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
-from orchestrator.platforms.kaggle.kernel import slug
+from orchestrator.platforms.kaggle.kernel import StagedFile, slug
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.outbox import INCARNATION, MARKER, STATUS, KernelOutbox
@@ -39,8 +39,9 @@ _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
 class KagglePlatform:
-    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, when a
-    session was pushed, who read a kernel's checkpoint, and what was stopped before it was launched."""
+    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, what was staged
+    for a session and when it was pushed, who read a kernel's checkpoint, and what was stopped before it was
+    launched."""
 
     def __init__(
         self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
@@ -95,18 +96,25 @@ class KagglePlatform:
         if self._stopped(order.session):
             return
         staging.settle(self._client, self._options, order.session)
-        there = staging.staged(self._client, order.session)
+        there = self._staged(order.session)
         if self._client.status(name) is not None:
             if staging.is_whole(there, order, handed=True):
                 return
-            raise Rejected(f"{order.session} was started with another order", operation="prepare")
+            raise NameTaken(f"{order.session} was started with another order", operation="prepare")
         handed = self._is_handed_over(order, materials.resume)
         if staging.is_whole(there, order, handed=handed):
             return
         staging.stage(
             self._client, self._options, order, materials,
             home=self._home, handed=handed, folder=self._packing(order.session),
+            note=lambda names: _note(self._staged_mark(order.session), names),
         )  # fmt: skip
+
+    def _staged(self, session: str) -> tuple[StagedFile, ...]:
+        """What lies in the session's dataset and is what was packed here: hashes in the names of a dataset
+        prove nothing where somebody has put another one in its place."""
+        packed = (_noted(self._staged_mark(session)) or "").splitlines()
+        return tuple(each for each in staging.staged(self._client, session) if each.name in packed)
 
     def _packing(self, name: str) -> Path:
         return self._folder / "packing" / name
@@ -148,9 +156,9 @@ class KagglePlatform:
             raise Rejected(f"{order.session} was stopped before it was launched", operation="launch")
         if self._client.status(name) is not None:
             return
-        files = staging.staged(self._client, order.session)
-        if not staging.is_whole(files, order, handed=True):
-            raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
+        files = self._staged(order.session)
+        if not staging.is_whole(files, order, handed=True):  # the next session is prepared anew
+            raise NotFound(f"{order.session} is not prepared: its dataset is not ours", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else kernel.writer(order)
         _note(self._pushed_mark(order.session), repr(self._clock.now()))
@@ -298,6 +306,9 @@ class KagglePlatform:
     def _pushed_mark(self, name: str) -> Path:
         return self._folder / "pushed" / name
 
+    def _staged_mark(self, name: str) -> Path:
+        return self._folder / "staged" / name
+
     def _cited_mark(self, before: str) -> Path:
         return self._folder / "cited" / before
 
@@ -318,6 +329,7 @@ class KagglePlatform:
                 self._client.delete_kernel(slug(name))
             self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
         self._cited_mark(slug(name)).unlink(missing_ok=True)
+        self._staged_mark(name).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
         self._saving_since.pop(name, None)
