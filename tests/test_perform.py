@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.session import Order
+from orchestrator.errors import Rejected
 from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
@@ -228,6 +229,24 @@ def test_discarding_a_session_leaves_no_staged_checkpoint_behind(backends: Backe
     bring(staged, 10)
     assert isinstance(perform(Discard(ORDER.session, "here"), backends), Done)
     assert not staged.exists()
+
+
+@pytest.mark.parametrize("name", ["../../victim", "..", "/victim", "a/../../../victim", "", ".tmp-x"])
+def test_a_name_that_leads_elsewhere_removes_nothing(backends: Backends, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    backends.folders.staged("a-s01").mkdir(parents=True)
+    for action in (Discard(name, "here"), Collect(RUN, name, "here", 1, "aaaa", frozenset(), last=False),
+                   Collect(name, ORDER.session, "here", 1, "aaaa", frozenset(), last=False)):  # fmt: skip
+        failed = perform(action, backends)
+        assert isinstance(failed, Failed)
+        assert failed.trouble is Trouble.REJECTED
+        assert "nothing was touched" in failed.message
+    assert victim.exists()
+    assert backends.folders.staged("a-s01").exists()
+    for path in (Folders.bundle, Folders.image, Folders.run, Folders.live, Folders.preparing):
+        with pytest.raises(Rejected):
+            path(backends.folders, name)
 
 
 def test_a_platform_that_is_not_configured_any_more_is_named(backends: Backends) -> None:
