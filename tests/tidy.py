@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.stores": PURE,
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
+    "orchestrator.requirements": PURE,
     "orchestrator.images": (*PURE, "orchestrator.bundle"),
     "orchestrator.inputs": (*PURE, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),

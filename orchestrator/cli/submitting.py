@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fcntl
+import os
 import secrets
 import string
 import tempfile
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import bundle, images, inputs, spec
+from orchestrator import bundle, images, inputs, requirements, spec
 from orchestrator.cli import controlling, following, hints, pulling, routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
@@ -82,7 +83,22 @@ def _parsed(call: Call, wired: Wired) -> Parsed:
     if wanted:
         route = replace(parsed.job.route, platforms=wanted)
         parsed = replace(parsed, job=replace(parsed.job, route=route))
-    return parsed
+    return _locked(call, parsed)
+
+
+def _locked(call: Call, parsed: Parsed) -> Parsed:
+    """With the versions of its requirements settled; where that fails, as they are, and said so."""
+    if parsed.requirements is None:
+        return parsed
+    try:
+        lock = requirements.lock(parsed.requirements, {**os.environ, **dict(parsed.job.env)})
+    except requirements.NotLocked as error:
+        call.out.remark(
+            f"requirements not locked: {error}\nEach session installs the newest then: a hop may bring other "
+            'versions. To lock them: docs/training-contract.md, "Requirements".'
+        )
+        return parsed
+    return parsed if lock is None else parsed.locked(lock.encode())
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         else int(offer.memory_gb * GIB),
         image=job.image,
         requirements=job.requirements,
+        requirements_lock=job.requirements_lock,
         internet=job.needs.internet,
         inputs=job.inputs,
         env=job.env,
