@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +17,7 @@ from orchestrator import bundle, requirements, spec
 from orchestrator.core.session import Outcome
 from orchestrator.requirements import NotLocked, lock
 from tests.agent.sessions import QUICK, Stay, session
-from tests.docker_images import serving
+from tests.package_index import Index, package_index, wheel
 from tests.specs import GOOD
 
 INSTALLING = replace(QUICK, requirements=True)
@@ -36,57 +34,9 @@ saved.rename(saved.parent / "step-20")
 """
 
 
-def wheel(name: str, version: str, *requires: str) -> bytes:
-    buffer, info = BytesIO(), f"{name}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(f"{name}.py", "")
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    return buffer.getvalue()
-
-
-@dataclass
-class Index:
-    """A package index of files, served on loopback."""
-
-    folder: Path
-    address: str = ""
-
-    def release(self, name: str, version: str, *requires: str) -> None:
-        place = self.folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{name}-{version}-py3-none-any.whl").write_bytes(wheel(name, version, *requires))
-        files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.glob("*.whl")}
-        links = "".join(f'<a href="{file}#sha256={sha256}">{file}</a>\n' for file, sha256 in files.items())
-        (place / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
-
-    def sha256(self, name: str, version: str) -> str:
-        return hashlib.sha256(
-            (self.folder / name / f"{name}-{version}-py3-none-any.whl").read_bytes()
-        ).hexdigest()
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """pip's settings, in a home without any."""
-        return {
-            "PATH": os.environ["PATH"], "HOME": str(self.folder), "NO_PROXY": "127.0.0.1",
-            "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_INDEX_URL": self.address,
-        }  # fmt: skip
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    """With greeting 1.0, which needs words, and words 1.0."""
-    found = Index(tmp_path / "index")
-    found.release("words", "1.0")
-    found.release("greeting", "1.0", "words")
-    with serving(found.folder) as found.address:
+    with package_index(tmp_path / "index") as found:
         yield found
 
 
