@@ -81,10 +81,15 @@ def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
     if file.resolve() in seen or len(seen) >= FILES_MAX:
         return
     seen.add(file.resolve())
+    if not file.is_file():
+        raise NotLocked(f"{file.name} is no file")
     with file.open("rb") as stream:
         content = stream.read(BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
         raise NotLocked(f"{file.name} is larger than {BYTES_MAX / 1e6:.0f} MB")
+    if b"${" in content:
+        # uv would put it into the address it asks: with a stranger's file, anything of the environment.
+        raise NotLocked(f"{file.name} refers to a variable; give a private index as the secret PIP_INDEX_URL")
     text, began = "", 1
     for number, raw in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
         began = began if text else number
@@ -102,12 +107,12 @@ def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
 
 def _check(line: _Line) -> None:
     """Raises NotLocked for what no version and no hash can pin, and for what may not be written down."""
-    if _LOGIN.search(line.text) and "${" not in line.text:
+    if _LOGIN.search(line.text):
         raise NotLocked(f"{line} holds an address with a login; give the index as the secret PIP_INDEX_URL")
     if _SOURCE.fullmatch(line.text):
         if "find-links" in line.text or line.text.startswith("-f"):
             place = re.split(r"\s+|=", line.text, maxsplit=1)[1]
-            if "://" not in place:
+            if not place.startswith(("https://", "http://")):
                 raise NotLocked(f"{line} takes packages from a folder")
     elif not _FLAG.fullmatch(line.text) and not _RELEASE.fullmatch(line.text):
         raise NotLocked(f"{line} is no released version of a package: {line.text[:80]}")
@@ -115,16 +120,16 @@ def _check(line: _Line) -> None:
 
 def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
     command = [
-        find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
+        "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
         "--universal", "--python-version", PYTHON, "--python", sys.executable, "--no-python-downloads",
         "--no-build",  # nothing of a package runs here
         "--generate-hashes", "--no-header", "--annotation-style", "line",
         "--index-strategy", "unsafe-best-match",  # as pip does in the session: the best of all indexes
-        *options, file.name,
+        *options, f"./{file.name}",
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            command, cwd=file.absolute().parent, env=environment, stdin=subprocess.DEVNULL,
+            [find_uv_bin(), *command], cwd=file.absolute().parent, env=environment, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=SECONDS_MAX, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -158,17 +163,15 @@ _FROM_PIP = {
     "PIP_CERT": "SSL_CERT_FILE",
     "PIP_PROXY": "ALL_PROXY",
 }
+# Of the environment uv sees no more than this: no login of anybody's is among it.
+_KEPT = re.compile(r"PATH|HOME|USER|LANG|LC_\w+|TMPDIR|XDG_\w+|NETRC|SSL_CERT_\w+|(?i:\w+_proxy)")
 _WAIT = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
 
 
 def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """uv's variables and options, from pip's settings. An address may hold a login, so it is no argument.
     `sources` are the file's own: an index that it names replaces all others."""
-    kept = {
-        name: value
-        for name, value in variables.items()
-        if not name.startswith(("PIP_", "UV_", "VIRTUAL_ENV"))
-    }
+    kept = {name: value for name, value in variables.items() if _KEPT.fullmatch(name)}
     pip = _configured(variables) | {name: value for name, value in variables.items() if value}
     told = {ours: pip[theirs].strip() for theirs, ours in _FROM_PIP.items() if pip.get(theirs, "").strip()}
     if "UV_FIND_LINKS" in told:

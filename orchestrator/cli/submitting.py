@@ -163,6 +163,7 @@ def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: boo
     document = {
         "run": run,
         "submitted": True,
+        "requirements_locked": None if job.requirements is None else job.requirements_lock is not None,
         "verdict": verdict(route),
         "opens_at": opens_at(route),
         "route": routing.route_json(route),

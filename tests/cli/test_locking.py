@@ -7,7 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from tests.cli.calls import Caller, wait_until
+from tests.cli.calls import Answer, Caller, wait_until
 from tests.package_index import package_index
 
 NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
@@ -21,18 +21,16 @@ def job_that_needs(user: Caller, text: str) -> str:
     return job
 
 
-def settings(address: str) -> dict[str, str]:
-    return {
-        "PIP_INDEX_URL": address,
-        "PIP_NO_INDEX": "0",
-        "PIP_CONFIG_FILE": os.devnull,
-        "NO_PROXY": "127.0.0.1",
-    }
+def asking(user: Caller, address: str, *words: str) -> Answer:
+    """What a command says with that package index in its settings."""
+    return user(
+        *words, PIP_INDEX_URL=address, PIP_NO_INDEX="0", PIP_CONFIG_FILE=os.devnull, NO_PROXY="127.0.0.1"
+    )
 
 
 def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp_path: Path) -> None:
     with package_index(tmp_path / "index") as index:
-        answer = user("submit", job_that_needs(user, "greeting\n"), **settings(index.address))
+        answer = asking(user, index.address, "submit", job_that_needs(user, "greeting\n"))
     assert "not locked" not in answer.err
     [path] = wait_until(lambda: list(user.home.glob("platforms/*/*/order.json")), "a session's order")
     lock = json.loads(path.read_bytes())["requirements_lock"]
@@ -44,11 +42,11 @@ def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp
 
 def test_an_index_out_of_reach_leaves_them_unlocked_and_is_said(user: Caller) -> None:
     """The user goes on, knowing; nothing of the address is shown."""
-    answer = user("plan", job_that_needs(user, "greeting\n"), **settings(NOWHERE))
+    answer = asking(user, NOWHERE, "plan", job_that_needs(user, "greeting\n"))
     assert "requirements not locked: " in answer.err
     assert "a hop may bring other versions" in answer.err
     assert "t0ken" not in answer.out + answer.err
 
 
 def test_a_job_without_requirements_asks_no_index(user: Caller) -> None:
-    assert user("plan", user.job(), **settings(NOWHERE)).err == ""
+    assert asking(user, NOWHERE, "plan", user.job()).err == ""
