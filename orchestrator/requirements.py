@@ -123,6 +123,7 @@ def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ..
         "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
         "--universal", "--python-version", PYTHON, "--python", sys.executable, "--no-python-downloads",
         "--no-build",  # nothing of a package runs here
+        "--fork-strategy", "fewest",  # the same version on each Python, where one serves all
         "--generate-hashes", "--no-header", "--annotation-style", "line",
         "--index-strategy", "unsafe-best-match",  # as pip does in the session: the best of all indexes
         *options, f"./{file.name}",
