@@ -15,7 +15,7 @@ NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
 
 def job_that_needs(user: Caller, text: str) -> str:
     (user.folder / "requirements.txt").write_text(text)
-    job = user.job(total=10)
+    job = user.job(total=2000)  # so that its first session is still there when it is looked at
     with (user.folder / job).open("a") as stream:
         stream.write("requirements: requirements.txt\n")
     return job
