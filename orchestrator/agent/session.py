@@ -155,7 +155,14 @@ class Session:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
         try:
-            pip = Installation.begin(self.folder, order.requirements, variables, self.log, values.values())
+            pip = Installation.begin(
+                self.folder,
+                order.requirements,
+                variables,
+                self.log,
+                values.values(),
+                lock=order.requirements_lock,
+            )
             site = self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
