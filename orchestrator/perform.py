@@ -229,12 +229,21 @@ def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> Manifest
             return None
     try:
         manifest = decode(ref.name, (folder / "manifest.json").read_bytes())
+        _check_sizes(manifest, into / "blobs")
         stored.publish(store, run, manifest, into)
     except FileNotFoundError as error:  # cut off while it was brought: away with it, so that it comes again
         shutil.rmtree(folder)
         raise Transient(f"{ref.name} was brought in part") from error
     published.touch()
     return manifest
+
+
+def _check_sizes(manifest: Manifest, blobs: Path) -> None:
+    """A blob may be a link to what its session can still write: one that has grown is not read to its end."""
+    for sha256, size in manifest.blobs().items():
+        with contextlib.suppress(FileNotFoundError):
+            if (blobs / sha256).stat().st_size != size:
+                raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… has another size than it had")
 
 
 def _wanted(action: Collect, ref: CheckpointRef) -> bool:
