@@ -60,13 +60,13 @@ class FolderStore:
         target = self._root / key
         with source.open("rb", buffering=0) as stream, self._reporting("put", key):
             if target.is_file():
-                self._check_source(key, copy(stream.readinto, None), sha256)
+                self._check_source(key, copy(_as_it_is_now(stream), None), sha256)
                 if self._is_taken(key, target, sha256):
                     return
                 stream.seek(0)
             self._open()
             with draft_file(self._root) as draft:
-                self._check_source(key, copy(stream.readinto, draft.fd), sha256)
+                self._check_source(key, copy(_as_it_is_now(stream), draft.fd), sha256)
                 draft.sync()
                 self._land(draft, target, key, sha256)
 
@@ -212,6 +212,22 @@ class FolderStore:
             path = error.filename or self._root / key
             message = f"{operation} {key}: {error.strerror or error} ({path}){advice}"
             raise kind(message, backend=self._name, operation=operation) from error
+
+
+def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:
+    """Reads what the file holds at this moment: whoever wrote it may go on appending for ever."""
+    found = os.fstat(stream.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        return stream.readinto
+    left = found.st_size - stream.tell()
+
+    def read(buffer: memoryview) -> int:
+        nonlocal left
+        count = stream.readinto(buffer[: max(0, left)]) if left > 0 else 0
+        left -= count or 0
+        return count or 0
+
+    return read
 
 
 def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:

@@ -122,7 +122,12 @@ def test_what_lies_in_the_way_of_the_agents_word_is_moved_aside(folder: Folder, 
 def test_a_log_beyond_its_bound_says_so_and_waits_for_nobody(tmp_path: Path) -> None:
     log = Log(tmp_path, SystemClock(), segment_bytes=1000, total_bytes=8000)
     os.mkfifo(tmp_path / "000002.log")
-    writer = threading.Thread(target=lambda: [log.write(b"x" * 99 + b"\n") for _ in range(300)], daemon=True)
+
+    def flood() -> None:
+        for _ in range(300):
+            log.write(b"x" * 99 + b"\n")
+
+    writer = threading.Thread(target=flood, daemon=True)
     writer.start()
     writer.join(60)
     assert not writer.is_alive()

@@ -105,7 +105,7 @@ def test_bytes_that_are_no_manifest_are_corrupt(data: bytes) -> None:
 def _sealed(**changes: object) -> tuple[str, bytes]:
     """A manifest whose own sha256 is right, whatever it says."""
     fields = {name: getattr(MANIFEST, name) for name in ("run", "ref", "global_batch", "files")}
-    manifest = Manifest(**{**fields, **changes})  # type: ignore[arg-type]
+    manifest = Manifest(**{**fields, **changes})
     return manifest.name, manifest.encode()
 
 

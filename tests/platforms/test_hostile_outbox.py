@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,14 +18,16 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.session import AgentStatus, Order, Outcome, Sighting
+from orchestrator.errors import Rejected
 from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms import catalog, reading
 from orchestrator.platforms.mirror import bring_files
 from orchestrator.platforms.outbox import FolderOutbox, bring
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Collected, Platform
 from orchestrator.platforms.session_folder import SessionFolder
 from orchestrator.session import files
 from orchestrator.session.files import Odd
+from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_outbox import commit
@@ -181,7 +184,7 @@ def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
     seen = platform.observe(["a-s01", "b-s01", "c-s01", "d-s01"])
     assert set(seen) == {"a-s01", "b-s01", "c-s01", "d-s01"}
     assert seen["a-s01"].sighting is Sighting.ENDED
-    assert seen["c-s01"].detail.startswith("it cannot be read")
+    assert seen["c-s01"].sighting is Sighting.ENDED, "nobody holds what is no lock"
     assert seen["d-s01"].sighting is Sighting.ABSENT
 
 
@@ -227,7 +230,7 @@ def test_a_result_with_an_impossible_step_ends_the_session_all_the_same(step: st
 def test_a_flood_of_checkpoints_comes_a_page_at_a_time(session: SessionFolder, tmp_path: Path) -> None:
     made = [commit(session.outbox, step, b"tiny") for step in range(1, 150)]
     outbox, into = FolderOutbox(session.outbox), tmp_path / "into"
-    pages = []
+    pages: list[Collected] = []
     while not pages or pages[-1].more:
         pages.append(bring(outbox, into, sync=False))
         for blob in (into / "blobs").iterdir():
@@ -276,7 +279,7 @@ def test_a_collect_reports_its_page_and_that_there_is_more(tmp_path: Path) -> No
     made = [commit(folder / "a-s01" / "outbox", step, b"tiny") for step in range(1, 101)]
     backends = Backends({"here": platform}, MemoryStore(), Folders(tmp_path / "home"), str)
     known: frozenset[str] = frozenset()
-    pages = []
+    pages: list[Done] = []
     while not pages or pages[-1].more:
         done = perform(Collect("a", "a-s01", "here", 1, "abc", known, last=True), backends)
         assert isinstance(done, Done), done
@@ -379,6 +382,29 @@ def test_a_file_that_grows_while_it_is_read_ends_at_its_bound(tmp_path: Path) ->
             assert files.copy(file, target, 100) == 100
     with pytest.raises(Odd, match="larger than 50 bytes"):
         files.read(tmp_path, "grows", 50)
+
+
+def test_a_blob_that_grows_after_it_was_brought_is_not_read_to_its_end(tmp_path: Path) -> None:
+    source = tmp_path / "blob"
+    source.write_bytes(b"verified")
+    sha256, store = _sha256(source), FolderStore(tmp_path / "store")
+    stop = threading.Event()
+
+    def append() -> None:
+        with source.open("ab") as file:
+            while not stop.is_set() and file.tell() < 64 << 20:
+                file.write(bytes(1 << 20))
+
+    writer = threading.Thread(target=append, daemon=True)
+    writer.start()
+    try:
+        with pytest.raises(Rejected):
+            while True:  # until it had grown before it was opened; else what was verified is stored
+                store.put("runs/a/blob", source, sha256)
+                store.delete("runs/a/blob")
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ os.mkfifo(save("step-5") / "pipe")
 os.mkfifo(outbox / "log" / "000777.log")
 for name in ("status.json", "result.json"):
     (outbox / f".tmp-{name}").symlink_to(Path.home() / "mine")
-with (outbox / "log" / "000778.log").open("wb") as file:
-    file.truncate(1 << 40)
+with (outbox / "log" / "000778.log").open("wb") as holes:
+    holes.truncate(1 << 40)
 flood = json.dumps({"incarnation": incarnation, "heartbeat": 1, "state": "x" * (14 << 20)}).encode()
 for _ in range(100):
     (outbox / ".flood").write_bytes(flood)
