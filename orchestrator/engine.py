@@ -62,11 +62,13 @@ Brought = Surveyed | Readings | Acted
 @dataclass(frozen=True)
 class Watchers:
     """Who is told what happens: `event` once it is journalled, `reading` of a run's current session,
-    `silence` where its platform gave no answer, and why."""
+    `silence` where its platform gave no answer, and why; `unreadable` of a run whose record this version
+    cannot read, and why, once."""
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
+    unreadable: Callable[[str, str], None] = lambda _run, _reason: None
 
 
 class Engine:
@@ -91,6 +93,7 @@ class Engine:
         self._clock = clock
         self._watchers = watchers or Watchers()
         self._unforeseen = unforeseen
+        self._unreadable: dict[str, str] = {}  # runs that were told of
         self._faults: dict[str, str] = {}  # runs that are to be held at their next decision, and why
         self._ahead: float | None = None  # wall clock less monotonic, at the last tick
         self._observing: set[str] = set()
@@ -213,7 +216,16 @@ class Engine:
             if fresh.run in self._tracked:
                 self._tracked[fresh.run].refresh(fresh)
         self._due = frozenset(record.run for record in due)
+        self._tell_unreadable()
         return due
+
+    def _tell_unreadable(self) -> None:
+        """Runs whose records cannot be read are left alone, and nothing of theirs is touched."""
+        found = dict(self._ledger.unreadable)
+        for run, reason in found.items():
+            if self._unreadable.get(run) != reason:
+                self._watchers.unreadable(run, reason)
+        self._unreadable = found
 
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []

@@ -87,6 +87,9 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
         text = f"{utc_text(now)} {record.run} {story.event_text(event)}"
         write({"at": now, "run": record.run, "event": event}, text)
 
+    def unreadable(run: str, reason: str) -> None:
+        say(f"{run} is left alone: {reason}")
+
     outdated = False
     changes = ConfigChanges(call.home, say)
     unforeseen = Told(say)
@@ -96,7 +99,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
             with ledger.take_over(name, now=since) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 writer = live.Writer(wired.folders)
-                watchers = Watchers(event=told, reading=writer.reading, silence=writer.silence)
+                watchers = Watchers(told, writer.reading, writer.silence, unreadable)
                 engine = wired.engine(ledger, takeover.fence, wake, watchers, unforeseen)
                 note = health.notes(call.home, wired.clock, since)
                 _tidy(wired, ledger, say)

@@ -102,6 +102,8 @@ def _read_incarnations(draft: Draft, observation: Observation) -> None:
 
 
 def _note_warnings(draft: Draft, observation: Observation) -> None:
+    for text in observation.notes:
+        draft.note(f"{draft.session.name}: {text}")
     status = observation.status
     if status is not None and status.incarnation == draft.session.incarnation:
         for warning in status.warnings:
