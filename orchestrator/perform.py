@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import inputs
@@ -28,6 +28,7 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
+from orchestrator.core.mask import Mask
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -102,7 +103,25 @@ class Backends:
 
 
 def perform(action: Action, backends: Backends) -> Report:
-    """Carries one action out; blocks; never raises a backend's error but reports it."""
+    """Carries one action out; blocks; never raises a backend's error but reports it, without the secrets."""
+    report = _reported(action, backends)
+    if isinstance(report, Failed):
+        return replace(report, message=_mask(action, backends).text(report.message))
+    return report
+
+
+def _mask(action: Action, backends: Backends) -> Mask:
+    """The secrets that this action sends somewhere, whose answer may repeat them."""
+    if not isinstance(action, Prepare | Launch):
+        return Mask()
+    values = []
+    for name in action.order.secrets:
+        with contextlib.suppress(AccessDenied):  # it is not there: nothing was sent
+            values.append(backends.secret(name))
+    return Mask(values)
+
+
+def _reported(action: Action, backends: Backends) -> Report:
     try:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
@@ -147,6 +166,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         staged = folders.staged(order.session)
         stored.fetch(backends.store, order.run, order.resume, staged)
     image = frozen_image(order.image)
+    mask = _mask(action, backends)
     materials = Materials(
         bundle=folders.bundle(order.bundle),
         agent=folders.agent,
@@ -154,7 +174,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         inputs=inputs.stage(order.inputs, folders.inputs),
         image=None if image is None else folders.image(image),
         secrets={name: backends.secret(name) for name in order.secrets},
-        say=lambda text: _tell(folders.preparing(order.run), text),
+        say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
     )
     try:
         pinned = backends.platform(order.platform).prepare(order, materials)

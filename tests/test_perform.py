@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Retire, Trouble
+from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.session import Order
+from orchestrator.errors import AccessDenied, Rejected
 from orchestrator.perform import Backends, Folders, perform
-from orchestrator.platforms.platform import Collected, Platform
+from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import Scenario
 from orchestrator.stores import checkpoints as stored
@@ -77,6 +81,33 @@ def test_discarding_a_session_leaves_no_staged_checkpoint_behind(backends: Backe
     bring(staged, 10)
     assert isinstance(perform(Discard(ORDER.session, "here"), backends), Done)
     assert not staged.exists()
+
+
+class Repeating(SimulatedPlatform):
+    """A platform whose refusal repeats what it was sent."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        [line, other] = materials.secrets["KEY"].splitlines()
+        materials.say(f"sending {line}")
+        raise Rejected(f"{order.session}: no field {line}, nor {base64.b64encode(other.encode())!r}")
+
+
+def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Backends) -> None:
+    order = replace(ORDER, secrets=("KEY", "GONE"))
+    here: Platform = Repeating("here", Scenario(), VirtualClock())
+
+    def secret(name: str) -> str:
+        if name == "GONE":
+            raise AccessDenied("it is not there")
+        return "the first line\nand the second"
+
+    failed = perform(Prepare(order), replace(backends, platforms={"here": here}, secret=secret))
+    assert isinstance(failed, Failed)
+    assert failed.message == "it is not there"
+    order = replace(order, secrets=("KEY",))
+    failed = perform(Prepare(order), replace(backends, platforms={"here": here}, secret=secret))
+    assert isinstance(failed, Failed)
+    assert failed.message == f"{order.session}: no field ***, nor b'***'"
 
 
 def test_a_platform_that_is_not_configured_any_more_is_named(backends: Backends) -> None:

@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         # One definition of Order and Result on both sides: docs/decisions/001.
-        *(f"orchestrator.core.{part}" for part in ("checkpoint", "session", "job", "wire")),
+        *(f"orchestrator.core.{part}" for part in ("checkpoint", "session", "job", "mask", "wire")),
         # What the probe tells devices apart by.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),

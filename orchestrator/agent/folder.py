@@ -77,6 +77,11 @@ class Folder:
         return self.root / "outbox"
 
     @property
+    def reported(self) -> Path:
+        """Where the command reports; what leaves the session is `progress`, a copy without the secrets."""
+        return self.work / "progress.jsonl"
+
+    @property
     def progress(self) -> Path:
         return self.outbox / "progress.jsonl"
 

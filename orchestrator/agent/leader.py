@@ -47,7 +47,7 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "ORCHESTRATOR_CHECKPOINT_DIR": str(folder.checkpoints),
         "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
-        "ORCHESTRATOR_PROGRESS": str(folder.progress),
+        "ORCHESTRATOR_PROGRESS": str(folder.reported),
         MARK: incarnation,
     }
     if resume is not None:

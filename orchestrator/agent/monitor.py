@@ -17,6 +17,7 @@ from orchestrator.agent.log import Log
 from orchestrator.agent.outbox import Outbox, saved_in
 from orchestrator.agent.plan import Costs
 from orchestrator.agent.progress import Progress
+from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.core.session import Order, Result
@@ -41,12 +42,13 @@ class Monitor:
         self.folder, self.order, self.incarnation = folder, order, incarnation
         self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
         self.settings, self.clock = settings, clocks.clock
-        self.progress = Progress(folder.progress, settings.rate_window)
+        self.progress = Progress(folder.reported, settings.rate_window)
+        self.relay = Relay(folder.reported, folder.progress, log.mask)
         self.costs = Costs()
         self.committed: int | None = None
         self.unpublished = ""
         outbox = Outbox(
-            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes
+            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes, log.mask
         )
         self.committer = Committer(outbox, self.clock, settings.commit_retry)
         self.committer.start()
@@ -93,6 +95,7 @@ class Monitor:
         """Commits what was saved, and says how the session ended. The command and its group are gone."""
         self.pump.join(_PUMP_SECONDS)
         self._look()
+        self.relay.finish()
         self.committer.finish()
         while self.committer.is_alive() and not self._out_of_budget():
             self._look()
@@ -124,6 +127,7 @@ class Monitor:
         elif self.progress.step is None and self.log.written > self._heard:
             self._alive_at = now  # what never reports a step at least speaks
         self._heard = self.log.written
+        self.relay.copy()
         self._find_saves(now)
         while self.committer.news:
             self._hear(self.committer.news.popleft())

@@ -29,6 +29,7 @@ from orchestrator.core.checkpoint import (
     safe_path,
     superseded,
 )
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import Order
 
 KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
@@ -51,6 +52,7 @@ class Outbox:
         environment: Mapping[str, str],
         clock: Clock,
         part_bytes: int,
+        mask: Mask | None = None,
     ) -> None:
         self._folder = folder
         self._order = order
@@ -58,6 +60,7 @@ class Outbox:
         self._environment = environment
         self._clock = clock
         self._part_bytes = part_bytes
+        self._mask = mask or Mask()
         self._blobs = folder.outbox / "blobs"
         self.manifests: tuple[Manifest, ...] = ()
 
@@ -101,7 +104,7 @@ class Outbox:
             parent=self._order.resume,
             code=self._order.bundle,
             environment=self._environment,
-            metrics=_metrics(saved),
+            metrics=_metrics(saved, self._mask),
             created_at=self._clock.now(),
         )
 
@@ -213,15 +216,15 @@ def _contents(saved: Path) -> Iterator[tuple[Path, str]]:
             yield path, name
 
 
-def _metrics(saved: Path) -> dict[str, float]:
-    """The finite numbers of metrics.json; anything else in it is left out."""
+def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
+    """The finite numbers of metrics.json, by names without secrets; anything else in it is left out."""
     try:
         document = json.loads((saved / "metrics.json").read_bytes())
         pairs = document.items()
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
     return {
-        name: float(value)
+        mask.text(name): float(value)
         for name, value in pairs
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }  # fmt: skip

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.clock import Clock
 from orchestrator.core import wire
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import AgentStatus, Result
 
 _WARNINGS_MAX = 20
@@ -35,7 +36,8 @@ class Clocks:
 
 
 class Report:
-    """Set the attributes as they become known; `beat` writes them when it is time or something changed."""
+    """Set the attributes as they become known; `beat` writes them when it is time or something changed. What
+    `mask` knows is in no text that is written."""
 
     def __init__(self, folder: Folder, incarnation: str, clock: Clock, period: float) -> None:
         self._folder = folder
@@ -46,6 +48,7 @@ class Report:
         self._next = 0.0
         self._last: object = None
         self._warnings: tuple[str, ...] = ()
+        self.mask = Mask()
         self.clocks: Clocks | None = None
         self.resume_step: int | None = None
         self.step: int | None = None
@@ -57,6 +60,7 @@ class Report:
 
     def warn(self, text: str) -> bool:
         """Adds a warning once; returns whether it is new."""
+        text = self.mask.text(text)
         if text in self._warnings:
             return False
         self._warnings = (*self._warnings, text)[-_WARNINGS_MAX:]
@@ -76,6 +80,7 @@ class Report:
     def end(self, result: Result) -> bool:
         """Writes the last status and then the result, if need be in the room that was kept free for it."""
         self._last = None
+        result = replace(result, message=self.mask.text(result.message), tail=self.mask.text(result.tail))
         with suppress(OSError):
             self._folder.ballast.unlink()
         self.beat("ended")

@@ -44,7 +44,6 @@ _UNSAID = re.compile(
 )
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _URL_QUERY = re.compile(r"(://[^\s?]+\?)[^\s'\")]+")
-_SECRET_MIN = 4  # as in the log: shorter ones would blot out ordinary words
 
 _CUT_OFF = re.compile(
     r"""NewConnectionError | ConnectTimeout | ReadTimeout | NameResolutionError | ProxyError | ProtocolError
@@ -99,19 +98,13 @@ class Site:
 class Installation:
     """One run of pip. Begin it in the main thread, so that nothing can start after a stop was heard."""
 
-    def __init__(
-        self, site: Site, process: subprocess.Popen[bytes], log: Log, secrets: Iterable[str]
-    ) -> None:
+    def __init__(self, site: Site, process: subprocess.Popen[bytes], log: Log) -> None:
         self._site = site
         self._process = process
         self._log = log
-        parts = {part for secret in secrets for part in secret.splitlines() if len(part) >= _SECRET_MIN}
-        self._secrets = sorted(parts, key=len, reverse=True)
 
     @classmethod
-    def begin(
-        cls, folder: Folder, path: str, variables: Mapping[str, str], log: Log, secrets: Iterable[str]
-    ) -> Installation:
+    def begin(cls, folder: Folder, path: str, variables: Mapping[str, str], log: Log) -> Installation:
         """Starts pip on `path` in the unpacked bundle, in that folder, as pip.conf and PIP_* say.
 
         `variables` must carry the guardian's mark: by it pip dies with the session. Raises Failed, OSError.
@@ -135,14 +128,14 @@ class Installation:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        return cls(site, process, log, secrets)
+        return cls(site, process, log)
 
     def finish(self) -> Site:
         """Logs what pip says until it ends. Raises Failed."""
         assert self._process.stdout is not None
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for raw in self._process.stdout:
-            line = masked(raw.decode(errors="replace").rstrip(), self._secrets)
+            line = masked(self._log.mask.data(raw).decode(errors="replace").rstrip())
             if not line:
                 continue
             tail.append(line)
@@ -161,12 +154,10 @@ class Installation:
         return any(_NOT_FETCHED in line and _CUT_OFF.search(line) for line in lines)
 
 
-def masked(line: str, secrets: Iterable[str]) -> str:
-    """The line without secrets, credentials and signatures in URLs; empty if it names index or proxy."""
+def masked(line: str) -> str:
+    """The line without credentials and signatures in URLs; empty if it names index or proxy."""
     if _UNSAID.search(line):
         return ""
-    for secret in secrets:
-        line = line.replace(secret, "***")
     return _URL_QUERY.sub(r"\1***", _CREDENTIALS.sub("***@", line))
 
 

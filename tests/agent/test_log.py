@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.agent.log import Log
 from orchestrator.agent.progress import Progress
 from orchestrator.clock import SystemClock
+from orchestrator.core.mask import Mask
 
 
 def text(folder: Path) -> bytes:
@@ -22,7 +23,7 @@ def text(folder: Path) -> bytes:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100])
 def test_a_secret_is_hidden_however_it_is_torn(tmp_path: Path, size: int) -> None:
     log = Log(tmp_path, SystemClock(), 1 << 20, 1 << 26)
-    log.hide(["secret-one", "secret-two!", "abc"])
+    log.hide(Mask(["secret-one", "secret-two!", "abc"]))
     said = b"x secret-one secret-on secret-two!secret-one\nabc secret-tw"
     for at in range(0, len(said), size):
         log.write(said[at : at + size])
