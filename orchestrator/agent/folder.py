@@ -77,13 +77,9 @@ class Folder:
         return self.root / "outbox"
 
     @property
-    def reported(self) -> Path:
-        """Where the command reports; what leaves the session is `progress`, a copy without the secrets."""
-        return self.work / "progress.jsonl"
-
-    @property
     def progress(self) -> Path:
-        return self.outbox / "progress.jsonl"
+        """Where the command reports; a copy without the secrets lies in the outbox."""
+        return self.work / "progress.jsonl"
 
     def lay_out(self) -> None:
         """Makes the agent's own folders, and sets a little room aside for the result of a full disk."""

@@ -47,7 +47,7 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "ORCHESTRATOR_CHECKPOINT_DIR": str(folder.checkpoints),
         "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
-        "ORCHESTRATOR_PROGRESS": str(folder.reported),
+        "ORCHESTRATOR_PROGRESS": str(folder.progress),
         MARK: incarnation,
     }
     if resume is not None:

@@ -42,8 +42,8 @@ class Monitor:
         self.folder, self.order, self.incarnation = folder, order, incarnation
         self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
         self.settings, self.clock = settings, clocks.clock
-        self.progress = Progress(folder.reported, settings.rate_window)
-        self.relay = Relay(folder.reported, folder.progress, log.mask)
+        self.progress = Progress(folder.progress, settings.rate_window)
+        self.relay = Relay(folder.progress, folder.outbox / folder.progress.name, log.mask)
         self.costs = Costs()
         self.committed: int | None = None
         self.unpublished = ""

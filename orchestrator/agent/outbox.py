@@ -211,9 +211,18 @@ def _contents(saved: Path) -> Iterator[tuple[Path, str]]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise Unfit(f"{saved.name} holds {name!r}, which is neither file nor folder")
         if path.is_file():
-            if not safe_path(name) or not name.isprintable():
+            if not safe_path(name) or not _is_text(name):
                 raise Unfit(f"{saved.name} holds a file named {name!r}")
             yield path, name
+
+
+def _is_text(name: str) -> bool:
+    """Whether a manifest, which is UTF-8, can hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
@@ -227,4 +236,5 @@ def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
         mask.text(name): float(value)
         for name, value in pairs
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        and _is_text(name)
     }  # fmt: skip

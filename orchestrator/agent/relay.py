@@ -6,7 +6,11 @@ no line: that is `progress`.
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.core.mask import Mask, MaskedStream
 
@@ -38,7 +42,7 @@ class Relay:
 
     def _read(self) -> bytes:
         try:
-            with self._source.open("rb") as file:
+            with _regular(self._source, os.O_RDONLY) as file:
                 if file.seek(0, 2) < self._offset:
                     self._offset = 0
                 file.seek(self._offset)
@@ -53,7 +57,16 @@ class Relay:
         if not data:
             return
         try:
-            with self._target.open("ab") as file:
+            with _regular(self._target, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
                 file.write(data)
         except OSError:
             return
+
+
+def _regular(path: Path, how: int) -> BinaryIO:
+    """Opens the file; raises OSError for a link, a pipe or a device, which the command may have put there."""
+    descriptor = os.open(path, how | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb" if how == os.O_RDONLY else "ab")

@@ -16,6 +16,7 @@ from orchestrator.cli import arguments
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
 from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
+from orchestrator.cli.terminal import plain
 from orchestrator.clock import SystemClock, utc_text
 from orchestrator.errors import OrchestratorError, SpecError
 
@@ -94,7 +95,7 @@ def _write_crash(text: str, home: Home | None) -> Path:
             with path.open("w" if fresh else "a", encoding="utf-8", errors="replace") as stream:
                 stream.write(entry)
             return path
-    sys.stderr.write(entry)
+    sys.stderr.write(plain(entry))
     return Path("/dev/stderr")
 
 
