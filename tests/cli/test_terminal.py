@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestrator.cli.logs import Lines
 from orchestrator.cli.naming import local_names
 from orchestrator.cli.terminal import last_state, one_line, plain
 
@@ -64,3 +66,18 @@ def test_names_are_fit_and_told_apart(paths: list[str]) -> None:
                 and len(given_piece.encode()) < 256
             ):
                 assert piece == given_piece
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_line_that_has_not_ended_is_shown_only_where_a_terminal_follows(
+    in_place: bool, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    lines = Lines(in_place=in_place)
+    for data in (b"one\n 10%\r 20%", b"\r 30%|#", b"\r\x1b[2Jdone \xc3", b"\xa9"):
+        lines.take(data)
+    lines.end()
+    said = capsysbinary.readouterr().out.decode()
+    seen = [line.rpartition("\r\x1b[K")[2] for line in said.split("\n")]
+    assert seen == ["one", "done é", ""]
+    assert ("20%\r" in said and "30%|#\r" in said) is in_place
+    assert "\x1b" not in said.replace("\r\x1b[K", "")
