@@ -30,6 +30,6 @@ with Path(os.environ["ORCHESTRATOR_PROGRESS"]).open("a") as progress:
 if resume is None:
     save(10)
     sys.stdout.flush()
-    sys.exit("".join(given["texts"]).replace("\n", " ").replace("\r", " "))
+    sys.exit("".join("".join(given["texts"]).splitlines()))
 assert all(Path(resume, name).read_text() == name for name in given["names"]), "a resume keeps every name"
 save(20)
