@@ -7,7 +7,6 @@ from outside the folder. Must never know specs, runs or where the archive goes f
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import gzip
 import hashlib
 import io
@@ -16,12 +15,13 @@ import re
 import stat
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import InputError
 
@@ -32,18 +32,9 @@ _NAMED = 10
 _READ_ATTEMPTS = 5
 # What was a file when it was found may be a link or a pipe by now: neither is followed nor waited for.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_CREDENTIALS = (
-    "kaggle.json", "access_token", "credentials", "credentials.json", "credentials.yaml", "credentials.yml",
-    "client_secret*.json", "client_secrets.json", "token.json", "token.pickle", "service[_-]account*.json",
-    "application_default_credentials.json", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore",
-    "*.kdbx", "*.ppk", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", ".env",
-    ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", ".pgpass",
-    ".boto", ".s3cfg", ".dockercfg", "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml",
-)  # fmt: skip
-_EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
-_CREDENTIAL = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIALS))
-_PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_SERVICE_ACCOUNT = re.compile(rb'"private_key"\s*:\s*"-----BEGIN')
+# A pattern with more takes a hostile name more time than there is (Python's expressions backtrack).
+_WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
+_WILD = re.compile(r"\*+")
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,7 @@ def freeze(
     place = source or into
     _check_size(place, list(entries.values()))
     for name, entry in entries.items():
-        if looks_like_credentials(name) and name not in allow and name not in (also or {}):
+        if credentials.in_name(name) and name not in allow and name not in (also or {}):
             faults.credentials.append(name)
         elif not safe_path(name) or not _encodable(name):
             faults.refuse(name, "a name with backslashes or not in UTF-8 does not survive every platform")
@@ -104,19 +95,6 @@ def freeze(
             faults.refuse(name, f"a link to {_plain(entry.link)}, which does not go along")
     faults.raise_any(place)
     return _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
-
-
-def looks_like_credentials(name: str) -> bool:
-    """Whether a file of this name should rather stay at home."""
-    base = name.rsplit("/", 1)[-1].lower()
-    return base not in _EXAMPLES and _CREDENTIAL.fullmatch(base) is not None
-
-
-def holds_key(content: bytes) -> bool:
-    """Whether a file of this content should rather stay at home, whatever its name."""
-    return _PRIVATE_KEY.match(content[:200]) is not None or (
-        len(content) < 20_000 and _SERVICE_ACCOUNT.search(content) is not None
-    )
 
 
 # --- What goes along ------------------------------------------------------------------------------------
@@ -195,11 +173,25 @@ def _ignores_of(folder: Path, *, above: str = "", below: str = "") -> tuple[_Ign
         if not path.is_file():
             return ()
         lines = path.read_text("utf-8", "surrogateescape").splitlines()
+        check_patterns(path, lines)
         return (_Ignore(GitIgnoreSpec.from_lines(lines), above, below),)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def check_patterns(path: Path, lines: Iterable[str]) -> None:
+    """Raises InputError for a pattern that could take hours to compare with one name."""
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#"):
+            continue
+        wild = [len(_WILD.findall(segment)) for segment in line.split("/")]
+        if sum(wild) > _WILD_MAX or max(wild) > _WILD_SEGMENT_MAX:
+            raise InputError(
+                f"{path}:{number}: too many wildcards in one pattern; valid: {_WILD_SEGMENT_MAX} between two "
+                f"slashes, {_WILD_MAX} in all; write several simpler ones"
+            )
 
 
 def _entry(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry]:
@@ -314,8 +306,9 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
                 archive.addfile(info)
                 continue
             content, mode = _read(entry.path)
-            if entry.name not in allow and holds_key(content):
-                faults.credentials.append(entry.name)
+            mark = None if entry.name in allow else credentials.in_content(content)
+            if mark is not None:
+                faults.credentials.append(mark.at(_plain(entry.name)))
             info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))

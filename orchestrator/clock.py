@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+_YEAR_10000 = 253_402_300_800.0  # beyond what a date can be
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -45,5 +46,7 @@ class SystemClock:
 
 
 def utc_text(unix_seconds: float) -> str:
-    """`2026-11-20 21:52:03Z`: the one way a time is written for people and logs."""
+    """`2026-11-20 21:52:03Z`: the one way a time is written for people and logs; as long for what is none."""
+    if not 0.0 <= unix_seconds < _YEAR_10000:
+        return "????-??-?? ??:??:??Z"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -6,6 +6,7 @@ options a platform or store takes: their catalogues say, and `Config.fault` give
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import tempfile
@@ -17,9 +18,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.core import credentials
 from orchestrator.core.job import Rule
 from orchestrator.errors import Fault, InputError
-from orchestrator.spec.checks import is_secret, zone_problem
+from orchestrator.spec.checks import zone_problem
 from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.faults import unknown, validate
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
@@ -28,6 +30,8 @@ from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 FILE = "config.yaml"
 LEDGER = "ledger.sqlite"
+# What clients of platforms, stores and databases log in with. Jobs get these only where the config says so.
+_OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
 _URL = re.compile(r"([A-Za-z0-9_+.-]+)://(.*)", re.DOTALL)
@@ -59,7 +63,8 @@ DEFAULT_STORES = (StoreConfig("home", "folder", {"path": "store"}),)
 @dataclass(frozen=True)
 class Config:
     """All of a user's configuration. `database` is an SQLAlchemy URL with its secrets filled in, hence never
-    shown; `home_store` names one of `stores`; `timezone` is what the hours of rules are read in."""
+    shown; `home_store` names one of `stores`; `timezone` is what the hours of rules are read in;
+    `secrets_allow` are the names, or patterns of names, of secrets that jobs may list; None: not said."""
 
     home: Path
     database: str = field(repr=False)
@@ -68,11 +73,36 @@ class Config:
     home_store: str
     rules: tuple[Rule, ...] = ()
     timezone: str = "UTC"
+    secrets_allow: tuple[str, ...] | None = None
     document: Document = field(default_factory=lambda: Document(FILE), repr=False, compare=False)
 
     def fault(self, *path: str | int, message: str) -> Fault:
         """A fault at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
         return self.document.fault(path, message)
+
+    def secret_refusal(self, name: str) -> str | None:
+        """Why no job may have the secret of this name, with the line that would change it; None: it may."""
+        allowed = self.secrets_allow
+        if allowed is None and not self._is_own(name):
+            return None
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed or ()):
+            return None
+        line = f"secrets: {{allow: [{', '.join(dict.fromkeys((*(allowed or ()), name)))}]}}"
+        why = "is not in `secrets.allow`" if allowed is not None else "looks like a login of yours"
+        return f"the secret {name} {why}; to let jobs have it, write into {self.home / FILE}: {line}"
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the orchestrator itself logs in with it, as far as names and this config say."""
+        return name.startswith(_OWN) or name in set(_referred(self.document.tree))
+
+
+def _referred(tree: object) -> Iterator[str]:
+    """The environment variables that the config refers to."""
+    if isinstance(tree, dict | list):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            yield from _referred(value)
+    elif isinstance(tree, str) and (match := _REFERENCE.fullmatch(tree)) and match.group(1):
+        yield match.group(1)
 
 
 _OptionsName = Annotated[
@@ -86,6 +116,13 @@ class _Instance(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     type: Name = Field(description="the name of a type, as process or folder")
+
+
+class _SecretsSection(Section):
+    allow: list[Annotated[str, Field(pattern=r"^[A-Za-z_*][A-Za-z0-9_*]*$", max_length=200)]] | None = Field(
+        default=None,
+        description="a list of the names of secrets that jobs may list, as WANDB_API_KEY or HF_*",
+    )
 
 
 class _ConfigSection(Section):
@@ -103,6 +140,9 @@ class _ConfigSection(Section):
     )
     rules: Rules = Field(default=[], description="a list of rules")
     timezone: Text | None = Field(default=None, description="a time zone as Europe/Berlin")
+    secrets: _SecretsSection = Field(
+        default_factory=_SecretsSection, description="a mapping as {allow: [WANDB_API_KEY]}"
+    )
 
 
 def load(home: Path) -> Config:
@@ -136,6 +176,7 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         home_store=section.home_store or next(iter(stores or ("home",))),
         rules=build_rules(section.rules, "config"),
         timezone=section.timezone or machine_timezone(),
+        secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
         document=document,
     )  # fmt: skip
 
@@ -166,7 +207,9 @@ def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem
     for name, value in options.items() if isinstance(options, dict) else ():
         if isinstance(value, dict):
             yield from _literal_secrets(value, (*path, name))
-        elif _is_text(value) and is_secret(name, value) and not _REFERENCE.fullmatch(str(value)):
+        elif (
+            _is_text(value) and credentials.in_variable(name, value) and not _REFERENCE.fullmatch(str(value))
+        ):
             yield Problem((*path, name), "looks like a secret; refer to it: env:NAME or file:PATH")
 
 
@@ -265,6 +308,9 @@ home_store: {home_store}
 
 # The time zone of `hours_of_day` in rules.
 timezone: {timezone}
+
+# The secrets that jobs may list, by name or pattern. Without this: any but credentials of your accounts.
+# secrets: {{allow: [WANDB_API_KEY, HF_*]}}
 
 # Where jobs should and should not go, before anything is estimated. A job's own rules come first.
 # rules:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from orchestrator.clock import Clock
 from orchestrator.engine import Engine
 from orchestrator.errors import BackendError, Fenced
+from orchestrator.unforeseen import Unforeseen, raise_again
 
 LINGER_SECONDS = 3.0  # a detached controller waits so long for another submit before it leaves
 LEDGER_RETRY_SECONDS = 2.0
+ANEW_SECONDS = 30.0
 
 
 def run(
@@ -26,11 +28,14 @@ def run(
     leave_when_idle: bool,
     outdated: Callable[[], bool],
     say: Callable[[str], None],
+    unforeseen: Unforeseen = raise_again,
 ) -> bool:
     """Ticks until `stopped` says so, or (if asked to) until nothing is left to do or to wait for, or until it
     is `outdated`: then returns True, and whoever wired this engine wires another.
 
     A ledger that does not answer is waited for; another controller's takeover ends this one with `Fenced`.
+    After an exception that nobody foresaw and that is no one run's, it pauses and returns True: what was in
+    memory may be half done, and all of it is found again by looking.
     """
     idle_since: float | None = None
     while not stopped():
@@ -44,6 +49,10 @@ def run(
             say(f"the ledger does not answer, trying again: {error}")
             clock.wait(wake, LEDGER_RETRY_SECONDS)
             continue
+        except Exception as error:  # noqa: BLE001 the barrier: told, and begun anew
+            unforeseen("a tick", error)
+            clock.wait(threading.Event(), ANEW_SECONDS)
+            return True
         idle_since = (idle_since or clock.monotonic()) if idle else None
         if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:
             say("nothing is left to do")

@@ -1,44 +1,53 @@
 """One tick: take what workers brought, load what is due, decide, journal, then act.
 
 Never waits and never decides: verbs run in workers and come back as reports and readings of a later tick.
+An exception that nobody foresaw holds the run on whose behalf it was met, or closes a platform's offers for a
+while; the other runs never feel it.
 Knows platforms only by the protocol. Everything it holds in memory can be lost at any line: the ledger and
 the platforms together say what must happen next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Collect, Discard, Launch, Prepare, Report, Retire, Stop
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event
+from orchestrator.core.event import Ended, Event, Faulted
+from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch
-from orchestrator.errors import BackendError, LedgerConflict
+from orchestrator.errors import BackendError, LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.market import Market, Surveyed, survey
 from orchestrator.perform import Backends, perform
 from orchestrator.platforms.platform import Platform
 from orchestrator.tracking import Tracked
+from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 from orchestrator.workers import Workers
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
 QUEUE_PAGE = 256
+CLOCK_SET_BACK_SECONDS = 60.0  # by so much within a tick: what waits for a date is asked again
 
 
 @dataclass(frozen=True)
 class Readings:
-    """One platform's answer to observe; where it gave none, empty, and `trouble` says why."""
+    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `faults`: sessions
+    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed."""
 
     platform: str
     observations: Mapping[str, Observation]
     trouble: str = ""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Engine:
         workers: Workers[Brought],
         clock: Clock,
         watchers: Watchers | None = None,
+        unforeseen: Unforeseen = raise_again,
     ) -> None:
         self._ledger = ledger
         self._fence = fence
@@ -80,6 +90,9 @@ class Engine:
         self._workers = workers
         self._clock = clock
         self._watchers = watchers or Watchers()
+        self._unforeseen = unforeseen
+        self._faults: dict[str, str] = {}  # runs that are to be held at their next decision, and why
+        self._ahead: float | None = None  # wall clock less monotonic, at the last tick
         self._observing: set[str] = set()
         self._observed_at: dict[str, float] = {}
         self._expectant = False  # whether the market was, when it was last looked at
@@ -96,6 +109,7 @@ class Engine:
         Raises `Fenced` when another controller has taken over.
         """
         now, monotonic = self._clock.now(), self._clock.monotonic()
+        self._notice_clock(now - monotonic)
         self._take(now, monotonic)
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
@@ -107,7 +121,40 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing is left to do or to wait for: what is not final is held."""
-        return not self._tracked and not self._ledger.anything_left()
+        if any(not tracked.record.fault or tracked.busy for tracked in self._tracked.values()):
+            return False
+        return not self._ledger.anything_left(besides=self._tracked)
+
+    def _notice_clock(self, ahead: float) -> None:
+        """Dates that a clock set which was ahead may be days away: all that wait are asked again."""
+        if self._ahead is not None and ahead < self._ahead - CLOCK_SET_BACK_SECONDS:
+            self._queue_stirred = True
+        self._ahead = ahead
+
+    # --- What nobody foresaw ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _barrier(self, run: str, doing: str) -> Iterator[None]:
+        """Of an exception that nobody foresaw only this run feels anything: it is held at its next decision.
+        The ledger's own errors concern everybody, and pass."""
+        try:
+            yield
+        except OrchestratorError:
+            raise
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
+            self._faults[run] = self._met(f"{doing} {run}", error)
+
+    def _met(self, doing: str, error: Exception) -> str:
+        self._unforeseen(doing, error)
+        return sentence(doing, error)
+
+    def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
+        if record.run in self._faults:
+            return faulted(record, self._faults.pop(record.run), inputs.now)
+        try:
+            return decide(record, inputs)
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
+            return faulted(record, self._met(f"deciding on {record.run}", error), inputs.now)
 
     # --- What came back ---------------------------------------------------------------------------------
 
@@ -118,15 +165,23 @@ class Engine:
                 case Surveyed():
                     if self._market.take(brought, now):
                         self._queue_stirred = True
-                case Readings(platform, observations, trouble):
-                    self._observing.discard(platform)
-                    self._read(observations, now, monotonic)
-                    if trouble:
-                        self._tell_silence(platform, trouble)
+                case Readings():
+                    self._take_readings(brought, now, monotonic)
                 case Acted(run, report):
                     tracked = self._tracked.get(run)
                     if tracked is not None:
                         tracked.finished(report)
+
+    def _take_readings(self, readings: Readings, now: float, monotonic: float) -> None:
+        self._observing.discard(readings.platform)
+        self._read(readings.observations, now, monotonic)
+        if readings.trouble:
+            self._tell_silence(readings.platform, readings.trouble)
+        if readings.broken:
+            self._market.take(Surveyed(readings.platform, trouble=readings.trouble), now)
+        for tracked in self._tracked.values():
+            for name in tracked.observed().keys() & readings.faults.keys():
+                self._faults[tracked.record.run] = readings.faults[name]
 
     def _read(self, observations: Mapping[str, Observation], now: float, monotonic: float) -> None:
         owners = {name: tracked for tracked in self._tracked.values() for name in tracked.observed()}
@@ -134,10 +189,11 @@ class Engine:
             tracked = owners.get(name)
             if tracked is None:
                 continue
-            tracked.see(name, observation, monotonic)
-            session = tracked.record.session
-            if session is not None and session.name == name:
-                self._watchers.reading(tracked.record, observation, now)
+            with self._barrier(tracked.record.run, "reading"):
+                tracked.see(name, observation, monotonic)
+                session = tracked.record.session
+                if session is not None and session.name == name:
+                    self._watchers.reading(tracked.record, observation, now)
 
     def _tell_silence(self, platform: str, trouble: str) -> None:
         for tracked in self._tracked.values():
@@ -162,9 +218,9 @@ class Engine:
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []
         for tracked in self._tracked.values():
-            if tracked.due(monotonic):
+            if tracked.due(monotonic) or tracked.record.run in self._faults:
                 inputs = tracked.inputs(now, monotonic)
-                decisions.append((tracked.record, inputs, decide(tracked.record, inputs)))
+                decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
@@ -197,16 +253,18 @@ class Engine:
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
+            wants_route = record.phase is Phase.QUEUED and record.wish is None
+            if record.fault or (wants_route and self._market.full):
+                parked.append(record)
+                if tracked is None:
+                    self._waiting[record.run] = record
+                continue
             route = None
-            if record.phase is Phase.QUEUED and record.wish is None:
-                if self._market.full:
-                    parked.append(record)
-                    if tracked is None:
-                        self._waiting[record.run] = record
-                    continue
-                route = self._market.route(record, self._ledger.measurements(record.job.name))
+            with self._barrier(record.run, "finding a place for"):
+                if wants_route:
+                    route = self._market.route(record, self._ledger.measurements(record.job.name))
             inputs = tracked.inputs(now, monotonic, route) if tracked else Inputs(now, monotonic, route=route)
-            decision = decide(record, inputs)
+            decision = self._decided(record, inputs)
             if decision.record.session is not None:
                 self._market.reserve(decision.record.session)
             decisions.append((record, inputs, decision))
@@ -218,18 +276,42 @@ class Engine:
     def _commit(self, decisions: list[tuple[RunRecord, Inputs, Decision]]) -> None:
         """Journals the decisions of several runs in one transaction, then starts what they want."""
         changed = [(r, i, d) for r, i, d in decisions if d.events]
-        proposals = [Proposal(r, d.events, d.due_at, inputs=i) for r, i, d in changed]
-        answers = self._ledger.append_many(proposals, fence=self._fence) if proposals else []
-        for (record, inputs, decision), answer in zip(changed, answers, strict=True):
-            if isinstance(answer, LedgerConflict):  # a user's wish came in between: decide again on both
-                self._keep(self._ledger.record(record.run))
-            else:
-                self._journalled(record, inputs, decision)
+        for (record, inputs, _), decision in zip(changed, self._append(changed), strict=True):
+            with self._barrier(record.run, "carrying on"):
+                if decision is None:  # a user's wish came in between: decide again on both
+                    self._keep(self._ledger.record(record.run))
+                else:
+                    self._journalled(record, inputs, decision)
         unchanged = [(r, i, d) for r, i, d in decisions if not d.events]
         looked_at = [(r, d.due_at) for r, i, d in unchanged if r.run in self._due or i.route is not None]
         self._ledger.schedule(looked_at, fence=self._fence)
         for record, inputs, decision in unchanged:
-            self._settle(record, inputs, decision)
+            with self._barrier(record.run, "carrying on"):
+                self._settle(record, inputs, decision)
+
+    def _append(self, decisions: list[tuple[RunRecord, Inputs, Decision]]) -> list[Decision | None]:
+        """Journals all, or each alone where one of them cannot be written: that one's run is held instead.
+        None where somebody else appended to the run first."""
+        proposals = [Proposal(r, d.events, d.due_at, inputs=i) for r, i, d in decisions]
+        try:
+            answers = self._ledger.append_many(proposals, fence=self._fence)
+        except Rejected as error:
+            refused: Exception = error
+        except OrchestratorError:
+            raise
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
+            refused = error
+        else:
+            taken = (None if isinstance(answer, LedgerConflict) else d
+                     for (_, _, d), answer in zip(decisions, answers, strict=True))  # fmt: skip
+            return list(taken)
+        if len(decisions) > 1:
+            return [answer for each in decisions for answer in self._append([each])]
+        [(record, inputs, decision)] = decisions
+        reason = self._met(f"journalling what was decided on {record.run}", refused)
+        if any(isinstance(event, Faulted) for event in decision.events):
+            return [Decision(replace(record, fault=reason), (), ())]  # not even that: held in memory alone
+        return self._append([(record, Inputs(inputs.now), faulted(record, reason, inputs.now))])
 
     def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
         for event in decision.events:
@@ -245,7 +327,9 @@ class Engine:
         if _slots_taken(record) < taken:
             self._queue_stirred = True
         if tracked is not None:
-            tracked.decided(record, inputs)
+            tracked.decided(decision, inputs)
+            if record.fault:
+                return
             tracked.want(decision.actions)
             for action in tracked.startable(inputs.monotonic):
                 self._start(record.run, action)
@@ -291,12 +375,14 @@ class Engine:
 
     def _start(self, run: str, action: Action) -> None:
         backends = self._backends
-        self._workers.start(f"act:{_platform(action)}", lambda: Acted(run, perform(action, backends)))
+        self._workers.start(_lane(action), lambda: Acted(run, perform(action, backends)))
 
     def _start_surveys(self, now: float, monotonic: float) -> None:
         for name in self._market.surveys_due(now, monotonic):
-            platform = self._backends.platforms[name]
-            self._workers.start(f"survey:{name}", lambda name=name, platform=platform: survey(name, platform))  # type: ignore[misc]
+            self._start_survey(name, self._backends.platforms[name])
+
+    def _start_survey(self, name: str, platform: Platform) -> None:
+        self._workers.start(f"survey:{name}", lambda: survey(name, platform, self._unforeseen))
 
     def _start_observations(self, monotonic: float) -> None:
         """One batched observe a platform, when its poll interval has passed; never two at a time."""
@@ -316,7 +402,7 @@ class Engine:
             self._start_observation(platform, self._backends.platforms[platform], tuple(wanted))
 
     def _start_observation(self, name: str, platform: Platform, wanted: tuple[str, ...]) -> None:
-        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted))
+        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted, self._unforeseen))
 
     def _pause(self, now: float) -> float:
         next_due = self._ledger.next_due()
@@ -324,23 +410,47 @@ class Engine:
         return max(0.0, min(IDLE_SECONDS, until_due))
 
 
-def observe(name: str, platform: Platform, wanted: tuple[str, ...]) -> Readings:
-    """One batched reading; a platform that does not answer gives none, which is no reading at all."""
+def observe(
+    name: str, platform: Platform, wanted: tuple[str, ...], unforeseen: Unforeseen = raise_again
+) -> Readings:
+    """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
+    code fails, each session is read alone: so it shows whose fault it is."""
     try:
         return Readings(name, platform.observe(wanted))
     except (BackendError, OSError) as error:
         return Readings(name, {}, str(error))
+    except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
+        doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
+        unforeseen(doing, error)
+        met = sentence(doing, error)
+    alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
+    if not any(reading.observations for reading in alone) and _fails_by_itself(platform, len(wanted)):
+        return Readings(name, {}, met, broken=True)
+    found = {session: seen for reading in alone for session, seen in reading.observations.items()}
+    return Readings(name, found, met, faults={each: met for each in wanted if each not in found})
 
 
-def _platform(action: Action) -> str:
-    """The lane an action runs in: one platform that hangs delays no other."""
+def _fails_by_itself(platform: Platform, sessions: int) -> bool:
+    """Whether the platform's code fails whatever session it is asked for: no session's fault, then."""
+    try:
+        platform.observe(())
+    except Exception:  # noqa: BLE001 - it was told a moment ago
+        return True
+    return sessions > 1
+
+
+def _lane(action: Action) -> str:
+    """The lane an action runs in: one platform that hangs delays no other, and what ends a session never
+    waits behind what begins or reads one."""
     match action:
         case Prepare(order) | Launch(order):
-            return order.platform
-        case Collect() | Stop() | Discard():
-            return action.platform
+            return f"begin:{order.platform}"
+        case Collect():
+            return f"collect:{action.platform}"
+        case Stop() | Discard():
+            return f"end:{action.platform}"
         case Retire():
-            return "home store"
+            return "retire"
 
 
 def _slots_taken(record: RunRecord) -> int:

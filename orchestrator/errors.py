@@ -78,12 +78,21 @@ class QuotaExhausted(BackendError):
         self.until = until
 
 
+class DiskFull(BackendError):
+    """This machine's disk takes nothing more: a human frees some space. Nothing was changed."""
+
+
 class AccessDenied(BackendError):
     """Credentials are missing, wrong or too narrow: a human must act (exit code 3)."""
 
 
 class Rejected(BackendError):
     """The request itself is wrong; never retried."""
+
+
+class NameTaken(Rejected):
+    """A session of this name was started here with another order, as after an old copy of the home was
+    restored: the caller goes on to the next name."""
 
 
 class NotFound(Rejected):

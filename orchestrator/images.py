@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import bundle
+from orchestrator.core import build_arguments, credentials
 from orchestrator.errors import InputError
 
 CHAIN = "chain.json"
@@ -33,8 +34,14 @@ _IGNORE = ".dockerignore"
 # Neither belongs into an image, and both differ between checkouts of the same sources.
 _ALWAYS_OUT = frozenset({".git", "__pycache__"})
 _NAMED = 5
+_DOCKERFILE_BYTES_MAX = 256 * 1024
+_INSTRUCTION_CHARS_MAX = build_arguments.VALUE_CHARS_MAX
+_ARGUMENTS_MAX = 500
+_CHAIN_MAX = 20
+_TOLD_MAX = 10
 _FOLDER = re.compile(r"\.\.?(/|$)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|(\w+))")
+_KEEPS = "an image keeps what it was built from: use an address without one, or a build secret"
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*", re.IGNORECASE)
 
 
@@ -104,6 +111,8 @@ def _chain(folder: Path) -> list[_Dockerfile]:
             loop = " → ".join(path.name for path in [*seen[seen.index(place) :], place])
             top = found[-1]
             raise InputError(f"{top.path}:{top.base_line}: ARG {BASE} builds images in a circle: {loop}")
+        if len(found) == _CHAIN_MAX:
+            raise InputError(f"{found[-1].path}: more than {_CHAIN_MAX} images that build on each other")
         image = _parse(current, found[-1] if found else None)
         seen.append(place)
         found.append(image)
@@ -123,9 +132,14 @@ def _read(folder: Path, above: _Dockerfile | None) -> str:
             "can pull"
         )
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            content = stream.read(_DOCKERFILE_BYTES_MAX + 1)
+        text = content.decode("utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
+    if len(content) > _DOCKERFILE_BYTES_MAX:
+        raise InputError(f"{path}: larger than {_DOCKERFILE_BYTES_MAX // 1024} KiB; is this a Dockerfile?")
+    return text
 
 
 def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
@@ -136,7 +150,13 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
     base: str | None = None
     base_line = wants = froms = 0
     base_used = False
-    for line, word, rest in _instructions(_read(folder, above)):
+    text = _read(folder, above)
+    values = _Values(faults)
+    for line, word, rest in _instructions(text):
+        if len(rest) > _INSTRUCTION_CHARS_MAX:
+            faults.append((line, f"{word[:20]}: longer than {_INSTRUCTION_CHARS_MAX:,} characters"))
+            continue
+        values.take(line, word, rest)
         if word == "ARG":
             for name, default in _declared(line, rest, faults):
                 if name == BASE and default is not None and not froms and _FOLDER.match(default):
@@ -162,10 +182,50 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
         faults.append((1, "no FROM: it says what the image builds on"))
     if base is not None and not base_used and froms:
         faults.append((base_line, f"ARG {BASE} names a folder, but no FROM uses it: FROM ${{{BASE}}}"))
+    faults += ((mark.line, f"{mark.kind}; {_KEEPS}") for mark in credentials.logins(text))
     if faults:
-        raise InputError("\n".join(f"{folder / DOCKERFILE}:{line}: {text}" for line, text in faults))
+        told = [f"{folder / DOCKERFILE}:{line}: {fault}" for line, fault in faults[:_TOLD_MAX]]
+        more = [f"and {len(faults) - _TOLD_MAX} more faults"] if len(faults) > _TOLD_MAX else []
+        raise InputError("\n".join(told + more))
     below = None if base is None else Path(os.path.normpath(folder.absolute() / base))
     return _Dockerfile(folder, arguments, tuple(dict.fromkeys(origins)), below, base_line, wants)
+
+
+class _Values:
+    """The values that an engine will give to ARG and ENV, line by line, none longer than there is room for.
+
+    An engine expands without a bound: what is too long is refused here, before it fills an engine's memory.
+    """
+
+    def __init__(self, faults: list[tuple[int, str]]) -> None:
+        self._faults = faults
+        self._known: dict[str, str] = {}
+        self._count = 0
+
+    def take(self, line: int, word: str, rest: str) -> None:
+        if word not in ("ARG", "ENV"):
+            if word == "FROM":
+                self._fill(line, word, "", rest, build_arguments.REFERENCE_CHARS_MAX)
+            return
+        name, space, value = rest.partition(" ")
+        # `ENV NAME value` has one value, to the line's end.
+        one = word == "ENV" and space and "=" not in name
+        for each, given in [(name, value)] if one else _declared(line, rest, []):
+            self._count += 1
+            if self._count > _ARGUMENTS_MAX:
+                if self._count == _ARGUMENTS_MAX + 1:
+                    self._faults.append((line, f"more than {_ARGUMENTS_MAX} arguments and variables"))
+                return
+            self._fill(line, word, each, given or "", build_arguments.VALUE_CHARS_MAX)
+
+    def _fill(self, line: int, word: str, name: str, given: str, chars_max: int) -> None:
+        try:
+            found = build_arguments.filled(given, self._known, chars_max)
+        except build_arguments.TooLong as error:
+            self._faults.append((line, f"{f'{word} {name}'.strip()[:60]} is {error}"))
+            found = ""
+        if name and (found or word == "ENV"):
+            self._known[name] = found
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
@@ -286,6 +346,7 @@ def _ignore_of(folder: Path) -> _Ignore:
     patterns: list[tuple[re.Pattern[str], bool]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        bundle.check_patterns(path, lines)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, start=1):
@@ -354,17 +415,20 @@ def _shown(chain: list[_Dockerfile], name: str) -> str:
 
 
 def _check_credentials(entries: Mapping[str, Path]) -> None:
-    found = sorted(
-        str(path)
-        for name, path in entries.items()
-        if bundle.looks_like_credentials(name) or bundle.holds_key(_content(path))
-    )
+    found = sorted(filter(None, (_credential(name, path) for name, path in entries.items())))
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise InputError(
             f"looks like credentials: {', '.join(found[:_NAMED])}{more}; an image keeps what it was built "
             f"from: name them in {_IGNORE}, or list those that are none under `source_allow` in the spec"
         )
+
+
+def _credential(name: str, path: Path) -> str:
+    if credentials.in_name(name):
+        return str(path)
+    mark = credentials.in_content(_content(path))
+    return "" if mark is None else mark.at(str(path))
 
 
 def _content(path: Path) -> bytes:

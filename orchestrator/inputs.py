@@ -61,13 +61,17 @@ def _files(folder: Path) -> Iterator[Path]:
     yield from sorted(found, key=lambda file: file.relative_to(folder).as_posix())
 
 
+def key(inputs: tuple[Input, ...]) -> str:
+    """The name of the folder that `stage` makes for these inputs."""
+    return hashlib.sha256("".join(f"{each.name} {each.sha256}\n" for each in inputs).encode()).hexdigest()
+
+
 def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
     """A folder below `into` that holds each input under its name, verified; made once for all sessions of a
     job. None for no inputs. Raises Rejected where an input is no longer what was submitted, or is gone."""
     if not inputs:
         return None
-    key = hashlib.sha256("".join(f"{each.name} {each.sha256}\n" for each in inputs).encode()).hexdigest()
-    target = into / key
+    target = into / key(inputs)
     if target.is_dir():
         return target
     into.mkdir(parents=True, exist_ok=True)

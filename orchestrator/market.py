@@ -22,6 +22,7 @@ from orchestrator.core.run import RunRecord, Session
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
 from orchestrator.platforms.platform import Platform
+from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 SURVEY_SECONDS = 60.0
 OUTAGE_SECONDS = 60.0
@@ -38,14 +39,18 @@ class Surveyed:
     denied: bool = False
 
 
-def survey(name: str, platform: Platform) -> Surveyed:
-    """Asks a platform for its offers; blocks; a backend's error becomes an answer."""
+def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
+    """Asks a platform for its offers; blocks; an error becomes an answer, foreseen or not."""
     try:
         return Surveyed(name, platform.survey())
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:
         return Surveyed(name, trouble=str(error))
+    except Exception as error:  # noqa: BLE001 the barrier: told, and its offers are closed
+        doing = f"survey of {name}"
+        unforeseen(doing, error)
+        return Surveyed(name, trouble=sentence(doing, error))
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,8 @@ class Market:
             if claim.gone_at is None:
                 claim = replace(claim, gone_at=now)
                 self._asked_at.pop(claim.platform, None)  # ask anew at once
+            elif claim.gone_at > now:  # by a clock that was ahead
+                claim = replace(claim, gone_at=now)
             if self._as_of.get(claim.platform, now) <= (claim.gone_at or now):
                 kept[name] = claim
         return kept

@@ -7,6 +7,7 @@ next. Decides nothing, journals nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,15 +27,19 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.bounds import COLLECT_CHECKPOINTS_MAX
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
+from orchestrator.core.session import Order
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
     CorruptCheckpoint,
     InputError,
+    NameTaken,
     NotFound,
+    OrchestratorError,
     QuotaExhausted,
     Rejected,
     Transient,
@@ -42,6 +47,11 @@ from orchestrator.errors import (
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
+from orchestrator.unforeseen import Unforeseen, raise_again, sentence
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
 
 
 @dataclass(frozen=True)
@@ -88,12 +98,14 @@ class Folders:
 
 @dataclass(frozen=True)
 class Backends:
-    """The instances a user configured, and how a secret's name becomes its value."""
+    """The instances a user configured, how a secret's name becomes its value, and who hears of exceptions
+    that nobody foresaw."""
 
     platforms: Mapping[str, Platform]
     store: Store
     folders: Folders
     secret: Callable[[str], str]
+    unforeseen: Unforeseen = raise_again
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected for one that the user has taken out of the config since a session began there."""
@@ -103,8 +115,15 @@ class Backends:
 
 
 def perform(action: Action, backends: Backends) -> Report:
-    """Carries one action out; blocks; never raises a backend's error but reports it, without the secrets."""
-    report = _reported(action, backends)
+    """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's; and
+    without the secrets."""
+    try:
+        report = _reported(action, backends)
+    except Exception as error:  # noqa: BLE001 the barrier: told, and reported as this action's
+        doing = f"{action.kind} of {action.session or 'a run'}"
+        _mask(action, backends).error(error)
+        backends.unforeseen(doing, error)
+        report = Failed(action, Trouble.UNFORESEEN, sentence(doing, error))
     if isinstance(report, Failed):
         return replace(report, message=_mask(action, backends).text(report.message))
     return report
@@ -116,12 +135,13 @@ def _mask(action: Action, backends: Backends) -> Mask:
         return Mask()
     values = []
     for name in action.order.secrets:
-        with contextlib.suppress(AccessDenied):  # it is not there: nothing was sent
+        with contextlib.suppress(OrchestratorError):  # it is not there: nothing was sent
             values.append(backends.secret(name))
     return Mask(values)
 
 
 def _reported(action: Action, backends: Backends) -> Report:
+    """Every error of a backend as a report of what to do next."""
     try:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
@@ -129,15 +149,28 @@ def _reported(action: Action, backends: Backends) -> Report:
     except NotFound as error:
         return Failed(action, Trouble.NOT_FOUND, str(error))
     except QuotaExhausted as error:
-        return Failed(action, Trouble.QUOTA, str(error), until=error.until)
+        trouble = Trouble.FULL if isinstance(action, Collect) else Trouble.QUOTA  # the home store's, then
+        return Failed(action, trouble, str(error), until=error.until)
     except AccessDenied as error:
         return Failed(action, Trouble.DENIED, str(error))
+    except NameTaken as error:
+        return Failed(action, Trouble.NAME_TAKEN, str(error))
     except (Rejected, InputError) as error:
         return Failed(action, Trouble.REJECTED, str(error))
     except (Transient, BackendError) as error:
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
-        return Failed(action, Trouble.TRANSIENT, f"{error.strerror or error} ({error.filename or 'no file'})")
+        trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
+        return Failed(action, trouble, _disk_text(error))
+
+
+def _disk_text(error: OSError) -> str:
+    where = error.filename or "no file"
+    if error.errno in _FULL:
+        return (
+            f"this machine's disk is full ({where}): free some space, `orchestrator prune` shows what may go"
+        )
+    return f"{error.strerror or error} ({where})"
 
 
 def _perform(action: Action, backends: Backends) -> Report:
@@ -161,10 +194,9 @@ def _perform(action: Action, backends: Backends) -> Report:
 
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
-    staged: Path | None = None
-    if order.resume is not None:
-        staged = folders.staged(order.session)
-        stored.fetch(backends.store, order.run, order.resume, staged)
+    staged = folders.staged(order.session) if order.resume is not None else None
+    if staged is not None and (lost := _bring_resume(action, backends.store, staged)) is not None:
+        return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
     materials = Materials(
@@ -182,7 +214,49 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         folders.preparing(order.run).unlink(missing_ok=True)
     if staged is not None:
         shutil.rmtree(staged, ignore_errors=True)
-    return Done(action, image=pinned)
+    return Done(action, image=pinned, notes=_untested(order))
+
+
+def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
+    """Brings the checkpoint to resume into `staged`; where that one is lost, says what the store has left."""
+    order = action.order
+    assert order.resume is not None
+    try:
+        stored.fetch(store, order.run, order.resume, staged, order.resume_sha256)
+    except NotFound:
+        trouble, reason = Trouble.NOT_FOUND, "it is gone from the home store"
+    except CorruptCheckpoint as error:
+        trouble, reason = Trouble.CORRUPT, error.reason
+    else:
+        return None
+    shutil.rmtree(staged, ignore_errors=True)  # the next one is staged alone
+    left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
+    doubt = "" if left else _doubt(store, action)
+    return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
+
+
+def _doubt(store: Store, action: Prepare) -> str:
+    """Why the store as a whole may not be what it was, in words; empty where it is. An unmounted disk
+    looks like an empty store, and one of a later time than an old copy of the ledger has newer checkpoints
+    that this ledger never accepted."""
+    order = action.order
+    unknown = [ref for ref in stored.names(store, order.run)
+               if ref.name not in action.accepted and ref.step > order.resume_step]  # fmt: skip
+    if unknown:
+        newest = max(unknown, key=lambda ref: ref.step).name
+        return f"; {newest} is there, which this ledger does not know: was an old copy of the home restored?"
+    if next(iter(store.list("")), None) is None:
+        return "; the store is empty: is its disk there?"
+    return ""
+
+
+def _untested(order: Order) -> tuple[str, ...]:
+    if order.resume is None or order.resume_sha256 is not None:
+        return ()
+    return (
+        f"checkpoint {order.resume} was accepted by an older version, which kept no sha256 of its manifest: "
+        "the home store is trusted to hold the right one",
+    )
 
 
 def _tell(path: Path, text: str) -> None:
@@ -198,45 +272,66 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     collected = backends.platform(action.platform).collect(action.session, into)
-    accepted, corrupt = [], list(collected.corrupt)
-    for ref in _brought(into):
-        if not _wanted(action, ref):
-            continue
+    accepted: list[Accepted] = []
+    corrupt, notes = list(collected.corrupt), list(collected.notes)
+    wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
+    for ref in _unreported(into, wanted):
         try:
-            manifest = _publish(backends.store, action.run, ref, into)
+            manifest, foreign = _publish(backends.store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
-            shutil.rmtree(into / "checkpoints" / ref.name)  # so that it is brought again
+            brought = into / "checkpoints" / ref.name / "manifest.json"
+            brought.replace(brought.with_name("refused"))  # so that it is brought again, after what is new
+            brought.with_name("published").unlink(missing_ok=True)
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
+            notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, checkpoints=tuple(accepted), corrupt=tuple(corrupt))
+    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=collected.more)
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
     """Every checkpoint ever brought here, oldest first, also by a controller that died meanwhile."""
     folder = into / "checkpoints"
-    found = [CheckpointRef.parse(entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+    whole = folder.glob("*/manifest.json")
+    found = [CheckpointRef.parse(path.parent.name) for path in whole]
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
 
 
-def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> Manifest | None:
-    """The manifest once it is in the home store; None where retention has deleted it since."""
+def _unreported(into: Path, refs: list[CheckpointRef]) -> list[CheckpointRef]:
+    """Of those that were brought: what may not have been reported yet, by a controller that died meanwhile.
+
+    What was published longer ago than a collect brings has been, and was retired since.
+    """
+    published = {}
+    for ref in refs:
+        with contextlib.suppress(FileNotFoundError):
+            mark = into / "checkpoints" / ref.name / "published"
+            published[ref.name] = mark.stat().st_mtime_ns
+    newest = sorted(published, key=lambda name: (published[name], name))[-4 * COLLECT_CHECKPOINTS_MAX :]
+    return [ref for ref in refs if ref.name not in published or ref.name in newest]
+
+
+def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
+    """The session's own manifest once it is in the home store, None where retention has deleted it since;
+    and whether another lay there under its name. What the store says is never taken for the session's."""
     folder = into / "checkpoints" / ref.name
     published = folder / "published"
     try:
-        return stored.read(store, run, ref.name)
-    except NotFound:
-        if published.exists():
-            return None
-    try:
         manifest = decode(ref.name, (folder / "manifest.json").read_bytes())
-        stored.publish(store, run, manifest, into)
+        if manifest.run != run:
+            raise CorruptCheckpoint(ref.name, f"it is of run {manifest.run!r}")
+        if published.exists():
+            try:
+                return stored.read(store, run, ref.name, manifest.sha256), False
+            except NotFound:
+                return None, False
+        foreign = stored.publish(store, run, manifest, into)
     except FileNotFoundError as error:  # cut off while it was brought: away with it, so that it comes again
         shutil.rmtree(folder)
         raise Transient(f"{ref.name} was brought in part") from error
     published.touch()
-    return manifest
+    return manifest, foreign
 
 
 def _wanted(action: Collect, ref: CheckpointRef) -> bool:
@@ -247,7 +342,7 @@ def _wanted(action: Collect, ref: CheckpointRef) -> bool:
 
 def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
     metrics = {metric: manifest.metrics[metric]} if metric in manifest.metrics and metric else {}
-    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at)
+    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at, manifest.sha256)
 
 
 def _drop_blobs(into: Path) -> None:

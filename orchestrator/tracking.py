@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.core.action import Action, Collect, Discard, Done, Launch, Prepare, Report, Stop
-from orchestrator.core.draft import Inputs
+from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.notes import Tallies
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, StopReply
@@ -29,6 +30,7 @@ class Tracked:
         self.watches: dict[str, Watch] = {}
         self.reports: list[Report] = []
         self._launch_unknown = launch_unknown
+        self._tallies: Tallies = {}
         self._since = monotonic
         self._decided_at = monotonic - DECIDE_SECONDS
         self._touched = True
@@ -38,6 +40,8 @@ class Tracked:
     # --- Deciding ---------------------------------------------------------------------------------------
 
     def due(self, monotonic: float) -> bool:
+        if self.record.fault:  # a person comes first; their wish takes the fault away
+            return False
         return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
 
     def inputs(self, now: float, monotonic: float, route: Route | None = None) -> Inputs:
@@ -50,14 +54,16 @@ class Tracked:
             strays={name: self.watches[name] for name in self._strays() if name in self.watches},
             route=route,
             launch_unknown=self._launch_unknown,
+            tallies=self._tallies,
         )
 
     def _strays(self) -> list[str]:
         return [stray.session for stray in self.record.strays]
 
-    def decided(self, record: RunRecord, inputs: Inputs) -> None:
+    def decided(self, decision: Decision, inputs: Inputs) -> None:
         """A decision made on these inputs is journalled (or had nothing to journal)."""
-        self.record = record
+        record = self.record = decision.record
+        self._tallies = decision.tallies
         self.reports = self.reports[len(inputs.reports) :]
         self._launch_unknown = False
         self._decided_at = inputs.monotonic
@@ -77,6 +83,8 @@ class Tracked:
     def observed(self) -> dict[str, tuple[str, float]]:
         """Of each session that wants to be looked at: its platform, and every how many seconds."""
         session = self.record.session
+        if self.record.fault:
+            return {}
         looks = {s.session: (s.platform, s.poll_seconds) for s in self.record.strays if not s.ended}
         if session is not None and session.launched_at is not None and self.record.phase in _OBSERVED:
             looks[session.name] = (session.order.platform, session.traits.poll_seconds)
@@ -131,8 +139,12 @@ class Tracked:
         self.reports.append(report)
         self._touched = True
         watch = self.watches.get(action.session)
-        if watch is not None and isinstance(report, Done) and report.reply is StopReply.IMPOSSIBLE:
+        if watch is None or not isinstance(report, Done):
+            return
+        if report.reply is StopReply.IMPOSSIBLE:
             self.watches[action.session] = replace(watch, stop_impossible=True)
+        if report.more:
+            self.watches[action.session] = replace(watch, collected_at=None)
 
 
 def _waits_for(action: Action, other: Action) -> bool:

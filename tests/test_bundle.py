@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import bundle
 from orchestrator.bundle import freeze
+from orchestrator.core import credentials
 from orchestrator.errors import InputError
 
 
@@ -210,7 +210,7 @@ def test_files_that_look_like_credentials_are_refused_all_at_once(source: Path, 
     assert ".env.example" not in str(caught.value)
     sha256 = freeze(source, into, allow=CREDENTIALS)
     assert set(CREDENTIALS) < set(names(into, sha256))
-    assert [name for name in CREDENTIALS if not bundle.looks_like_credentials(name)] == []
+    assert [name for name in CREDENTIALS if not credentials.in_name(name)] == []
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,50 @@ def test_keys_under_harmless_names_are_refused_by_their_content(
     assert "abc" not in str(caught.value)
     assert files(into) == []
     freeze(source, into, allow=["notes.txt"])
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (f"aws = AKIA{'Q7ZD' * 4}\n", "an AWS access key"),
+        (f"push with ghp_{'aB3' * 12}\n", "a GitHub token"),
+        (f"TOKEN=hf_{'aBcDeF' * 6}\n", "a Hugging Face token"),
+        (f'{{"username": "me", "key": "{"0f" * 16}"}}\n', "a Kaggle key"),
+        (f"key = 'sk-proj-{'a1B_' * 8}'\n", "an API key"),
+        (f"-----BEGIN EC PRIVATE KEY-----\n{'MHcC' * 16}\n", "a private key"),
+    ],
+)
+def test_tokens_in_the_middle_of_a_file_are_refused_with_their_line(
+    source: Path, into: Path, content: str, kind: str
+) -> None:
+    put(source, "notes.txt", f"# notes\n{content}")
+    with pytest.raises(InputError) as caught:
+        freeze(source, into)
+    assert f"notes.txt:2 ({kind})" in str(caught.value)
+    assert content.split()[-1] not in str(caught.value)
+    freeze(source, into, allow=["notes.txt"])
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    ["AKIAIOSFODNN7EXAMPLE", "pip install sk-learn-compatible-estimators-for-everyone",
+     "hf_hub_download_of_model", "re.compile(r'-----BEGIN [A-Z ]*PRIVATE KEY-----')",
+     "see -----BEGIN PRIVATE KEY----- there",
+     "git+https://github.com/a/b@v1", "risk-" + "a1" * 30],
+)  # fmt: skip
+def test_what_only_starts_like_a_token_goes_along(source: Path, into: Path, harmless: str) -> None:
+    put(source, "notes.txt", f"# notes\n{harmless}\n")
+    assert names(into, freeze(source, into)) == ["notes.txt"]
+
+
+def test_a_pattern_that_would_take_hours_is_refused(source: Path, into: Path) -> None:
+    put(source, "a" * 200)
+    put(source, ".gitignore", "# * * * * * * * *\nreport.[0-9]*.[0-9]*.[0-9]*.[0-9]*.json\n")
+    freeze(source, into)
+    for pattern in ("*a" * 30 + "b", "**/a/" * 30 + "b"):
+        put(source, ".gitignore", f"*.log\n{pattern}\n")
+        with pytest.raises(InputError, match=r"\.gitignore:2: too many wildcards"):
+            freeze(source, into)
 
 
 def test_links_inside_go_along_and_still_lead_there(source: Path, into: Path, tmp_path: Path) -> None:

@@ -186,6 +186,31 @@ stores: {home: {type: drive, client_secret: "env:DRIVE_SECRET", access_token: "f
     assert "12345678" not in told
 
 
+def test_a_config_says_which_secrets_jobs_may_have(tmp_path: Path) -> None:
+    def refused(text: str, *names: str) -> list[str]:
+        (tmp_path / config.FILE).write_text(text)
+        found = config.load(tmp_path)
+        return [name for name in names if found.secret_refusal(name) is not None]
+
+    names = ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY", "LEDGER_URL")
+    referred = "platforms: {here: {type: process, note: 'env:LEDGER_URL'}}\n"
+    assert refused("", *names) == ["AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY"]
+    assert refused(referred, *names) == ["AWS_SECRET_ACCESS_KEY", "KAGGLE_KEY", "LEDGER_URL"]
+    assert refused("secrets: {allow: [HF_*, KAGGLE_KEY]}", *names) == [
+        "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "LEDGER_URL",
+    ]  # fmt: skip
+    assert refused("secrets: {allow: []}", *names) == list(names)
+
+
+@pytest.mark.parametrize("start", ["platforms: ", "rules: "])
+def test_a_file_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path, start: str) -> None:
+    """Each line ten times the one before: a gigabyte by the ninth."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30)]
+    (tmp_path / config.FILE).write_text(f"a0: &a0 [x, x]\n{''.join(lines)}{start}*a29\n")
+    with pytest.raises(SpecError, match="are not supported"):
+        config.load(tmp_path)
+
+
 def test_references_lead_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "one")
     (tmp_path / "secret").write_text("two\n")

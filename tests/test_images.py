@@ -213,6 +213,51 @@ def test_dockerignore_knows_what_a_character_must_not_be(tmp_path: Path, into: P
     assert "0/tempa/x" not in found
 
 
+# --- Bounds ---------------------------------------------------------------------------------------------
+
+DOUBLING = "ARG A0=aaaaaaaa\n" + "".join(f"ARG A{n}=$A{n - 1}${{A{n - 1}}}\n" for n in range(1, 31))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (
+            f"{DOUBLING}FROM $A30\n",
+            15,
+            "ARG A14 is longer than 65,536 characters with its arguments filled in",
+        ),
+        (f"{DOUBLING.replace('ARG', 'ENV')}", 15, "ENV A14 is longer"),
+        (f"{DOUBLING[: DOUBLING.index('ARG A12')]}FROM x:$A11\n", 13, "FROM is longer than 4,096 characters"),
+        ("FROM x\n" + "ENV A ${A:-b}$A$A\n" * 40, 2 + 11, "ENV A is longer"),
+        ("FROM x\n" + "ARG A\n" * 501, 502, "more than 500 arguments and variables"),
+        ("FROM x\nARG A=" + "${A:-" * 20_000, 2, "ARG: longer than 65,536 characters"),
+    ],
+)
+def test_arguments_that_grow_without_end_are_refused_with_their_line(
+    tmp_path: Path, into: Path, text: str, line: int, told: str
+) -> None:
+    """Thirty such lines took a quarter of an hour and 3.1 GB, in the controller."""
+    put(tmp_path, {"a/Dockerfile": text if text.startswith("FROM") else f"{text}FROM x\n"})
+    assert f"{tmp_path}/a/Dockerfile:{line}: {told}" in refused(tmp_path / "a", into)
+
+
+def test_arguments_that_name_each_other_as_people_write_them_are_fine(tmp_path: Path, into: Path) -> None:
+    text = 'ARG A=1\nARG B=${A}-${C:-x}\nFROM x:$B\nENV PATH=/opt/bin:$PATH LONG="a b"\nENV OLD one two\n'
+    put(tmp_path, {"a/Dockerfile": text})
+    (one,) = chain(into, freeze(tmp_path / "a", into))
+    assert one["arguments"] == {"A": "1", "B": "${A}-${C:-x}"}
+
+
+def test_a_file_that_is_no_dockerfile_is_not_read_to_its_end(tmp_path: Path, into: Path) -> None:
+    put(tmp_path, {"a/Dockerfile": "#" * 300_000})
+    assert "larger than 256 KiB" in refused(tmp_path / "a", into)
+
+
+def test_a_pattern_that_would_take_hours_is_refused(tmp_path: Path, into: Path) -> None:
+    put(tmp_path, {"a/Dockerfile": "FROM x\n", "a/.dockerignore": f"x\n{'*a' * 30}b\n", f"a/{'a' * 200}": ""})
+    assert "a/.dockerignore:2: too many wildcards" in refused(tmp_path / "a", into)
+
+
 # --- What may not go along ------------------------------------------------------------------------------
 
 
@@ -223,8 +268,17 @@ def test_what_looks_like_a_credential_is_refused_unless_listed(tmp_path: Path, i
     told = refused(tmp_path / "a", into)
     assert all(str(tmp_path / name) in told for name in ("base/company.pem", "a/notes.txt", "a/sub/.env"))
     assert ".dockerignore" in told
+    assert "a/notes.txt:1 (a private key)" in told
     put(tmp_path, {"a/.dockerignore": "sub\n"})
     assert freeze(tmp_path / "a", into, allow=["company.pem", "notes.txt"])
+
+
+def test_a_login_in_a_dockerfile_is_refused_with_its_line(tmp_path: Path, into: Path) -> None:
+    install = "RUN pip install --extra-index-url https://me:s3same@example.org/simple x\n"
+    put(tmp_path, {"a/Dockerfile": f"FROM x\n{install}"})
+    told = refused(tmp_path / "a", into)
+    assert "a/Dockerfile:2: a login in an address; an image keeps what it was built from" in told
+    assert "s3same" not in told
 
 
 def test_too_much_is_refused_with_the_largest(

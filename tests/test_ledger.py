@@ -87,6 +87,17 @@ def test_text_that_databases_refuse_is_kept_as_it_is(ledger: Ledger) -> None:
     assert "träge" in summary.reason
 
 
+def test_records_by_name_and_the_size_of_it_all(ledger: Ledger) -> None:
+    before = ledger.size()
+    assert before > 0
+    names = [f"tiny-{n}" for n in range(600)]
+    for name in names[:3]:
+        submit(ledger, name)
+    found = [record.run for record in ledger.records(["tiny-2", *names])]
+    assert found == ["tiny-2", "tiny-0", "tiny-1", "tiny-2"]
+    assert ledger.size() >= before
+
+
 def test_history_goes_on_where_a_viewer_left_off(ledger: Ledger) -> None:
     record = submit(ledger, "tiny-1")
     ledger.append(record, [Noted(NOW, "one"), Noted(NOW, "two")], due_at=None)

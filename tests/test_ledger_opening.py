@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import socket
 import sqlite3
+import ssl
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,6 +37,7 @@ from tests.walks import NOW, submission
 
 ROOT = Path(__file__).resolve().parent.parent
 NOBODY = 65534
+SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")  # PostgreSQL's protocol, "SSLRequest"
 
 
 def sqlite_url(path: Path) -> str:
@@ -255,6 +261,115 @@ def test_no_server_and_no_password_in_the_words(tmp_path: Path) -> None:
     assert isinstance(error, Transient)
     assert "does the server run?" in str(error)
     assert "sesame" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:pa@s3same@127.0.0.1:1/ledger",
+        "postgresql://me:p/a@s3same@127.0.0.1:1/ledger",
+        "postgresql://m/e:s3same@127.0.0.1:1/ledger",
+        "postgresql://me@example.org:s3same@127.0.0.1:1/ledger",
+        "postgresql:///ledger?host=me:pa@s3same",
+        "postgresql://me:s3same@127.0.0.1:1s3same/ledger",
+        "postgresql://me:pa%40s3same@127.0.0.1:1/ledger?password=x@s3same",
+    ],
+)
+def test_a_url_whose_password_is_not_encoded_is_refused_and_never_repeated(url: str) -> None:
+    """`ss@host` was taken for the host: shown everywhere, and sent to the name servers."""
+    error = refusal(url)
+    assert isinstance(error, InputError)
+    assert "s3same" not in str(error)
+    assert "%40" in str(error) or "cannot be read" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:pa%40s3same@127.0.0.1:1/ledger",
+        "postgresql://s3same-token@127.0.0.1:1/ledger",
+        "postgresql://me@127.0.0.1:1/ledger?password=s3same&sslpassword=s3same",
+        "postgresql://me:s3same@127.0.0.1:1/ledger?sslkey=/s3same/key&sslmode=verify-full&bogus=s3same",
+    ],
+)
+def test_no_part_of_a_url_before_its_host_is_shown_nor_its_options(url: str) -> None:
+    error = refusal(url)
+    assert "s3same" not in "".join(traceback.format_exception(error))
+    assert "postgresql://" in str(error)
+
+
+@contextmanager
+def relayed(server: Server, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
+    """The server at a TCP port, behind TLS or without it; and the first bytes of what each client sent."""
+    heard: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve(client: socket.socket) -> None:
+        with suppress(OSError), ExitStack() as opened:
+            opened.enter_context(client)
+            heard.append(client.recv(8, socket.MSG_PEEK))
+            if tls is not None and heard[-1] == SSL_REQUEST:
+                client.recv(8)
+                client.sendall(b"S")
+                client = opened.enter_context(tls.wrap_socket(client, server_side=True))
+            there = opened.enter_context(socket.socket(socket.AF_UNIX))
+            there.connect(str(server.folder / ".s.PGSQL.5432"))
+            back = threading.Thread(target=pump, args=(there, client), daemon=True)
+            back.start()
+            pump(client, there)
+            back.join(10)
+
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield listener.getsockname()[1], heard
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join(10)
+        listener.close()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_a_server_over_a_network_is_asked_for_tls(postgresql: Server, tmp_path: Path) -> None:
+    """0.0.0.0 leads to this machine, and is no address that we take for it."""
+    with relayed(postgresql) as (port, heard):
+        url = f"postgresql://orchestrator@0.0.0.0:{port}/postgres"
+        error = refusal(url)
+        assert isinstance(error, AccessDenied)
+        assert "sslmode=disable" in str(error)
+        elsewhere = f"postgresql://orchestrator@localhost:{port}/postgres?host=0.0.0.0"
+        assert isinstance(refusal(elsewhere), AccessDenied), "options win over the host"
+        assert set(heard) == {SSL_REQUEST}, "nothing was said before TLS"
+        for plain in (f"{url}?sslmode=disable", f"postgresql://orchestrator@127.0.0.1:{port}/postgres"):
+            Database(plain).dedicated().close()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
+         "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with relayed(postgresql, context) as (port, heard):
+        database = Database(f"postgresql://orchestrator@0.0.0.0:{port}/postgres")
+        with database.read() as connection:
+            assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+        database.close()
+        assert heard == [SSL_REQUEST]
 
 
 def test_a_database_or_user_that_the_server_does_not_know(postgresql: Server) -> None:

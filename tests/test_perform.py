@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import traceback
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,11 +20,14 @@ from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import Scenario
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
 from tests.core.runs import RUN, assigned
+from tests.forging import forge
 from tests.simulation.clock import VirtualClock
 
 ORDER = assigned().order
+COLLECT = Collect(RUN, ORDER.session, "here", 1, "aaaa", frozenset(), last=False)
 
 
 class Empty(SimulatedPlatform):
@@ -30,6 +35,13 @@ class Empty(SimulatedPlatform):
 
     def collect(self, name: str, into: Path) -> Collected:  # noqa: ARG002
         return Collected(())
+
+
+class Unasked(SimulatedPlatform):
+    """A platform that prepares whatever it is told to."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        pass
 
 
 @pytest.fixture
@@ -76,6 +88,144 @@ def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(
     assert isinstance(perform(collect, backends), Done), "it would have been brought again, if it was there"
 
 
+def test_what_the_store_holds_under_a_name_is_not_taken_for_what_the_session_brought(
+    backends: Backends, tmp_path: Path
+) -> None:
+    """Somebody who can write to the store has put a manifest where the next checkpoint is to come."""
+    into = backends.folders.collected(RUN, ORDER.session)
+    manifest = bring(into, 10)
+    bring(tmp_path, 10)
+    stored.publish(backends.store, RUN, forge(tmp_path, manifest.name), tmp_path)
+    done = perform(COLLECT, backends)
+    assert isinstance(done, Done)
+    assert [c.sha256 for c in done.checkpoints] == [manifest.sha256]
+    assert any("held another manifest" in note for note in done.notes)
+    fetched = stored.fetch(backends.store, RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
+    assert fetched == manifest
+
+
+def test_a_copy_of_a_manifest_that_came_before_its_blobs_costs_no_blob(
+    backends: Backends, tmp_path: Path
+) -> None:
+    manifest = bring(backends.folders.collected(RUN, ORDER.session), 10)
+    path = backends.folders.collected(RUN, ORDER.session) / "checkpoints" / manifest.name / "manifest.json"
+    backends.store.put(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json", path, manifest.sha256)
+    assert isinstance(perform(COLLECT, backends), Done)
+    stored.fetch(backends.store, RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
+
+
+def test_one_replaced_before_its_acceptance_was_journalled_is_brought_again(
+    backends: Backends, tmp_path: Path
+) -> None:
+    into = backends.folders.collected(RUN, ORDER.session)
+    manifest = bring(into, 10)
+    perform(COLLECT, backends)  # and the controller died
+    replaced(backends, tmp_path, manifest)
+    again = perform(COLLECT, backends)
+    assert isinstance(again, Done)
+    assert again.checkpoints == ()
+    assert [name for name, _ in again.corrupt] == [manifest.name]
+    bring(into, 10)
+    accepted = perform(COLLECT, backends)
+    assert isinstance(accepted, Done)
+    assert [c.sha256 for c in accepted.checkpoints] == [manifest.sha256]
+
+
+def replaced(backends: Backends, folder: Path, manifest: Manifest) -> Manifest:
+    """The checkpoint is another in the store now, and whole by itself."""
+    bring(folder, manifest.ref.step, manifest.ref.generation)
+    forged = forge(folder, manifest.name)
+    stored.publish(backends.store, RUN, forged, folder)
+    return forged
+
+
+def test_a_session_that_brings_another_runs_checkpoint_is_not_believed(backends: Backends) -> None:
+    into = backends.folders.collected(RUN, ORDER.session)
+    manifest = bring(into, 10)
+    other = replace(manifest, run="other-abcdefgh")
+    (into / "checkpoints" / manifest.name / "manifest.json").write_bytes(other.encode())
+    done = perform(COLLECT, backends)
+    assert isinstance(done, Done)
+    assert done.checkpoints == ()
+    assert "other-abcdefgh" in done.corrupt[0][1]
+
+
+# --- The checkpoint to resume ---------------------------------------------------------------------------
+
+
+def resuming(*manifests: Manifest, sha256: str | None = None) -> Prepare:
+    """A prepare that resumes the last of them; all were accepted."""
+    last = manifests[-1]
+    order = replace(ORDER, resume=last.name, resume_step=last.ref.step, resume_sha256=sha256 or last.sha256)
+    return Prepare(order, frozenset(m.name for m in manifests))
+
+
+def two_in_the_store(backends: Backends, folder: Path) -> tuple[Manifest, Manifest]:
+    before, newest = bring(folder, 10), bring(folder, 20)
+    for manifest in (before, newest):
+        stored.publish(backends.store, RUN, manifest, folder)
+    return before, newest
+
+
+def test_a_consistent_replacement_in_the_store_is_not_staged(backends: Backends, tmp_path: Path) -> None:
+    before, newest = two_in_the_store(backends, tmp_path)
+    forged = replaced(backends, tmp_path / "other", newest)
+    assert stored.fetch(backends.store, RUN, newest.name, tmp_path / "x") == forged, "whole by itself"
+    failed = perform(resuming(before, newest), backends)
+    assert isinstance(failed, Failed)
+    assert (failed.trouble, failed.checkpoint) == (Trouble.CORRUPT, newest.name)
+    assert "was replaced" in failed.message
+    assert failed.left == (before.name,)
+    assert not backends.folders.staged(ORDER.session).exists()
+
+
+def test_a_manifest_that_is_gone_is_told_with_what_is_left(backends: Backends, tmp_path: Path) -> None:
+    before, newest = two_in_the_store(backends, tmp_path)
+    backends.store.delete(f"runs/{RUN}/checkpoints/{newest.name}/manifest.json")
+    failed = perform(resuming(before, newest), backends)
+    assert isinstance(failed, Failed)
+    assert (failed.trouble, failed.checkpoint) == (Trouble.NOT_FOUND, newest.name)
+    assert failed.left == (before.name,)
+
+
+def test_an_empty_store_is_told_from_one_of_another_time(backends: Backends, tmp_path: Path) -> None:
+    manifest = bring(tmp_path, 20)
+    empty = perform(resuming(manifest), backends)
+    assert isinstance(empty, Failed)
+    assert empty.left == ()
+    assert "is its disk there?" in empty.message
+    later = bring(tmp_path, 90, generation=3)
+    stored.publish(backends.store, RUN, later, tmp_path)
+    newer = perform(resuming(manifest), backends)
+    assert isinstance(newer, Failed)
+    assert later.name in newer.message
+    assert "was an old copy of the home restored?" in newer.message
+
+
+def test_a_store_that_is_silent_is_tried_again(backends: Backends, tmp_path: Path) -> None:
+    manifest = two_in_the_store(backends, tmp_path)[1]
+    silent = FaultyStore(
+        backends.store, FaultRates(fails=1.0), Random(1), now=lambda: 0.0, wait=lambda _: None
+    )
+    failed = perform(resuming(manifest), replace(backends, store=silent))
+    assert isinstance(failed, Failed)
+    assert failed.trouble is Trouble.TRANSIENT
+    assert failed.checkpoint is None, "nothing is known of it"
+
+
+def test_a_checkpoint_of_an_older_version_is_resumed_and_said_to_be_unproved(
+    backends: Backends, tmp_path: Path
+) -> None:
+    manifest = two_in_the_store(backends, tmp_path)[1]
+    action = resuming(manifest)
+    untested = replace(action, order=replace(action.order, resume_sha256=None))
+    done = perform(
+        untested, replace(backends, platforms={"here": Unasked("here", Scenario(), VirtualClock())})
+    )
+    assert isinstance(done, Done), done
+    assert any(manifest.name in note and "older version" in note for note in done.notes)
+
+
 def test_discarding_a_session_leaves_no_staged_checkpoint_behind(backends: Backends) -> None:
     staged = backends.folders.staged(ORDER.session)
     bring(staged, 10)
@@ -90,6 +240,31 @@ class Repeating(SimulatedPlatform):
         [line, other] = materials.secrets["KEY"].splitlines()
         materials.say(f"sending {line}")
         raise Rejected(f"{order.session}: no field {line}, nor {base64.b64encode(other.encode())!r}")
+
+
+class Failing(SimulatedPlatform):
+    """A platform with a bug that tells all it has."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:  # noqa: ARG002
+        try:
+            raise KeyError(materials.secrets["KEY"])
+        except KeyError as error:
+            raise ZeroDivisionError("x" * 180 + materials.secrets["KEY"]) from error
+
+
+def test_a_bug_that_tells_a_secret_is_journalled_and_logged_without_it(backends: Backends) -> None:
+    told: list[str] = []
+
+    def hear(doing: str, error: Exception) -> None:
+        told.append(doing + "".join(traceback.format_exception(error)))
+
+    here: Platform = Failing("here", Scenario(), VirtualClock())
+    known = replace(backends, platforms={"here": here}, secret=lambda _: "hunter2-" * 9, unforeseen=hear)
+    failed = perform(Prepare(replace(ORDER, secrets=("KEY",))), known)
+    assert isinstance(failed, Failed)
+    assert failed.trouble is Trouble.UNFORESEEN
+    assert "hunter2" not in failed.message + told[0]
+    assert "KeyError: '***'" in told[0]
 
 
 def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Backends) -> None:

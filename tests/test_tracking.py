@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.action import Action, Collect, Discard, Failed, Launch, Prepare, Retire, Stop, Trouble
 from orchestrator.core.decide import decide
-from orchestrator.core.draft import Inputs
+from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Confirmed
 from orchestrator.core.run import Stray, apply
 from orchestrator.core.session import Outcome
@@ -55,7 +55,7 @@ def test_nothing_is_asked_any_more_of_a_session_that_is_gone_for_good() -> None:
     found.finished(Failed(hanging, Trouble.TRANSIENT, "no"))
     found.want([again, hanging])
     confirmed = apply(found.record, Confirmed(NOW, OLD))
-    found.decided(confirmed, Inputs(NOW))
+    found.decided(Decision(confirmed, (), ()), Inputs(NOW))
     assert found.startable(0.0) == []
 
 
@@ -65,7 +65,7 @@ def test_a_discard_that_fails_at_once_is_not_repeated_at_once() -> None:
     for second in range(60):
         inputs = found.inputs(NOW + second, float(second))
         decision = decide(found.record, inputs)
-        found.decided(decision.record, inputs)
+        found.decided(decision, inputs)
         found.want(decision.actions)
         for action in found.startable(float(second)):
             asked += 1

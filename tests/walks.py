@@ -18,6 +18,7 @@ from orchestrator.core.event import (
     Deferred,
     Ended,
     Event,
+    Faulted,
     GaveUp,
     Held,
     Launched,
@@ -109,4 +110,5 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.CANCELLED: lambda _record, _, at: Cancelled(at, NASTY),
     Kind.HELD: lambda _record, _, at: Held(at, NASTY),
     Kind.RELEASED: lambda _record, _, at: Released(at),
+    Kind.FAULTED: lambda _record, _, at: Faulted(at, NASTY),
 }

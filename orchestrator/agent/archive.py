@@ -18,12 +18,15 @@ _FILES = (
     "clock.py",
     "core/__init__.py",
     "core/accelerators.py",
+    "core/bounds.py",
     "core/checkpoint.py",
     "core/gpu_names.py",
     "core/job.py",
     "core/mask.py",
     "core/session.py",
     "core/wire.py",
+    "session/__init__.py",
+    "session/files.py",
 )
 _FOLDERS = ("agent", "training")
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"

@@ -33,6 +33,7 @@ class Stop(StrEnum):
     DEADLINE = "the session's deadline"
     REQUEST = "a request to stop"
     STALL = "a stall"
+    DISK = "the disk it takes"
 
 
 @dataclass(frozen=True)

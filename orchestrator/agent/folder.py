@@ -177,7 +177,11 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
     temporary = path.parent / f".tmp-{path.name}"
     try:
         _write(temporary, data, durable)
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except IsADirectoryError:  # whoever made a folder of it loses nothing but the name
+            path.rename(path.with_name(f".tmp-aside-{path.name}"))
+            temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -186,7 +190,8 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def _write(path: Path, data: bytes, durable: bool = True) -> None:
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)  # what lies there may be a link, or a FIFO that nobody reads
+    with path.open("xb") as file:
         file.write(data)
         if durable:
             file.flush()

@@ -6,15 +6,19 @@ nothing; a disk that is full costs lines, never the training.
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import IO
 
 from orchestrator.clock import Clock, utc_text
+from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
+# Never through a link, never waiting for the reader of a FIFO: the command may write here, too.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Log:
@@ -46,8 +50,11 @@ class Log:
     def say(self, text: str) -> None:
         """One line of the agent's own."""
         with self._lock:
-            line = f"[agent {utc_text(self._clock.now())}] {self.mask.text(text)}\n".encode(errors="replace")
+            line = self._own_line(text)
             self._append(line if self._fresh else b"\n" + line)
+
+    def _own_line(self, text: str) -> bytes:
+        return f"[agent {utc_text(self._clock.now())}] {self.mask.text(text)}\n".encode(errors="replace")
 
     def pump(self, output: IO[bytes]) -> None:
         """Copies the command's output until its end; always goes on reading, or the command would block."""
@@ -84,7 +91,8 @@ class Log:
 
     def _put(self, piece: bytes) -> None:
         try:
-            with (self._folder / f"{self._number:06d}.log").open("ab") as file:
+            descriptor = os.open(self._folder / f"{self._number:06d}.log", _APPEND, 0o644)
+            with os.fdopen(descriptor, "ab") as file:
                 file.write(piece)
         except OSError:
             self.lost += len(piece)
@@ -101,5 +109,7 @@ class Log:
         self._size = 0
         self._kept.append(self._number)
         if len(self._kept) > self._segments_max:
+            limit = bounds.size_text(self._segments_max * self._segment_bytes)
+            self._put(self._own_line(f"the log is longer than {limit}: some of it before this is left out"))
             dropped = self._kept.pop(max(1, self._segments_max // 8))
             (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)

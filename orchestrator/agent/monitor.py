@@ -20,6 +20,7 @@ from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
+from orchestrator.agent.usage import Usage
 from orchestrator.core.session import Order, Result
 
 _PUMP_SECONDS = 5.0
@@ -61,6 +62,9 @@ class Monitor:
         self._requests = 0
         self._requested_at: float | None = None
         self._saved_at = now  # or asked to; the interval counts from here
+        self._usage = Usage((folder.work, folder.outbox), self.clock, settings.disk_period)
+        if settings.disk_bytes is not None:
+            self._usage.start()
         self._stop: Stop | None = None
         self._grace_ends = float("inf")
         self._killed = False
@@ -94,6 +98,7 @@ class Monitor:
     def conclude(self, exit_code: int, oom_kills: int) -> Result:
         """Commits what was saved, and says how the session ended. The command and its group are gone."""
         self.pump.join(_PUMP_SECONDS)
+        self._usage.finish()
         self._look()
         self.relay.finish()
         self.committer.finish()
@@ -117,6 +122,8 @@ class Monitor:
             unpublished=self.unpublished,
         )
         outcome, message = classify(ending)
+        if self._stop is Stop.DISK:
+            message = f"{message}; {self._disk_text()}"
         step = ending.newest if exit_code == 0 else ending.committed
         return Result(self.incarnation, outcome, exit_code, step, message, ending.tail)
 
@@ -168,6 +175,8 @@ class Monitor:
             self._warn(f"loss is {loss} at step {step}")
         if self.progress.unreadable:
             self._warn("progress.jsonl holds lines that are no reports; they are skipped")
+        if self.progress.odd:
+            self._warn(f"progress cannot be read: {self.progress.odd}")
         if self.log.lost:
             self._warn("some of the log found no room on the disk")
 
@@ -180,9 +189,25 @@ class Monitor:
         if at is not None and self.clocks.elapsed() >= at:
             self.ask_to_leave(Stop.DEADLINE)
             return
+        if self._takes(1.0):
+            self._warn(self._disk_text())
+            self.ask_to_leave(Stop.DISK)
+            return
         allowed = plan.patience(self._stepped(), self._step_seconds(), self.settings)
         if self.clock.monotonic() - self._alive_at > allowed:
             self.ask_to_leave(Stop.STALL)
+
+    def _takes(self, share: float) -> bool:
+        """Whether the session takes more than this share of the disk it may."""
+        allowed = self.settings.disk_bytes
+        return allowed is not None and self._usage.bytes > share * allowed
+
+    def _disk_text(self) -> str:
+        taken, allowed = self._usage.bytes / 1e9, (self.settings.disk_bytes or 0) / 1e9
+        return (
+            f"it took {taken:.3g} GB of disk and may take {allowed:.3g}: raise needs.disk_gb of the job, or "
+            "disk_gb of the platform"
+        )
 
     def _consider_save(self) -> None:
         """Asks again after an interval without an answer: a command may start to listen late."""
@@ -216,7 +241,7 @@ class Monitor:
     def _out_of_grace(self) -> bool:
         at = plan.kill_at(self.clocks.budget, self.costs, self.settings)
         late = at is not None and self.clocks.elapsed() >= at
-        return late or self.clock.monotonic() >= self._grace_ends
+        return late or self._takes(2.0) or self.clock.monotonic() >= self._grace_ends
 
     def _out_of_budget(self) -> bool:
         return self.clocks.budget is not None and self.clocks.elapsed() >= self.clocks.budget

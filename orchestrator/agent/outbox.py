@@ -6,7 +6,6 @@ not exist, and what was committed before stays. Knows nothing of the training's 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -14,12 +13,15 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from orchestrator.agent.folder import Folder, sync_folder, write_whole
 from orchestrator.clock import Clock
+from orchestrator.core import bounds
 from orchestrator.core.checkpoint import (
     Accepted,
     CheckpointRef,
@@ -31,6 +33,8 @@ from orchestrator.core.checkpoint import (
 )
 from orchestrator.core.mask import Mask
 from orchestrator.core.session import Order
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
 KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
 _SAVED = re.compile(r"step-(\d{1,19})")
@@ -73,16 +77,19 @@ class Outbox:
         step = step_of(saved)
         if step is None:
             raise Unfit(f"{saved.name} was taken away before it was committed")
+        if bounds.step(step) is None:
+            raise Unfit(f"{saved.name} is of a step beyond 2⁶³ − 1")
         ref = CheckpointRef(step, self._order.generation, self._incarnation)
         if any(manifest.ref == ref for manifest in self.manifests):
             remove(saved)
             return None
         try:
             manifest = self._manifest(ref, saved)
+            encoded = _within_bounds(manifest)
             target = self._folder.outbox / "checkpoints" / ref.name
             target.mkdir(exist_ok=True)
             sync_folder(self._blobs)
-            write_whole(target / "manifest.json", manifest.encode())
+            write_whole(target / "manifest.json", encoded)
             sync_folder(target.parent)
         except BaseException:
             self._drop_unreferenced()  # links into `saved` would hold its room when it is given up
@@ -93,14 +100,14 @@ class Outbox:
         return manifest
 
     def _manifest(self, ref: CheckpointRef, saved: Path) -> Manifest:
-        files = tuple(self._store(path, name) for path, name in _contents(saved))
-        if not files:
+        stored = tuple(self._store(saved, name) for name in _contents(saved))
+        if not stored:
             raise Unfit(f"{saved.name} is empty")
         return Manifest(
             run=self._order.run,
             ref=ref,
             global_batch=self._order.global_batch,
-            files=files,
+            files=stored,
             parent=self._order.resume,
             code=self._order.bundle,
             environment=self._environment,
@@ -108,30 +115,28 @@ class Outbox:
             created_at=self._clock.now(),
         )
 
-    def _store(self, path: Path, name: str) -> FileEntry:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+    def _store(self, saved: Path, name: str) -> FileEntry:
+        with _opened(saved, name) as file:
+            size = os.fstat(file.fileno()).st_size
             if size <= self._part_bytes:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                self._link(path, file, digest)
+                digest = _digest(file, size)
+                self._link(file, digest)
                 return FileEntry(name, size, (Part(digest, size),) if size else ())
             sizes = [min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes)]
             return FileEntry(name, size, tuple(self._slice(file, part) for part in sizes))
 
-    def _link(self, path: Path, file: IO[bytes], digest: str) -> None:
+    def _link(self, file: FileIO, digest: str) -> None:
         """The blob as a hard link: no second copy is written, and a failed commit leaves the save whole."""
         if os.fstat(file.fileno()).st_size == 0 or (self._blobs / digest).exists():
             return
         os.fsync(file.fileno())
         try:
-            os.link(path, self._blobs / digest)
+            linked = files.link(file, self._blobs / digest)
         except FileExistsError:
             return
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                raise
+        if not linked:
             file.seek(0)
-            self._slice(file, path.stat().st_size)
+            self._slice(file, os.fstat(file.fileno()).st_size)
 
     def _slice(self, file: IO[bytes], size: int) -> Part:
         """Copies the next `size` bytes into a blob."""
@@ -204,16 +209,51 @@ def remove(saved: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _contents(saved: Path) -> Iterator[tuple[Path, str]]:
-    """Every file below, with its relative path, in order of path."""
-    for path in sorted(saved.rglob("*")):
+@contextmanager
+def _opened(saved: Path, name: str) -> Iterator[FileIO]:
+    try:
+        with files.opened(saved, name) as file:
+            if file is None:
+                raise Unfit(f"{name} of {saved.name} was taken away before it was committed")
+            yield file
+    except Odd as odd:
+        raise Unfit(f"{saved.name} cannot be committed: {odd}") from odd
+
+
+def _digest(file: FileIO, size: int) -> str:
+    """The sha256 of a file that must be of this size and stay so."""
+    digest, left = hashlib.sha256(), size
+    while left and (chunk := file.read(min(_CHUNK, left))):
+        digest.update(chunk)
+        left -= len(chunk)
+    if left or file.read(1):
+        raise Unfit("a file of the checkpoint changed while it was committed")
+    return digest.hexdigest()
+
+
+def _within_bounds(manifest: Manifest) -> bytes:
+    """Its bytes. Raises Unfit where it has become more than a reader takes."""
+    if manifest.size > bounds.CHECKPOINT_BYTES_MAX:
+        raise Unfit(f"the checkpoint is larger than {bounds.size_text(bounds.CHECKPOINT_BYTES_MAX)}")
+    data = manifest.encode()
+    if len(data) > bounds.MANIFEST_BYTES_MAX:
+        raise Unfit(f"the checkpoint's manifest is larger than {bounds.size_text(bounds.MANIFEST_BYTES_MAX)}")
+    return data
+
+
+def _contents(saved: Path) -> Iterator[str]:
+    """The relative path of every file below, in order of path."""
+    found = list(islice(saved.rglob("*"), 2 * bounds.FILES_MAX + 1))
+    if len(found) > 2 * bounds.FILES_MAX:
+        raise Unfit(f"{saved.name} has more than {bounds.FILES_MAX:,} files")
+    for path in sorted(found):
         name = path.relative_to(saved).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise Unfit(f"{saved.name} holds {name!r}, which is neither file nor folder")
         if path.is_file():
-            if not safe_path(name) or not _is_text(name):
-                raise Unfit(f"{saved.name} holds a file named {name!r}")
-            yield path, name
+            if not safe_path(name) or not _is_text(name) or len(name.encode()) > bounds.PATH_BYTES_MAX:
+                raise Unfit(f"{saved.name} holds a file named {name[:200]!r}")
+            yield name
 
 
 def _is_text(name: str) -> bool:
@@ -228,13 +268,14 @@ def _is_text(name: str) -> bool:
 def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
     """The finite numbers of metrics.json, by names without secrets; anything else in it is left out."""
     try:
-        document = json.loads((saved / "metrics.json").read_bytes())
+        document = json.loads(files.read(saved, "metrics.json", bounds.METRICS_BYTES_MAX) or b"")
         pairs = document.items()
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, Odd, ValueError, AttributeError, RecursionError):
         return {}
-    return {
-        mask.text(name): float(value)
+    finite = (
+        (mask.text(name), float(value))
         for name, value in pairs
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        and _is_text(name)
-    }  # fmt: skip
+        and bounds.text(name, bounds.METRIC_NAME_BYTES_MAX) == name
+    )  # fmt: skip
+    return dict(islice(finite, bounds.METRICS_MAX))

@@ -11,13 +11,16 @@ import math
 from collections import deque
 from pathlib import Path
 
-_LINE_BYTES_MAX = 1 << 20
+from orchestrator.core import bounds
+from orchestrator.session import files
+from orchestrator.session.files import Odd
+
 _READ_BYTES = 1 << 20
 
 
 class Progress:
     """`step` and `loss` are the newest reported; `not_finite` is the first loss that was no number, with its
-    step; `unreadable` counts lines that were none of ours."""
+    step; `unreadable` counts lines that were none of ours; `odd` is what lies in the file's place."""
 
     def __init__(self, path: Path, window_seconds: float) -> None:
         self._path = path
@@ -29,6 +32,7 @@ class Progress:
         self.loss: float | None = None
         self.not_finite: tuple[float, int] | None = None
         self.unreadable = 0
+        self.odd = ""
 
     def read(self, now: float) -> bool:
         """Takes in what was appended since; returns whether there was a report. `now` is monotonic."""
@@ -47,7 +51,7 @@ class Progress:
         if len(self._seen) < 2:
             return None
         (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (last_at - first_at) if last_at > first_at and last > first else None
+        return bounds.rate((last - first) / (last_at - first_at)) if last_at > first_at else None
 
     def _take(self, step: int, loss: float | None, now: float) -> None:
         if self.step is not None and step < self.step:
@@ -68,26 +72,32 @@ class Progress:
 
     def _lines(self) -> list[bytes]:
         try:
-            with self._path.open("rb") as file:
+            with files.opened(self._path.parent, self._path.name) as file:
+                if file is None:
+                    return []
                 if file.seek(0, 2) < self._offset:  # the command began the file anew
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 data = file.read(_READ_BYTES)
-        except OSError:
+        except (OSError, Odd) as error:
+            self.odd = str(error)
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > _LINE_BYTES_MAX:
+        if len(self._partial) > bounds.PROGRESS_LINE_BYTES_MAX:
             self._partial = b""
+            self.unreadable += 1
         return [line for line in lines if line.strip()]
 
 
 def _report(line: bytes) -> tuple[int, float | None] | None:
+    if len(line) > bounds.PROGRESS_LINE_BYTES_MAX:
+        return None
     try:
         document = json.loads(line)
         step = document["step"]
         loss = (document.get("metrics") or {}).get("loss")
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        if isinstance(step, bool) or not isinstance(step, int) or bounds.step(step) is None:
             return None
         if isinstance(loss, bool) or not isinstance(loss, int | float):
             return step, None

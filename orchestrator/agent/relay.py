@@ -6,16 +6,17 @@ no line: that is `progress`.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from pathlib import Path
-from typing import BinaryIO
 
+from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
-TOTAL_BYTES_MAX = 64 << 20
 _READ_BYTES = 1 << 20
+# Never through a link, never waiting for the reader of a FIFO: the command may write here, too.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Relay:
@@ -26,7 +27,7 @@ class Relay:
         self._target = target
         self._masked = MaskedStream(mask)
         self._offset = 0
-        self._left = TOTAL_BYTES_MAX
+        self._left = bounds.RELAYED_PROGRESS_BYTES_MAX
 
     def copy(self) -> bool:
         """Takes a piece of what is new; returns whether there may be more."""
@@ -42,12 +43,14 @@ class Relay:
 
     def _read(self) -> bytes:
         try:
-            with _regular(self._source, os.O_RDONLY) as file:
+            with files.opened(self._source.parent, self._source.name) as file:
+                if file is None:
+                    return b""
                 if file.seek(0, 2) < self._offset:
                     self._offset = 0
                 file.seek(self._offset)
                 data = file.read(min(_READ_BYTES, self._left))
-        except OSError:
+        except (OSError, Odd):  # a link, a pipe or a device, which the command may have put there
             return b""
         self._offset += len(data)
         self._left -= len(data)
@@ -57,16 +60,8 @@ class Relay:
         if not data:
             return
         try:
-            with _regular(self._target, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+            descriptor = os.open(self._target, _APPEND, 0o644)
+            with os.fdopen(descriptor, "ab") as file:
                 file.write(data)
         except OSError:
             return
-
-
-def _regular(path: Path, how: int) -> BinaryIO:
-    """Opens the file; raises OSError for a link, a pipe or a device, which the command may have put there."""
-    descriptor = os.open(path, how | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file")
-    return os.fdopen(descriptor, "rb" if how == os.O_RDONLY else "ab")

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.clock import Clock
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.mask import Mask
 from orchestrator.core.session import AgentStatus, Result
-
-_WARNINGS_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class Report:
 
     def warn(self, text: str) -> bool:
         """Adds a warning once; returns whether it is new."""
-        text = self.mask.text(text)
+        text = bounds.text(self.mask.text(text), bounds.WARNING_BYTES_MAX)
         if text in self._warnings:
             return False
-        self._warnings = (*self._warnings, text)[-_WARNINGS_MAX:]
+        self._warnings = (*self._warnings, text)[-bounds.WARNINGS_MAX :]
         return True
 
     def beat(self, state: str) -> None:
@@ -74,13 +72,14 @@ class Report:
         self._beats += 1
         self._next, self._last = now + self._period, noticed
         with suppress(OSError):  # a full disk costs a heartbeat, not the training
-            data = wire.encode(self._status(state))
-            write_whole(self._folder.outbox / "status.json", data, durable=False)
+            write_whole(self._folder.outbox / "status.json", self._encoded(state), durable=False)
 
     def end(self, result: Result) -> bool:
         """Writes the last status and then the result, if need be in the room that was kept free for it."""
         self._last = None
-        result = replace(result, message=self.mask.text(result.message), tail=self.mask.text(result.tail))
+        message, tail = self.mask.text(result.message), self.mask.text(result.tail)
+        message = bounds.text(message, bounds.MESSAGE_BYTES_MAX)
+        result = replace(result, message=message, tail=bounds.text(tail, bounds.TAIL_BYTES_MAX))
         with suppress(OSError):
             self._folder.ballast.unlink()
         self.beat("ended")
@@ -91,6 +90,13 @@ class Report:
                 write_whole(self._folder.outbox / "result.json", wire.encode(result))
                 return True
         return False
+
+    def _encoded(self, state: str) -> bytes:
+        """With as many of the newest warnings as fit: in JSON a sign may take twelve bytes."""
+        status = self._status(state)
+        while len(data := wire.encode(status)) > bounds.STATUS_BYTES_MAX and status.warnings:
+            status = replace(status, warnings=status.warnings[1:])
+        return data
 
     def _status(self, state: str) -> AgentStatus:
         return AgentStatus(

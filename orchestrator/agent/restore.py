@@ -85,22 +85,23 @@ def lay_out_resume(folder: Folder, order: Order) -> Path | None:
     """
     if order.resume is None:
         return None
-    manifest = _staged_manifest(folder, order.resume, order.run)
+    manifest = _staged_manifest(folder, order.resume, order)
     target = folder.work / "resume" / f"step-{manifest.ref.step}"
     for entry in manifest.files:
         _assemble(folder.staged / "blobs", manifest, entry, target / entry.path)
     return target
 
 
-def _staged_manifest(folder: Folder, name: str, run: str) -> Manifest:
+def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     if CheckpointRef.parse(name) is None:
         raise CorruptCheckpoint(name, "that is no checkpoint's name")
     try:
         data = (folder.staged / "checkpoints" / name / "manifest.json").read_bytes()
     except OSError as error:
         raise CorruptCheckpoint(name, f"its manifest was not staged ({error.strerror})") from error
+    checkpoint.authenticate(name, data, order.resume_sha256)
     manifest = checkpoint.decode(name, data)
-    if manifest.run != run:
+    if manifest.run != order.run:
         raise CorruptCheckpoint(name, f"it is of run {manifest.run}")
     return manifest
 

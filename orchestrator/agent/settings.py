@@ -17,6 +17,8 @@ class Settings:
     Stall: no sign of life within `stall_factor` expected steps, but never before `stall_floor`;
     `first_step` until there was a first step (imports, compilation, downloads). `grace` is what the command
     has to save after a stop that no deadline cuts short; `stall_grace` after it was found stalled.
+    Disk: a session whose folders take more than `disk_bytes` (None: no limit), looked at every
+    `disk_period`, is asked to leave, and killed at once where it takes twice that.
     For platforms that need it: `probe` checks that the machine has the order's accelerator, `requirements`
     installs the job's.
     """
@@ -41,3 +43,5 @@ class Settings:
     log_segment_bytes: int = 1024 * 1024
     log_total_bytes: int = 64 * 1024 * 1024
     part_bytes: int = PART_BYTES_MAX
+    disk_bytes: int | None = None
+    disk_period: float = 10.0

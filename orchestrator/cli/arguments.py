@@ -52,7 +52,8 @@ ALL = _flag("-a", "--all", help="also those that are over")
 DISCARD = _flag("--discard", help="also where the session's unsaved work is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
-LATEST = _flag("--latest", help="the newest (the default)")
+LATEST = _flag("--latest", help="the newest that is whole (the default)")
+VERIFY = _flag("--verify", help="read every byte in the home store")
 FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
 RAW = _flag(
     "--raw", help="the training's bytes alone, without a line between sessions; shown harmless on a terminal"
@@ -63,6 +64,17 @@ NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms a
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="list what sessions left behind, and remove it on consent; nothing else")
 YES = _flag("--yes", help="do not ask")
+OLDER_THAN = _option(
+    "--older-than", metavar="AGE", default="30d",
+    help="logs and sessions of runs that ended so long ago, as 12h or 30d (default: 30d)",
+)  # fmt: skip
+KEEP = _option(
+    "--keep", metavar="N", type=int, default=0, help="the newest N finished runs of each job keep everything"
+)
+CHECKPOINTS = _flag(
+    "--checkpoints", help="also checkpoints of finished runs, but for the newest and the best of each"
+)
+UNKNOWN = _flag("--unknown", help="also what is of runs that this ledger does not know")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -95,9 +107,11 @@ COMMANDS = (
     Command("cancel", "end a run, keeping its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, leave, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "go on with a held run", "wishing:release", (RUN,)),
-    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,)),
+    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
     Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
     Command("quota", "what is left of each quota, and what the rest went into", "quota:quota", (NAME,)),
+    Command("prune", "remove what nothing needs any more; asks first", "pruning:prune",
+            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "end the controller; sessions go on", "controlling:down"),
     Command("health", "succeeds while the controller ticks; for probes", "health:health"),

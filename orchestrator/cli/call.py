@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from orchestrator.cli.wiring import Wired
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 class Exit(IntEnum):
     OK = 0
     FAILED = 1  # the run did
@@ -75,8 +78,11 @@ def os_error_text(error: OSError) -> str:
     """A fault of this machine's own files, in words, with the next thing to do."""
     what = error.strerror or str(error)
     where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full{where}: free some space and try again; nothing is lost"
+    if error.errno in FULL:
+        return (
+            f"the disk is full{where}: nothing is lost; free some space and try again (`orchestrator prune` "
+            "shows what nothing needs any more)"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a folder that is"
     return f"{what}{where}"

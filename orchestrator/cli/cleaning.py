@@ -39,8 +39,8 @@ class Orphan:
 
 
 @dataclass
-class _Tally:
-    """What came of it."""
+class Tally:
+    """What came of it; places as `Orphan.place` has them."""
 
     removed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # place → why
@@ -55,13 +55,13 @@ class _Tally:
 def clean(call: Call, platforms: Mapping[str, Platform]) -> int:
     """Lists what is left over on these platforms, asks, removes. Without a terminal and without `--yes` it
     only lists."""
-    tally = _Tally()
+    tally = Tally()
     found = orphans(call, platforms, tally.troubles)
     doomed = [each for each in found if call.options.discard or not each.doubt]
     tally.kept = {each.place: each.doubt for each in found if each not in doomed}
     _show(call, found)
     if doomed and _consents(call, doomed):
-        _remove(call, platforms, doomed, tally)
+        remove(call, platforms, doomed, tally)
     elif doomed:
         tally.kept |= {each.place: "not asked for: `--yes` removes it" for each in doomed}
     _tell(call, found, tally)
@@ -88,12 +88,12 @@ def orphans(
                 there += (Orphan(name, each) for each in platform.leftovers())
         except OrchestratorError as error:
             troubles[name] = error
-    return list(_of_no_live_run(call, there))
+    return list(_of_no_live_run(call, there)) if there else []
 
 
 def _of_no_live_run(call: Call, there: Iterable[Orphan]) -> Iterator[Orphan]:
     """Raises what opening the ledger raises: without its word nothing is left over."""
-    ledger = call.home.existing_ledger()
+    ledger = call.home.ledger_on_a_full_disk()
     live: set[str] = set()
     known = {""}  # what is of no run: a moment's container
     if ledger is not None:
@@ -138,8 +138,9 @@ def _consents(call: Call, doomed: list[Orphan]) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _remove(call: Call, platforms: Mapping[str, Platform], doomed: list[Orphan], tally: _Tally) -> None:
-    """The ledger is asked again: the question may have waited for its answer for long."""
+def remove(call: Call, platforms: Mapping[str, Platform], doomed: list[Orphan], tally: Tally) -> None:
+    """Removes what is left over, and tells the tally. The ledger is asked again: the question may have waited
+    for its answer for long."""
     still = list(_of_no_live_run(call, doomed))
     tally.kept |= {each.place: "its run is live" for each in doomed if each not in still}
     for each in still:
@@ -153,7 +154,7 @@ def _remove(call: Call, platforms: Mapping[str, Platform], doomed: list[Orphan],
             tally.troubles[each.place] = error
 
 
-def _tell(call: Call, found: list[Orphan], tally: _Tally) -> None:
+def _tell(call: Call, found: list[Orphan], tally: Tally) -> None:
     call.out.document({
         "leftovers": [{"platform": each.platform, **asdict(each.leftover)} for each in found],
         "removed": tally.removed,

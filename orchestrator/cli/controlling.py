@@ -16,7 +16,7 @@ from types import FrameType
 
 from orchestrator import config as configuration
 from orchestrator import controller
-from orchestrator.cli import health, live, story
+from orchestrator.cli import health, live, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
@@ -26,6 +26,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import Watchers
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.ledger import Ledger, Owner
+from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -35,6 +36,8 @@ LOG_BYTES_MAX = 8 * 1024 * 1024
 
 def up(call: Call) -> int:
     """Runs the controller here until it is told to stop, or sees that one runs in the background."""
+    if not call.options.detach:
+        shield.up()
     wired = call.wired()
     if call.options.detach:
         with call.home.ledger() as ledger:
@@ -84,6 +87,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
 
     outdated = False
     changes = ConfigChanges(call.home, say)
+    unforeseen = Told(say)
     with call.home.ledger() as ledger:
         while not stop_asked:
             since = wired.clock.now()
@@ -91,7 +95,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 writer = live.Writer(wired.folders)
                 watchers = Watchers(event=told, reading=writer.reading, silence=writer.silence)
-                engine = wired.engine(ledger, takeover.fence, wake, watchers)
+                engine = wired.engine(ledger, takeover.fence, wake, watchers, unforeseen)
                 note = health.notes(call.home, wired.clock, since)
                 outdated = controller.run(
                     engine,
@@ -101,12 +105,13 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                     leave_when_idle=leave_when_idle,
                     outdated=partial(_after_tick, note, changes),
                     say=say,
+                    unforeseen=unforeseen,
                 )
             if (
                 outdated or not leave_when_idle or not ledger.anything_left()
             ):  # who submitted meanwhile saw it alive
                 break
-        say(f"controller {os.getpid()} {'starts anew with the changed config' if outdated else 'leaves'}")
+        say(f"controller {os.getpid()} {'starts anew' if outdated else 'leaves'}")
     return outdated
 
 
@@ -143,6 +148,7 @@ class ConfigChanges:
         except OrchestratorError as error:
             self._say(f"the config has changed and cannot be used, going on with the one before:\n{error}")
             return False
+        self._say("the config has changed")
         return True
 
 

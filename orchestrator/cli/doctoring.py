@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import cleaning, routing
+from orchestrator.cli import cleaning, growth, routing
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
 from orchestrator.cli.output import count_text, size_text
 from orchestrator.cli.wiring import Wired
@@ -27,6 +27,7 @@ from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
 FREE_BYTES_MIN = 2e9
+CONTENTS = "home: contents"
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,18 @@ def doctor(call: Call) -> int:
     findings = list(_findings(call, names))
     call.out.document({"findings": [vars(finding) for finding in findings]})
     call.out.table(("", "STATE", "FOUND"), [(f.what, f.state, f.text) for f in findings])
-    mends = [(f"to {'have' if f.state == 'ok' else 'mend'} {f.what}", f.mend) for f in findings if f.mend]
+    mends = [(_mend_title(f), f.mend) for f in findings if f.mend]
     if mends:
         call.out.say()
         call.out.facts(mends)
     codes = {finding.exit_code for finding in findings}
     return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in codes), Exit.OK)
+
+
+def _mend_title(finding: Finding) -> str:
+    if finding.what == CONTENTS:
+        return "to free space"
+    return f"to {'have' if finding.state == 'ok' else 'mend'} {finding.what}"
 
 
 def _clean(call: Call, names: tuple[str, ...]) -> int:
@@ -70,6 +77,7 @@ def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
         yield _python()
         yield from _looked_at("home", lambda: _home(call))
         yield from _looked_at("ledger", lambda: _ledger(call))
+        yield from _grown(call)
         yield from _looked_at("agent", _agent)
     try:
         wired = call.wired()
@@ -91,7 +99,7 @@ def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
         if not names or given.name in names:
             yield from _looked_at(
                 f"store {given.name}",
-                lambda given=given: _store(given.type, wired.built(given)),  # type: ignore[misc]
+                lambda given=given: _store(call, given.type, wired.built(given)),  # type: ignore[misc]
             )
 
 
@@ -147,10 +155,25 @@ def _ledger(call: Call) -> tuple[str, str]:
     if ledger is None:
         return "ok", "none yet: the first submit makes it"
     with ledger:
-        runs = len(ledger.summaries())
+        runs, size = len(ledger.summaries()), ledger.size()
         owner = ledger.owner()
     controls = f"controlled by {owner}" if owner else "no controller runs; submit starts one"
-    return "ok", f"{count_text(runs, 'run')}; {controls}"
+    return "ok", f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
+
+
+def _grown(call: Call) -> Iterator[Finding]:
+    """What lies in the home. A disk that is nearly full is told under `home`, and mended here."""
+    if not call.home.path.is_dir():
+        return
+    with contextlib.suppress(OrchestratorError):  # told under `ledger`
+        try:
+            found = growth.of_home(call.home, call.clock)
+        except OSError as error:
+            yield _trouble(CONTENTS, error)
+            return
+        full = shutil.disk_usage(call.home.path).free < FREE_BYTES_MIN
+        yield Finding(CONTENTS, "warning" if full else "ok", found.text,
+                      call.command("prune") if found.freed else "")  # fmt: skip
 
 
 def _agent() -> tuple[str, str]:
@@ -245,7 +268,7 @@ def _offer_text(offer: Offer) -> str:
     return text + (f", sessions of {wall:,.0f} s" if wall is not None else "")
 
 
-def _store(kind: str, store: Store) -> tuple[str, str]:
+def _store(call: Call, kind: str, store: Store) -> tuple[str, str]:
     """Puts, gets and deletes an object of a few bytes."""
     data = secrets.token_bytes(32)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -258,4 +281,5 @@ def _store(kind: str, store: Store) -> tuple[str, str]:
             store.get(key, target, sha256)
         finally:
             store.delete(key)
-    return "ok", f"{kind}: an object was put, read back and deleted"
+    held = growth.of_store(store, call.clock)
+    return "ok", f"{kind}: an object was put, read back and deleted; it holds {held.text}"

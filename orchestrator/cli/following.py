@@ -71,7 +71,7 @@ def _watch(
             history.append(stored.event)
             if isinstance(stored.event, NEWS) or call.out.as_json:
                 view.event(_session_of(history), stored.event, _news_text(stored.event))
-        if record.phase.final or (record.phase is Phase.HELD and record.wish is None):
+        if record.phase.final or (record.standing is Phase.HELD and record.wish is None):
             return record, history
         reading = live.read(call.home.folders, run, record.session.name if record.session else None)
         busy = live.preparing(call.home.folders, run) if record.phase is Phase.PREPARING else ""
@@ -123,22 +123,28 @@ def _end(
         out.say(f"{out.paint(run, 'bold')}  {out.paint(words, 'green')}")
         place = lay_out(record) if lay_out is not None and best is not None else None
         out.record(
-            {"run": run, "phase": record.phase, "sessions": sessions, "checkpoint": best, "folder": place}
+            {"run": run, "phase": record.standing, "sessions": sessions, "checkpoint": best, "folder": place}
         )
         if best is not None:
             out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, verified"),
                        ("folder", str(place) if place else "")])  # fmt: skip
         hints.next_commands(call, run, ("show",), ("why",), ("logs",), ("pull", "-o", "DIR"))
         return Exit.OK
-    style = "yellow" if record.phase is Phase.HELD else "red"
-    reason = record.reason.removeprefix(f"{record.phase}; ")
-    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, style)} after {took}: {reason}")
+    style = "yellow" if record.standing is Phase.HELD else "red"
+    reason = record.standing_reason.removeprefix(f"{record.phase}; ")
+    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.standing.value, style)} after {took}: {reason}")
     out.record(
-        {"run": run, "phase": record.phase, "sessions": sessions, "reason": record.reason, "checkpoint": best}
+        {
+            "run": run,
+            "phase": record.standing,
+            "sessions": sessions,
+            "reason": record.standing_reason,
+            "checkpoint": best,
+        }
     )
     if best is not None:
         out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, in the home store")])
-    if record.phase is Phase.HELD:
+    if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("why",), ("release",), ("cancel",))
         return Exit.HUMAN
     hints.next_commands(call, run, ("why",), ("logs",), *((("pull",),) if best else ()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import InputError
+from orchestrator.errors import DiskFull, InputError
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Ledger
@@ -90,6 +90,12 @@ class Home:
                 return found.database
         return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
 
+    def ledger_beside(self) -> str:
+        """Why runs of another ledger may live here: the home's own file is there, another is configured."""
+        own = self.path / LEDGER
+        beside = own.exists() and self.database() != f"sqlite:///{own}"
+        return f"{own} is there beside the configured one" if beside else ""
+
     def ledger(self) -> Ledger:
         """Opens the ledger, made where there is none yet."""
         from orchestrator.ledger import Ledger
@@ -107,10 +113,20 @@ class Home:
 
     def existing_ledger(self) -> Ledger | None:
         """Opens the ledger; None where there is none yet: whoever only looks makes nothing."""
+        return self._existing(alone=False)
+
+    def ledger_on_a_full_disk(self) -> Ledger | None:
+        """As `existing_ledger`, also where the disk is full; to be closed soon."""
+        try:
+            return self._existing(alone=False)
+        except DiskFull:
+            return self._existing(alone=True)
+
+    def _existing(self, *, alone: bool) -> Ledger | None:
         url = self.database()
         own = self.path / LEDGER
         if url == f"sqlite:///{own}" and not own.exists():
             return None
         from orchestrator.ledger import Ledger
 
-        return Ledger.open(url)
+        return Ledger.open(url, alone=alone)

@@ -29,9 +29,10 @@ def ps(call: Call) -> int:
             hidden = not found and phases is not None and bool(ledger.summaries(limit=1))
     looks = [_look(call, summary) for summary in found]
     call.out.document({"runs": [
-        {**vars(summary), "step": progress.step, "steps_per_second": progress.steps_per_second,
-         "loss": progress.loss, "seconds_left": progress.seconds_left,
-         "trouble": trouble or None}
+        {**vars(summary), "phase": None if summary.unreadable else summary.phase,
+         "step": progress.step, "steps_per_second": progress.steps_per_second, "loss": progress.loss,
+         "seconds_left": progress.seconds_left, "trouble": trouble or None,
+         "unreadable": summary.unreadable or None}
         for summary, progress, trouble in looks
     ]})  # fmt: skip
     if not looks:
@@ -58,7 +59,7 @@ def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
     where = f"{summary.platform}/{summary.accelerator}" if summary.platform else "–"
     return (
         summary.run,
-        summary.phase.value,
+        "unreadable" if summary.unreadable else summary.phase.value,
         f"{progress.step:,}/{progress.total:,}",
         f"{progress.share:.0%}",
         number_text(progress.steps_per_second),
@@ -70,6 +71,8 @@ def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
 
 
 def _note(summary: RunSummary, trouble: str, now: float) -> str:
+    if summary.unreadable:
+        return _short(summary.unreadable)
     if trouble:
         return _short(f"no answer: {trouble}")
     if summary.phase is Phase.QUEUED and summary.until is not None and summary.until > now:

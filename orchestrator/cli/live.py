@@ -9,12 +9,18 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.session import AgentStatus, Observation
+from orchestrator.platforms import reading
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
 if TYPE_CHECKING:
     from orchestrator.core.run import RunRecord
     from orchestrator.perform import Folders
+
+LIVE_BYTES_MAX = 1 << 20
+PREPARING_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,18 +64,25 @@ def read(folders: Folders, run: str, session: str | None) -> Live | None:
     if session is None:
         return None
     try:
-        found = wire.decode(Live, folders.live(run).read_bytes())
-    except (OSError, ValueError):
+        path = folders.live(run)
+        found = wire.decode(Live, files.read(path.parent, path.name, LIVE_BYTES_MAX))
+    except (OSError, ValueError, Odd):
         return None
+    status = found.observation.status
+    if status is not None:  # written by another version, perhaps, that let more through
+        observation = replace(found.observation, status=reading.within_bounds(status))
+        found = replace(found, observation=observation, at=bounds.moment(found.at) or 0.0)
     return found if found.session == session else None
 
 
 def preparing(folders: Folders, run: str) -> str:
     """What is being done for the run's next session; empty where nobody says."""
+    path = folders.preparing(run)
     try:
-        return folders.preparing(run).read_text(errors="replace")
-    except OSError:
+        data = files.read(path.parent, path.name, PREPARING_BYTES_MAX)
+    except (OSError, Odd):
         return ""
+    return "" if data is None else data.decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,13 @@ def logs(call: Call) -> int:
         if away.seen:
             return Exit.INTERRUPTED
         if reader.is_empty:
-            call.out.remark(f"{run} has no log yet")
+            over = ledger.record(run).phase.final
+            call.out.remark(f"{run} has no log {'(any more: `prune` removes old ones)' if over else 'yet'}")
     return Exit.OK
 
 
 def _resting(record: RunRecord) -> bool:
-    return record.phase.final or (record.phase is Phase.HELD and record.wish is None)
+    return record.phase.final or (record.standing is Phase.HELD and record.wish is None)
 
 
 class Reader:
@@ -79,7 +80,7 @@ class Reader:
             with segment.open("rb") as stream:
                 stream.seek(offset)
                 data = stream.read(_READ_BYTES)
-        except FileNotFoundError:
+        except OSError:  # gone: of a long log the middle is not kept; or not to be read
             return b""
         self._offsets[segment] = offset + len(data)
         return data

@@ -7,6 +7,7 @@ command. Loads rich only where a terminal is looking.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -171,6 +172,8 @@ def size_text(size: float) -> str:
 
 def clock_text(seconds: float) -> str:
     """A span as a clock shows it: `0:37`, `3:07:12`, `2 d 4 h`."""
+    if not math.isfinite(seconds):
+        return "–"
     whole = max(0, round(seconds))
     if whole >= 2 * 86400:
         return f"{whole // 86400} d {whole % 86400 // 3600} h"

@@ -1,6 +1,7 @@
 """`checkpoints` and `pull`: what is kept of a run, and one of it brought into a folder, verified.
 
-Talks to the home store alone: works while the run runs, and long after its controller has left.
+What counts is what the ledger accepted, by the sha256 of its manifest, not what lies in the store. Talks to
+the ledger and the home store alone: works while the run runs, and long after its controller has left.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def checkpoints(call: Call) -> int:
     with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
     rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
-    manifests = {c.name: _manifest(store, record.run, c.name) for c in rows}
+    scratch = call.home.path if call.options.verify else None
+    manifests = {c.name: _manifest(store, record.run, c, scratch) for c in rows}
     marks = {c.name: _marks(record, c) for c in rows}
     grades = {c.name: _grade(manifests, c.name) for c in rows}
     call.out.document({"run": record.run, "checkpoints": [
@@ -80,10 +82,13 @@ def checkpoints(call: Call) -> int:
     return Exit.OK
 
 
-def _manifest(store: Store, run: str, name: str) -> Manifest | str:
-    """What the store holds, or in words why not."""
+def _manifest(store: Store, run: str, checkpoint: Accepted, scratch: Path | None) -> Manifest | str:
+    """What the store holds, or in words why not. With `scratch`, a folder, every blob is read, too."""
     try:
-        return stored.read(store, run, name)
+        if scratch is None:
+            return stored.read(store, run, checkpoint.name, checkpoint.sha256)
+        with TemporaryDirectory(prefix=".verify-", dir=scratch) as parts:
+            return stored.fetch(store, run, checkpoint.name, Path(parts), checkpoint.sha256)
     except NotFound:
         return "missing in the store"
     except CorruptCheckpoint as error:
@@ -96,6 +101,8 @@ def _marks(record: RunRecord, checkpoint: Accepted) -> list[str]:
         marks.append("best")
     if record.session is not None and record.session.order.resume == checkpoint.name:
         marks.append("resume point")
+    if not checkpoint.sha256:
+        marks.append("accepted by an older version, not authenticated")
     return marks
 
 
@@ -135,12 +142,14 @@ def pull(call: Call) -> int:
         "run": record.run, "checkpoint": pulled.checkpoint.name, "step": pulled.checkpoint.ref.step,
         "folder": str(pulled.folder), "skipped": pulled.skipped, "renamed": dict(pulled.renamed),
     })  # fmt: skip
+    if not pulled.checkpoint.sha256:
+        call.out.remark("an older version accepted it and kept no sha256: whole, but not authenticated")
     call.out.say(f"{pulled.folder}: step {pulled.checkpoint.ref.step:,} of {record.run}, verified")
     return Exit.OK
 
 
 def _wanted(call: Call, record: RunRecord) -> Accepted | None:
-    """The checkpoint the options name; None: the newest that is whole."""
+    """The checkpoint that the options name; None: the newest that is whole."""
     if call.options.best:
         best = record.job.checkpoint.keep.best
         if best is None:
@@ -176,10 +185,11 @@ def bring(
         try:
             manifest = _bring_one(call, store, record.run, candidate, folder)
         except (CorruptCheckpoint, NotFound) as error:
+            reason = error.reason if isinstance(error, CorruptCheckpoint) else _gone(store)
+            skipped.append(f"step {candidate.ref.step:,} ({candidate.name}) cannot be used: {reason}")
             if candidate is candidates[-1]:
-                raise CorruptCheckpoint(candidate.name, getattr(error, "reason", str(error))) from error
-            skipped.append(str(error))
-            call.out.remark(f"{error}: falling back to the one before")
+                raise _nothing_whole(store, record, candidate, reason) from error
+            call.out.remark(f"{skipped[-1]}; falling back to the one before")
         else:
             renamed = _renamed(manifest)
             for given, name in renamed:
@@ -188,10 +198,22 @@ def bring(
     raise AssertionError("the last candidate is brought, or raises")
 
 
+def _gone(store: Store) -> str:
+    empty = next(iter(store.list("")), None) is None
+    return "it is gone from the home store" + (", which is empty: is its disk there?" if empty else "")
+
+
+def _nothing_whole(store: Store, record: RunRecord, tried: Accepted, reason: str) -> CorruptCheckpoint:
+    """The error, with the steps whose manifests at least are there and right."""
+    there = (c for c in record.accepted if isinstance(_manifest(store, record.run, c, None), Manifest))
+    steps = ", ".join(str(step) for step in sorted({c.ref.step for c in there} - {tried.ref.step}))
+    return CorruptCheckpoint(tried.name, f"{reason}; other steps in the store: {steps or 'none'}")
+
+
 def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Path) -> Manifest:
     """The manifest of what lies in the folder now."""
     if folder.exists():
-        manifest = stored.read(store, run, wanted.name)
+        manifest = stored.read(store, run, wanted.name, wanted.sha256)
         if _is_same(folder, _here(manifest)):
             return manifest
         raise InputError(
@@ -202,7 +224,7 @@ def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Pat
         TemporaryDirectory(prefix=".pull-", dir=folder.parent) as parts,
         _shown(call, Path(parts), wanted.size),
     ):
-        manifest = stored.fetch(store, run, wanted.name, Path(parts))
+        manifest = stored.fetch(store, run, wanted.name, Path(parts), wanted.sha256)
         stored.restore(Path(parts), _here(manifest), folder)
     return manifest
 

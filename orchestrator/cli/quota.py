@@ -151,10 +151,16 @@ def _charged(ledger: Ledger | None, quotas: Sequence[Quota], now: float) -> Mapp
     began = [window_began_at(each) for each in quotas]
     since = min((at for at in began if at is not None), default=None) if None not in began else None
     return {
-        summary.run: charges((stored.event for stored in ledger.history(summary.run)), now)
+        summary.run: _charges(ledger, summary.run, now)
         for summary in reversed(ledger.summaries())
         if since is None or summary.ended_at is None or summary.ended_at >= since
     }
+
+
+def _charges(ledger: Ledger, run: str, now: float) -> tuple[Charge, ...]:
+    """None of a run whose history this version cannot read: its sessions cannot be told from it."""
+    history = ledger.history(run)
+    return () if any(stored.trouble for stored in history) else charges((s.event for s in history), now)
 
 
 def _used(charged: Mapping[str, tuple[Charge, ...]], since: float | None) -> Iterator[Used]:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.cli import arguments
-from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
+from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
 from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
 from orchestrator.cli.terminal import plain
 from orchestrator.clock import SystemClock, utc_text
-from orchestrator.errors import OrchestratorError, SpecError
+from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 
 GARBAGE_THRESHOLD = 100_000  # imports make none: looking for it took a fifth of what a listing takes
 CRASH_BYTES_MAX = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ def run(given: Sequence[str]) -> int:
         out.remark("interrupted")
         return Exit.INTERRUPTED
     except (OrchestratorError, OSError) as error:
-        return _failed(out, error)
+        return _failed(out, error, home)
     except Exception as bug:  # noqa: BLE001 - the edge: a bug's traceback goes into a file, not over the user
         return _bug(out, bug, home)
     return code
@@ -62,8 +62,10 @@ def _help(_call: Call) -> int:
     return Exit.OK
 
 
-def _failed(out: Output, error: OrchestratorError | OSError) -> int:
+def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) -> int:
     message = os_error_text(error) if isinstance(error, OSError) else str(error)
+    if home is not None and (isinstance(error, DiskFull) or getattr(error, "errno", None) in FULL):
+        message += _free_hint(home)
     code = exit_code(error)
     document: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
     if isinstance(error, SpecError):
@@ -72,6 +74,13 @@ def _failed(out: Output, error: OrchestratorError | OSError) -> int:
         out.record({"error": document})
         out.remark(message if isinstance(error, SpecError) else f"orchestrator: {message}")
     return code
+
+
+def _free_hint(home: Home) -> str:
+    from orchestrator.cli import growth
+
+    found = growth.hint(home, SystemClock())
+    return f"; {found}" if found else ""
 
 
 def _bug(out: Output, bug: Exception, home: Home | None) -> int:

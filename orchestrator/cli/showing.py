@@ -23,12 +23,14 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Order
 from orchestrator.ledger import Stored
 
 NOTES_SHOWN = 12
+_SAY_WHY = frozenset({Phase.HELD, Phase.FAILED, Phase.CANCELLED})
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
     """The run's sessions, in order."""
     found: list[Stay] = []
     for event in history:
+        if not found and not isinstance(event, Assigned):
+            continue
         match event:
             case Assigned(at=at, order=order):
                 found.append(Stay(order, at))
@@ -83,21 +87,30 @@ def show(call: Call) -> int:
     sight = Sight(record, reading, call.clock.now(), call.clock.monotonic(), busy)
     sessions = stays(stored.event for stored in history)
     call.out.document({
-        "run": run, "phase": record.phase, "submitted_at": record.submitted_at, "ended_at": record.ended_at,
-        "reason": record.reason, "until": record.until, "wish": record.wish, "progress": sight.progress,
+        "run": run, "phase": record.standing, "submitted_at": record.submitted_at,
+        "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,
+        "wish": record.wish, "progress": sight.progress,
         "seconds_left": sight.progress.seconds_left, "session": record.session, "reading": reading,
-        "sessions": sessions, "checkpoints": record.accepted, "notes": record.notes, "strays": record.strays,
+        "sessions": sessions, "checkpoints": record.accepted, "notes": notes_shown(record),
+        "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
         "controller": owner, "job": record.job,
     })  # fmt: skip
     out = call.out
-    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, out.phase_colour(record.phase))}")
+    out.say(
+        f"{out.paint(run, 'bold')}  {out.paint(record.standing.value, out.phase_colour(record.standing))}"
+    )
     out.facts(_facts(sight))
     if not record.phase.final and owner is None:
         out.facts([("controller", f"none runs: `{call.command('up', '--detach')}` brings one back")])
     _show_sessions(out, record, sessions, call.clock.now())
     _show_notes(out, record)
     return Exit.OK
+
+
+def _title(out: Output, record: RunRecord) -> None:
+    phase = record.standing
+    out.say(f"{out.paint(record.run, 'bold')}  {out.paint(phase.value, out.phase_colour(phase))}")
 
 
 def _facts(sight: Sight) -> list[tuple[str, str]]:
@@ -113,8 +126,14 @@ def _facts(sight: Sight) -> list[tuple[str, str]]:
     if record.session is not None:
         order = record.session.order
         rows.append(("", f"micro-batch {order.micro_batch} × {order.devices}, {order.precision.value}"))
-    elif record.reason and record.phase in (Phase.HELD, Phase.FAILED, Phase.CANCELLED):
-        rows.append(("because", record.reason))
+    if record.fault:
+        rows.append(("because", record.fault))
+    elif (
+        record.session is None
+        and record.standing_reason
+        and record.standing in (Phase.HELD, Phase.FAILED, Phase.CANCELLED)
+    ):
+        rows.append(("because", record.standing_reason))
     if record.wish is not None:
         rows.append(("asked", f"to {record.wish.value}"))
     best = newest(record.accepted)
@@ -140,7 +159,7 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[Stay, ...], n
             f"{stay.order.resume_step:,}",
             "–" if stay.to_step is None else f"{stay.to_step:,}",
             clock_text((stay.over_at or record.ended_at or now) - stay.assigned_at),
-            stay.ending or record.phase.value,
+            stay.ending or record.standing.value,
         )
         for stay in sessions
     ]
@@ -149,12 +168,18 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[Stay, ...], n
     out.table(headers, rows, right=frozenset({2, 3, 4}))
 
 
+def notes_shown(record: RunRecord) -> tuple[str, ...]:
+    """The run's notes for people, with their counts."""
+    return Notes(record.notes, record.note_times).shown()
+
+
 def _show_notes(out: Output, record: RunRecord) -> None:
-    if record.notes:
+    notes = notes_shown(record)
+    if notes:
         out.say()
-        left_out = len(record.notes) - NOTES_SHOWN
+        left_out = len(notes) - NOTES_SHOWN
         more = [("note", f"… {left_out} earlier ones: see `why`")] if left_out > 0 else []
-        out.facts([*more, *(("note", note) for note in record.notes[-NOTES_SHOWN:])])
+        out.facts([*more, *(("note", note) for note in notes[-NOTES_SHOWN:])])
 
 
 # --- why --------------------------------------------------------------------------------------------------
@@ -168,12 +193,12 @@ def why(call: Call) -> int:
         record, history = ledger.record(run), ledger.history(run)
         decided = _journalled_route(history)
         present: Route | None = None
-        if record.phase is Phase.QUEUED or (record.phase is Phase.HELD and record.wish is Wish.RELEASE):
+        if record.phase is Phase.QUEUED or (record.standing is Phase.HELD and record.wish is Wish.RELEASE):
             from orchestrator.cli import routing
 
             present = routing.route_of(call.wired(), ledger, record)
     call.out.document({
-        "run": run, "phase": record.phase, "reason": record.reason, "until": record.until,
+        "run": run, "phase": record.standing, "reason": record.standing_reason, "until": record.until,
         "route_now": present, "route_decided": decided[1] if decided else None,
         "route_decided_at": decided[0] if decided else None,
         "events": [
@@ -185,7 +210,9 @@ def why(call: Call) -> int:
     if call.out.as_json:
         return Exit.OK
     out = call.out
-    out.say(f"{out.paint(run, 'bold')}  {out.paint(record.phase.value, out.phase_colour(record.phase))}")
+    out.say(
+        f"{out.paint(run, 'bold')}  {out.paint(record.standing.value, out.phase_colour(record.standing))}"
+    )
     out.say()
     out.facts((utc_text(at), text) for at, text in story.told(stored.event for stored in history))
     if record.phase is Phase.QUEUED:
@@ -195,7 +222,7 @@ def why(call: Call) -> int:
         _show_route(call, record, present, "now")
     elif decided is not None:
         _show_route(call, record, decided[1], f"decided {utc_text(decided[0])}")
-    if record.phase is Phase.HELD:
+    if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("release",), ("cancel",))
     return Exit.OK
 

@@ -18,6 +18,7 @@ from orchestrator.core.event import (
     Deferred,
     Ended,
     Event,
+    Faulted,
     GaveUp,
     Held,
     Launched,
@@ -33,12 +34,13 @@ from orchestrator.core.event import (
     Wished,
     Withdrawn,
 )
+from orchestrator.core.notes import counted_text
 from orchestrator.core.session import Order, Outcome
 
 # What a viewer is told of at once; the rest is for `why`.
 NEWS = (
     Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
-    Released,
+    Released, Faulted,
 )  # fmt: skip
 _WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "to release it"}
 
@@ -85,12 +87,12 @@ def event_text(event: Event) -> str:
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is verified in the home store"
-        case CheckpointCorrupt(name=name, reason=reason):
-            return f"checkpoint {name} is corrupt ({reason}); falls back to the one before"
+        case CheckpointCorrupt(name=name, reason=reason, order=order):
+            return f"checkpoint {name} cannot be used ({reason}); goes on {resume_text(order)}"
         case Retired(names=names):
             return f"{count_text(len(names), 'superseded checkpoint')} retired"
-        case Noted(text=text):
-            return text
+        case Noted(text=text, times=times):
+            return counted_text(text, times)
         case Wished(wish=wish):
             return f"the user asks {_WISHES[wish]}"
         case Released():
@@ -98,7 +100,9 @@ def event_text(event: Event) -> str:
         case Completed() | GaveUp() | Cancelled() | Held():
             return with_reason(_CLOSING[type(event)], event.reason)
         case Confirmed(session=session):
-            return f"what {short_session(session)} left is cleared away"
+            return f"session {short_session(session)} cleaned up"
+        case Faulted(reason=reason):
+            return f"held where it stands: {reason}"
 
 
 _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}

@@ -12,24 +12,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import bundle, images, inputs, spec
+from orchestrator import bundle, images, inputs, leaving, spec
 from orchestrator.cli import controlling, following, hints, pulling, routing
+from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
 from orchestrator.cli.wiring import Wired
-from orchestrator.cli.wiring import secret as secret_value
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.estimate import Hop
 from orchestrator.core.event import Submitted
-from orchestrator.core.job import FROZEN_IMAGE, Job
+from orchestrator.core.job import FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
-from orchestrator.errors import AccessDenied, InputError, NoRoute
+from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
+from orchestrator.leaving import Part
 from orchestrator.ledger import Ledger
+from orchestrator.perform import Folders
 from orchestrator.spec import Parsed
 
 RANDOM_CHARACTERS = 8
@@ -102,19 +104,40 @@ def _running(ledger: Ledger, name: str) -> str | None:
     return next((found.run for found in ledger.summaries(active) if found.name == name), None)
 
 
-def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, Route]:
-    frozen = _frozen(parsed, wired.folders.home)
+def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, Route, tuple[Part, ...]]:
+    _check_secrets(wired, parsed.job)
+    frozen, parts = _frozen(parsed, wired.folders.home)
     name = f"{frozen.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     event = Submitted(name, frozen, wired.clock.now())
     route = routing.route_of(wired, ledger, _candidate(event))
     _check_route(route)
     for secret in frozen.secrets:
-        secret_value(secret)
-    return ledger.submit(event), route
+        wired.secret(secret)
+    # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
+    folder = wired.folders.run(name)
+    folder.mkdir(parents=True)
+    try:
+        return ledger.submit(event), route, parts
+    except OrchestratorError:
+        folder.rmdir()
+        raise
 
 
-def _frozen(parsed: Parsed, into: Path) -> Job:
-    """The job with everything it names pinned: archives of its source and image in the home `into`."""
+def _check_secrets(wired: Wired, job: Job) -> None:
+    """Raises InputError naming every secret that the config gives to no job."""
+    refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name)) is not None]
+    if refused:
+        raise InputError("\n".join(refused))
+
+
+def _frozen(parsed: Parsed, into: Path) -> tuple[Job, tuple[Part, ...]]:
+    """The job with everything it names pinned, archives of its source and image in the home `into`; and what
+    of it leaves. Raises InputError where any of it may not."""
+    inside = parsed.job.requirements
+    if parsed.requirements is not None and inside not in parsed.source_allow:
+        leaving.check_requirements(parsed.requirements)
+    given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
+    pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
     sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
@@ -122,7 +145,16 @@ def _frozen(parsed: Parsed, into: Path) -> Job:
             parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
         )
         image = f"{FROZEN_IMAGE}{frozen}"
-    return replace(parsed.job, bundle=sha256, image=image, inputs=inputs.pin(parsed.job.inputs))
+    job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
+    return job, (*_archived(parsed, job, into), *given)
+
+
+def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:
+    folders = Folders(into)
+    yield from leaving.bundled(folders.bundle(job.bundle), str(parsed.source or ""), job.requirements)
+    image = frozen_image(job.image)
+    if image is not None:
+        yield leaving.imaged(folders.image(image), str(parsed.image))
 
 
 def _candidate(event: Submitted) -> RunRecord:
@@ -142,7 +174,9 @@ def _check_route(route: Route) -> None:
         raise AccessDenied("\n".join(["not submitted: a human must act first", *told, *helpful]))
 
 
-def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: bool) -> None:
+def _tell_submitted(
+    call: Call, record: RunRecord, route: Route, parts: tuple[Part, ...], *, started: bool
+) -> None:
     out, run, job = call.out, record.run, record.job
     document = {
         "run": run,
@@ -150,6 +184,7 @@ def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: boo
         "verdict": verdict(route),
         "opens_at": opens_at(route),
         "route": routing.route_json(route),
+        "leaves": shown.document(job, parts, route),
         "controller_started": started,
     }
     (out.record if call.options.follow else out.document)(document)
@@ -160,6 +195,7 @@ def _tell_submitted(call: Call, record: RunRecord, route: Route, *, started: boo
         ("controller", "started in the background, for as long as there is work" if started else "runs"),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
+    shown.show(out, job, parts, route)
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
 
@@ -191,8 +227,9 @@ def plan(call: Call) -> int:
     """The estimate, the hops, every rejection and the rules that spoke. Launches and writes nothing."""
     wired = call.wired()
     parsed = _parsed(call, wired)
+    _check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        job = _frozen(parsed, Path(folder))
+        job, parts = _frozen(parsed, Path(folder))
     ledger = call.home.existing_ledger()
     with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():
         route = routing.route_of(wired, ledger, RunRecord(job.name, job, wired.clock.now()))
@@ -203,6 +240,7 @@ def plan(call: Call) -> int:
     call.out.document({
         "job": job.name, "verdict": answer, "opens_at": opens_at(route), "route": routing.route_json(route),
         "hops": hops, "commands": commands(route), "claims": dict(routing.claims(job, measurements)),
+        "leaves": shown.document(job, parts, route),
     })  # fmt: skip
     out = call.out
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
@@ -220,6 +258,7 @@ def plan(call: Call) -> int:
     ])  # fmt: skip
     _show_hops(out, hops)
     routing.show_rejections(out, route.rejections)
+    shown.show(out, job, parts, route)
     out.say()
     out.say(out.paint("Nothing was launched.", "dim"))
     return {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(answer, Exit.OK)

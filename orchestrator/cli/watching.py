@@ -131,7 +131,7 @@ class JsonView:
             self._told_at = sight.monotonic
             found = sight.progress
             self._out.record({
-                "run": self._run, "at": sight.now, "phase": sight.record.phase, "step": found.step,
+                "run": self._run, "at": sight.now, "phase": sight.record.standing, "step": found.step,
                 "steps_total": found.total, "steps_per_second": found.steps_per_second, "loss": found.loss,
                 "seconds_left": found.seconds_left,
                 "session": sight.record.session.name if sight.record.session else None,
@@ -248,7 +248,7 @@ def _panel(run: str, sight: Sight) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    found, phase = sight.progress, sight.record.phase
+    found, phase = sight.progress, sight.record.standing
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.stores import catalog as stores
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
+from orchestrator.unforeseen import Unforeseen, raise_again
 from orchestrator.workers import ThreadWorkers
 
 
@@ -95,22 +96,35 @@ class Wired:
     def backends(self) -> Backends:
         """What the engine acts through; builds the agent's archive if this version has not yet."""
         archive.build(self.folders.agent)
-        return Backends(self.platforms(), self.store(), self.folders, secret)
+        return Backends(self.platforms(), self.store(), self.folders, self.secret)
 
-    def engine(self, ledger: Ledger, fence: int, wake: threading.Event, watchers: Watchers) -> Engine:
+    def secret(self, name: str) -> str:
+        """A secret's value, from the environment of the controller. Raises AccessDenied with the way out.
+
+        Asked again when a session is prepared: whoever can write into a shared ledger could list any name.
+        """
+        refusal = self.config.secret_refusal(name)
+        if refusal is not None:
+            raise AccessDenied(refusal)
+        value = os.environ.get(name)
+        if value is None:
+            raise AccessDenied(
+                f"the secret {name} is not in the controller's environment: export {name}=…, then "
+                "`orchestrator down` and `orchestrator up`, or submit again"
+            )
+        return value
+
+    def engine(
+        self,
+        ledger: Ledger,
+        fence: int,
+        wake: threading.Event,
+        watchers: Watchers,
+        unforeseen: Unforeseen = raise_again,
+    ) -> Engine:
         workers: ThreadWorkers[Brought] = ThreadWorkers(wake)
-        return Engine(ledger, fence, self.backends(), self.market(), workers, self.clock, watchers)
-
-
-def secret(name: str) -> str:
-    """A secret's value, from the environment of the controller. Raises AccessDenied with the way out."""
-    value = os.environ.get(name)
-    if value is None:
-        raise AccessDenied(
-            f"the secret {name} is not in the controller's environment: export {name}=…, then "
-            "`orchestrator down` and `orchestrator up`, or submit again"
-        )
-    return value
+        backends = replace(self.backends(), unforeseen=unforeseen)
+        return Engine(ledger, fence, backends, self.market(), workers, self.clock, watchers, unforeseen)
 
 
 Say = Callable[[str], None]

@@ -36,12 +36,12 @@ def _wish(call: Call, wish: Wish) -> int:
         if granted is None:
             if wish is not Wish.RELEASE and not discard:
                 _refuse_loss(record, wish, call)
-            if record.wish is not wish or (discard and not record.discard):
+            if record.wish is not wish or record.fault or (discard and not record.discard):
                 record = ledger.wish(record.run, Wished(call.clock.now(), wish, discard))
         if not record.phase.final and (granted is None or record.wish is not None):
             _ensure(call, ledger)
     text = granted or _asked_text(record, wish, call)
-    call.out.document({"run": record.run, "phase": record.phase, "wish": record.wish,
+    call.out.document({"run": record.run, "phase": record.standing, "wish": record.wish,
                        "changed": granted is None, "text": text})  # fmt: skip
     call.out.say(f"{record.run} {text}")
     return Exit.OK
@@ -49,15 +49,15 @@ def _wish(call: Call, wish: Wish) -> int:
 
 def _granted(record: RunRecord, wish: Wish) -> str | None:
     """In words, why there is nothing to ask for; None where there is. InputError for a wish in vain."""
-    phase = record.phase
+    phase = record.standing
     if phase.final:
         if wish is Wish.CANCEL:
             return f"is {phase.value} already"
         raise InputError(f"{record.run} is {phase.value}: there is nothing to {wish.value}")
-    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL:
+    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL and not record.fault:
         raise InputError(f"{record.run} is being cancelled: there is nothing to {wish.value}")
     if wish is Wish.HOLD and phase is Phase.HELD and record.wish is None:
-        return f"is held already: {record.reason}"
+        return f"is held already: {record.standing_reason}"
     if wish is Wish.RELEASE and phase is not Phase.HELD and record.wish is None:
         return f"is not held; it is {phase.value}"
     return None

@@ -15,9 +15,11 @@ from orchestrator.core.session import Order, StopReply
 
 @dataclass(frozen=True)
 class Prepare:
-    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform."""
+    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
+    the names of the run's accepted checkpoints, to be looked for where the one to resume fails."""
 
     order: Order
+    accepted: frozenset[str] = frozenset()
     kind: Literal["prepare"] = "prepare"
 
     @property
@@ -89,38 +91,49 @@ Action = Prepare | Launch | Collect | Stop | Discard | Retire
 
 
 class Trouble(StrEnum):
-    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`."""
+    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`. FULL: this machine's
+    disk or the home store takes no more. UNFORESEEN: an exception that nobody expected there."""
 
     TRANSIENT = "transient"
     QUOTA = "quota"
     DENIED = "denied"
     REJECTED = "rejected"
+    NAME_TAKEN = "name_taken"
     NOT_FOUND = "not_found"
     CORRUPT = "corrupt"
+    FULL = "full"
+    UNFORESEEN = "unforeseen"
 
 
 @dataclass(frozen=True)
 class Done:
     """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `reply` is a stop's, `image` a prepare's."""
+    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know, such as
+    what was beyond a bound; `more`: the outbox holds more, which the next collect brings; `reply` is a
+    stop's, `image` a prepare's."""
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     reply: StopReply | None = None
     image: str | None = None
+    notes: tuple[str, ...] = ()
+    more: bool = False
     kind: Literal["done"] = "done"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the corrupt one."""
+    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the one to resume that is
+    corrupt or gone; `left` the other accepted ones that the home store still has (None: not looked for)."""
 
     action: Action
     trouble: Trouble
     message: str
     until: float | None = None
     checkpoint: str | None = None
+    left: tuple[str, ...] | None = None
+    doubtful: bool = False
     kind: Literal["failed"] = "failed"
 
 

@@ -45,11 +45,13 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         interval_seconds=job.checkpoint.interval_seconds,
         resume=resume.name if resume else None,
         resume_step=resume.ref.step if resume else 0,
+        resume_sha256=(resume.sha256 or None) if resume else None,
         expected_steps_per_second=steps_per_second,
         threads=offer.threads,
         memory_bytes=None
         if offer.memory_gb is None or not offer.limit_memory
         else int(offer.memory_gb * GIB),
+        disk_gb=job.needs.disk_gb,
         image=job.image,
         requirements=job.requirements,
         internet=job.needs.internet,
@@ -85,5 +87,8 @@ def fill(job: Job, choice: Choice) -> tuple[str, ...]:
 def fall_back(order: Order, resume: Accepted | None) -> Order:
     """The same order resuming at an earlier checkpoint, or from the beginning."""
     return replace(
-        order, resume=resume.name if resume else None, resume_step=resume.ref.step if resume else 0
+        order,
+        resume=resume.name if resume else None,
+        resume_step=resume.ref.step if resume else 0,
+        resume_sha256=(resume.sha256 or None) if resume else None,
     )

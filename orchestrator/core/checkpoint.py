@@ -15,12 +15,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
+from orchestrator.core import bounds
 from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
 PART_BYTES_MAX = 256 * 1024 * 1024
 _NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
+_REASON_BYTES_MAX = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -60,7 +63,7 @@ class CheckpointRef:
         if match is None:
             return None
         ref = cls(int(match["step"]), int(match["generation"]), match["incarnation"])
-        return ref if ref.name == name else None
+        return ref if ref.name == name and bounds.step(ref.step) is not None else None
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,11 @@ class Manifest:
         seal = hashlib.sha256(_canonical(document)).hexdigest()
         return _canonical(document | {"sha256": seal})
 
+    @property
+    def sha256(self) -> str:
+        """Of its bytes, the seal included: what an acceptance journals and an order carries."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
 
 def _canonical(document: Mapping[str, object]) -> bytes:
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
@@ -133,22 +141,42 @@ def _canonical(document: Mapping[str, object]) -> bytes:
 def decode(name: str, data: bytes) -> Manifest:
     """Reads a manifest and checks it against itself and the folder name it was found under.
 
-    Raises CorruptCheckpoint for anything but the exact bytes of a manifest that `encode` could have written.
+    Raises CorruptCheckpoint, and nothing else, for anything but the exact bytes of a manifest within
+    `orchestrator.core.bounds` that `encode` could have written.
     """
+    if len(data) > bounds.MANIFEST_BYTES_MAX:
+        limit = bounds.size_text(bounds.MANIFEST_BYTES_MAX)
+        raise CorruptCheckpoint(name, f"the manifest is larger than {limit}")
     try:
         manifest = _from_document(json.loads(data))
         altered = manifest.encode() != data
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        reason = bounds.text(f"{type(error).__name__}: {error}", _REASON_BYTES_MAX)
         raise CorruptCheckpoint(name, f"unreadable manifest ({reason})") from error
     if altered:
         raise CorruptCheckpoint(name, "the manifest does not match its own sha256")
     if manifest.name != name:
-        raise CorruptCheckpoint(name, f"the manifest is of {manifest.name!r}")
+        raise CorruptCheckpoint(name, f"the manifest is of {manifest.name[:80]!r}")
+    beyond = _beyond(manifest)
+    if beyond:
+        raise CorruptCheckpoint(name, beyond)
     for entry in manifest.files:
         _check_entry(name, entry)
     _check_paths(name, {entry.path for entry in manifest.files}, len(manifest.files))
     return manifest
+
+
+def authenticate(name: str, data: bytes, sha256: str | None) -> None:
+    """Checks that a manifest's bytes are those that were accepted. The seal cannot tell: whoever replaces
+    manifest and blobs together seals them anew.
+
+    `sha256` is the accepted manifest's; empty or None: an older version accepted it and kept no sha256, so
+    that any manifest of this name passes. Raises CorruptCheckpoint.
+    """
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        found = hashlib.sha256(data).hexdigest()
+        reason = f"its manifest was replaced: sha256 {found[:12]}…, {sha256[:12]}… was accepted"
+        raise CorruptCheckpoint(name, reason)
 
 
 def _from_document(document: object) -> Manifest:
@@ -178,6 +206,25 @@ def _from_document(document: object) -> Manifest:
     )
 
 
+def _beyond(manifest: Manifest) -> str:
+    """Which limit it does not keep to; empty where it keeps to all."""
+    if bounds.step(manifest.ref.step) is None:
+        return "its step is beyond 2⁶³ − 1"
+    if len(manifest.files) > bounds.FILES_MAX:
+        return f"it has more than {bounds.FILES_MAX:,} files"
+    if any(len(entry.path.encode()) > bounds.PATH_BYTES_MAX for entry in manifest.files):
+        return f"a path in it is longer than {bounds.size_text(bounds.PATH_BYTES_MAX)}"
+    if manifest.size > bounds.CHECKPOINT_BYTES_MAX:
+        return f"it is larger than {bounds.size_text(bounds.CHECKPOINT_BYTES_MAX)}"
+    if len(manifest.metrics) > bounds.METRICS_MAX:
+        return f"it has more than {bounds.METRICS_MAX:,} metrics"
+    if any(len(name.encode()) > bounds.METRIC_NAME_BYTES_MAX for name in manifest.metrics):
+        return f"the name of a metric is longer than {bounds.size_text(bounds.METRIC_NAME_BYTES_MAX)}"
+    if manifest.created_at and bounds.moment(manifest.created_at) is None:
+        return "created_at is no time between 1970 and 9999"
+    return ""
+
+
 def _list(value: object) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise TypeError("expected a list of objects")
@@ -192,33 +239,40 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"expected a whole number, found {value!r}")
+        raise TypeError(f"expected a whole number, found {_shown(value)}")
+    if value > bounds.WHOLE_MAX:
+        raise ValueError("a whole number of more than 128 bits")
     return value
 
 
 def _number(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"expected a number, found {value!r}")
+        raise TypeError(f"expected a number, found {_shown(value)}")
     return float(value)
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 def _check_entry(name: str, entry: FileEntry) -> None:
     if not safe_path(entry.path):
-        raise CorruptCheckpoint(name, f"the path {entry.path!r} leaves the checkpoint")
+        raise CorruptCheckpoint(name, f"the path {entry.path[:200]!r} leaves the checkpoint")
     if entry.size != sum(part.size for part in entry.parts):
-        raise CorruptCheckpoint(name, f"the parts of {entry.path!r} do not add up to its size")
+        raise CorruptCheckpoint(name, f"the parts of {entry.path[:200]!r} do not add up to its size")
     for part in entry.parts:
         if not _SHA256.fullmatch(part.sha256) or part.size > PART_BYTES_MAX:
-            raise CorruptCheckpoint(name, f"{entry.path!r} names an impossible part")
+            raise CorruptCheckpoint(name, f"{entry.path[:200]!r} names an impossible part")
 
 
 def _check_paths(name: str, paths: set[str], count: int) -> None:
     if len(paths) != count:
         raise CorruptCheckpoint(name, "two files share one path")
-    for path in paths:
-        pieces = path.split("/")
-        if any("/".join(pieces[:depth]) in paths for depth in range(1, len(pieces))):
-            raise CorruptCheckpoint(name, f"{path!r} lies below another file")
+    ordered = sorted(path.split("/") for path in paths)
+    for above, below in pairwise(ordered):  # what lies below a path follows it at once
+        if below[: len(above)] == above:
+            raise CorruptCheckpoint(name, f"{'/'.join(below)[:200]!r} lies below another file")
 
 
 def safe_path(path: str) -> bool:
@@ -258,12 +312,14 @@ def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
 class Accepted:
     """A checkpoint the engine has accepted: verified in the home store, of its session's one incarnation.
 
-    `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known."""
+    `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known. `sha256` is of
+    the manifest's bytes; empty: accepted by a version that did not keep it, and never authenticated."""
 
     ref: CheckpointRef
     size: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     created_at: float = 0.0
+    sha256: str = ""
 
     @property
     def name(self) -> str:

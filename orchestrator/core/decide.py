@@ -35,6 +35,7 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report
 from orchestrator.core.route import opens_at
 from orchestrator.core.run import RunRecord, Session, Stray
@@ -62,7 +63,7 @@ def decide(record: RunRecord, inputs: Inputs) -> Decision:
     _take_route(draft)
     _retire(draft)
     _want(draft)
-    return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft))
+    return Decision(draft.record, tuple(draft.events), tuple(draft.actions), _due(draft), draft.tallies)
 
 
 # --- Readings of the session ----------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def _take_route(draft: Draft) -> None:
     record, route, now = draft.record, draft.inputs.route, draft.now
     if record.phase is not Phase.QUEUED or route is None:
         return
-    if record.until is not None and now < record.until and not record.deferred:
+    if record.until is not None and pausing(now, record.paused_at, record.until) and not record.deferred:
         draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
@@ -210,7 +211,8 @@ def _want(draft: Draft) -> None:
         return
     match record.phase:
         case Phase.PREPARING:
-            draft.actions.append(Prepare(session.order))
+            accepted = frozenset(c.name for c in record.accepted)
+            draft.actions.append(Prepare(session.order, accepted))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:

@@ -8,14 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.action import (
-    Action,
-    Report,
-)
-from orchestrator.core.event import (
-    Event,
-    Noted,
-)
+from orchestrator.core.action import Action, Report
+from orchestrator.core.event import Event, Faulted, Noted
+from orchestrator.core.notes import Notes, Tallies, Tally, kind_of, met
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord, Session, apply
 from orchestrator.core.watch import Watch
@@ -26,7 +21,8 @@ class Inputs:
     """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
     own, of which the watches' times are. `reports` are those of this run's actions since it
     was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
-    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened.
+    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened;
+    `tallies`: how often notes were met that were not worth an event.
     """
 
     now: float
@@ -36,18 +32,21 @@ class Inputs:
     strays: Mapping[str, Watch] = field(default_factory=dict)
     route: Route | None = None
     launch_unknown: bool = False
+    tallies: Tallies = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Decision:
     """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
     be decided again (0: at once; None: when a slot frees or an offer changes). It may be later than the
-    record's `until`, which is journalled only when it has moved by much. `record` is after the events."""
+    record's `until`, which is journalled only when it has moved by much. `record` is after the events;
+    `tallies` are the next decision's."""
 
     record: RunRecord
     events: tuple[Event, ...]
     actions: tuple[Action, ...]
     due_at: float | None = None
+    tallies: Tallies = field(default_factory=dict)
 
 
 class Draft:
@@ -62,6 +61,7 @@ class Draft:
         self.events: list[Event] = []
         self.actions: list[Action] = []
         self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
+        self.tallies: dict[str, Tally] = dict(inputs.tallies)
         self.look_again_at: float | None = None  # when a route that was looked at may be another
 
     def emit(self, event: Event) -> None:
@@ -69,8 +69,19 @@ class Draft:
         self.events.append(event)
 
     def note(self, text: str) -> None:
-        if text not in self.record.notes:
-            self.emit(Noted(self.now, text))
+        """Something a user should know; what is met again and again is counted."""
+        found = met(Notes(self.record.notes, self.record.note_times), self.tallies, text)
+        if found is None:
+            return
+        text, tally, worth_an_event = found
+        self.tallies[kind_of(text)] = tally
+        if worth_an_event:
+            self.emit(Noted(self.now, text, tally.times))
+
+    def fault(self, reason: str) -> None:
+        """The run waits for a person, where it stands."""
+        if self.record.fault != reason:
+            self.emit(Faulted(self.now, reason))
 
     @property
     def session(self) -> Session:

@@ -27,7 +27,8 @@ class Wish(StrEnum):
 
 @dataclass(frozen=True)
 class Cooldown:
-    """No new session on this platform and accelerator before `until` (None: never again for this run).
+    """No new session on this platform and accelerator before `until` (None: never again for this run), set
+    at `since`.
     `strikes` in a row lengthen it; a checkpoint from there ends the row, a start does not: a machine that
     is not what was ordered starts, too, and is paid for."""
 
@@ -36,6 +37,7 @@ class Cooldown:
     until: float | None
     reason: str
     strikes: int = 1
+    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class CheckpointAccepted:
 
 @dataclass(frozen=True)
 class CheckpointCorrupt:
-    """An accepted checkpoint failed its verification on the way into a session; the order falls back."""
+    """An accepted checkpoint failed its verification on the way into a session, or is gone from the home
+    store; the order falls back."""
 
     at: float
     name: str
@@ -172,6 +175,7 @@ class Noted:
 
     at: float
     text: str
+    times: int = 1  # how often something like it was met by now; `orchestrator.core.notes` counts
     kind: Literal[Kind.NOTED] = Kind.NOTED
 
 
@@ -228,8 +232,11 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Held:
+    """`start_over`: no accepted checkpoint could be read; a release lets the run start over if that stays."""
+
     at: float
     reason: str
+    start_over: bool = False
     kind: Literal[Kind.HELD] = Kind.HELD
 
 
@@ -239,8 +246,18 @@ class Released:
     kind: Literal[Kind.RELEASED] = Kind.RELEASED
 
 
+@dataclass(frozen=True)
+class Faulted:
+    """The run waits for a person, in the phase it is in, with all it has: an exception that nobody foresaw
+    was met on its behalf, or what its session left cannot be brought home. Any wish ends the wait."""
+
+    at: float
+    reason: str
+    kind: Literal[Kind.FAULTED] = Kind.FAULTED
+
+
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Started | ActionFailed | Withdrawn | StopRequested
     | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished | Requeued
-    | Completed | GaveUp | Cancelled | Held | Released
+    | Completed | GaveUp | Cancelled | Held | Released | Faulted
 )  # fmt: skip

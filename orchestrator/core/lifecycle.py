@@ -59,6 +59,7 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"
     HELD = "held"
     RELEASED = "released"
+    FAULTED = "faulted"
 
 
 P, K = Phase, Kind
@@ -113,8 +114,8 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
 }
 
 # Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
-# retention deleted, a session given up for lost that was at last seen to have ended.
-EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED)
+# retention deleted, a session given up for lost that was at last seen to have ended, a fault of ours.
+EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED)
 for _phase, _row in TABLE.items():
     _row.update(dict.fromkeys(EVERYWHERE, _phase))
 

@@ -6,6 +6,9 @@ was answered.
 
 from __future__ import annotations
 
+import math
+
+from orchestrator.core.pause import SKEW_SECONDS
 from orchestrator.core.run import Session
 from orchestrator.core.watch import READINGS_MIN
 
@@ -21,11 +24,18 @@ def doubtful(session: Session) -> bool:
     return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
 
 
+def only_there(session: Session) -> bool:
+    """Whether what a session did lies nowhere but where it ran: nothing of it came home before its end."""
+    return session.launched_at is not None and session.end_confirmed and not session.traits.durable_mid_run
+
+
 def out_of_patience(session: Session, now: float) -> bool:
     """Whether an outbox that does not come is given up: by the count of attempts as well as the clock, which
     may have jumped. `now` in unix seconds."""
     ended_at = session.ended_at if session.ended_at is not None else now
     waited, worth = now - ended_at, 0.0
+    if waited < -SKEW_SECONDS:  # it ended by a clock that was wrong: then attempts alone tell
+        waited = math.inf
     if not session.traits.durable_mid_run:  # all that it did: as long again is what it is worth to wait for
         worth = ended_at - (session.launched_at or ended_at)
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))

@@ -16,30 +16,31 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.assign import fall_back
-from orchestrator.core.checkpoint import newest
+from orchestrator.core.damage import lost_resume
 from orchestrator.core.draft import Draft
 from orchestrator.core.event import (
     ActionFailed,
     CheckpointAccepted,
-    CheckpointCorrupt,
     Confirmed,
     Cooldown,
     Ended,
-    Held,
     Launched,
     Prepared,
     Started,
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.patience import doubtful, out_of_patience
+from orchestrator.core.patience import doubtful, only_there, out_of_patience
 from orchestrator.core.session import Outcome, StopReply
 from orchestrator.core.verdict import cooldown, verdict
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
 PREPARE_ATTEMPTS = 6
+UNFORESEEN_ATTEMPTS = 3
+CORRUPT_TOLD = 3
+_PASSING = frozenset({Trouble.TRANSIENT, Trouble.CORRUPT, Trouble.FULL, Trouble.UNFORESEEN})
+_LASTING = frozenset({Trouble.DENIED, Trouble.REJECTED, Trouble.UNFORESEEN})
 
 
 def take_report(draft: Draft, report: Report) -> None:
@@ -72,34 +73,38 @@ def _prepared(draft: Draft, report: Report) -> None:
         assert isinstance(report.action, Prepare)
         if report.action.order == draft.session.order:
             draft.emit(Prepared(draft.now, report.image))
+            _note_all(draft, report)
         return
     order = draft.session.order
-    if report.trouble is Trouble.CORRUPT and order.resume is not None and report.checkpoint == order.resume:
-        left = tuple(c for c in draft.record.accepted if c.name != report.checkpoint)
-        order = fall_back(order, newest(left))
-        draft.emit(CheckpointCorrupt(draft.now, report.checkpoint, report.message, order))
+    if report.checkpoint is not None and report.checkpoint == order.resume:
+        lost_resume(draft, report)
         return
-    if (
-        report.trouble in (Trouble.TRANSIENT, Trouble.CORRUPT)
-        and draft.session.failures + 1 < PREPARE_ATTEMPTS
-    ):
+    if report.trouble in _PASSING and draft.session.failures + 1 < PREPARE_ATTEMPTS:
         _failed(draft, report)
         return
-    if report.trouble is Trouble.NOT_FOUND:  # an unmounted disk looks like an empty store
-        reason = f"the home store lacks {order.resume}: is its disk there? ({report.message})"
-        draft.emit(Withdrawn(draft.now, reason))
-        draft.emit(Held(draft.now, reason))
+    if report.trouble is Trouble.NAME_TAKEN:  # of the ledger's lost future, after an old copy was restored
+        soon = Cooldown(order.platform, order.accelerator, draft.now + RETRY_SECONDS, report.message,
+                        since=draft.now)  # fmt: skip
+        draft.note(f"{report.message}; was an old copy of the home restored? Going on under the next name")
+        draft.emit(Withdrawn(draft.now, report.message, soon))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    if report.trouble in (Trouble.DENIED, Trouble.REJECTED):  # stays so until a human acts; others are tried
-        pause = Cooldown(order.platform, order.accelerator, None, report.message)
+    if report.trouble in _LASTING:  # stays so until a human acts; others are tried
+        pause = Cooldown(order.platform, order.accelerator, None, report.message, since=draft.now)
     else:
         pause = cooldown(draft.record, order, draft.now, report.message, report.until)
     draft.emit(Withdrawn(draft.now, report.message, pause))
 
 
+def _note_all(draft: Draft, report: Done) -> None:
+    for text in report.notes:
+        draft.note(f"{draft.session.name}: {text}")
+
+
 def _launched(draft: Draft, report: Report) -> None:
-    if isinstance(report, Done) or report.trouble is Trouble.TRANSIENT:
+    if isinstance(report, Done) or report.trouble in _PASSING:  # it may have taken effect
+        if isinstance(report, Failed) and report.trouble is Trouble.UNFORESEEN:
+            draft.note(f"the launch of {draft.session.name}: {report.message}")
         if draft.session.launched_at is None:
             draft.emit(Launched(draft.now))
         return
@@ -111,20 +116,40 @@ def _launched(draft: Draft, report: Report) -> None:
 
 def _collected(draft: Draft, report: Report) -> None:
     if isinstance(report, Done):
-        for name, reason in report.corrupt:
-            draft.note(f"checkpoint {name} arrived corrupt ({reason}) and was left out")
+        _note_corrupt(draft, report.corrupt)
+        _note_all(draft, report)
         for checkpoint in report.checkpoints:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # one that was under way when the session ended may have looked before its last checkpoint
-    if isinstance(report, Done) or (report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)):
+    if isinstance(report, Done):
+        if not report.more:
+            _close(draft)
+    elif report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session):
         _close(draft)
-    elif out_of_patience(draft.session, draft.now):
+    elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
+        draft.fault(f"what {draft.session.name} left cannot be collected: {report.message}")
+    elif not out_of_patience(draft.session, draft.now):
+        _failed(draft, report)
+    elif report.trouble is Trouble.FULL or only_there(draft.session):
+        draft.fault(
+            f"what {draft.session.name} left cannot be collected, and is only on "
+            f"{draft.session.order.platform}: {report.message}"
+        )
+    else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
-    else:
-        _failed(draft, report)
+
+
+def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:
+    """One note of all: it stays the same while they do."""
+    if not corrupt:
+        return
+    told = ", ".join(f"{name} ({reason})" for name, reason in corrupt[:CORRUPT_TOLD])
+    more = f" and {len(corrupt) - CORRUPT_TOLD} more" if len(corrupt) > CORRUPT_TOLD else ""
+    what = "checkpoint" if len(corrupt) == 1 else "checkpoints"
+    draft.note(f"{what} {told}{more} arrived corrupt and {'was' if len(corrupt) == 1 else 'were'} left out")
 
 
 def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:

@@ -30,6 +30,7 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
+from orchestrator.core.pause import pausing
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, span
 
@@ -138,7 +139,7 @@ def route(
 
 def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str], Cooldown]:
     # Of several on one offer the longest counts, given in whatever order.
-    lasting = [c for c in cooldowns if c.until is None or c.until > now]
+    lasting = [c for c in cooldowns if pausing(now, c.since, c.until)]
     lasting.sort(key=lambda c: math.inf if c.until is None else c.until)
     return {(c.platform, c.accelerator): c for c in lasting}
 

@@ -22,6 +22,7 @@ from orchestrator.core.event import (
     Deferred,
     Ended,
     Event,
+    Faulted,
     GaveUp,
     Held,
     Launched,
@@ -39,10 +40,9 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase, successor
+from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Traits
 from orchestrator.core.session import Order, Outcome
-
-NOTES_MAX = 100  # in the record, which is written with every event; the ledger has them all
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ class Stray:
 @dataclass(frozen=True)
 class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
-    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer."""
+    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer.
+    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does.
+    `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must."""
 
     run: str
     job: Job
@@ -127,10 +129,24 @@ class RunRecord:
     wish: Wish | None = None
     discard: bool = False
     until: float | None = None
+    paused_at: float = 0.0
     deferred: bool = False
     reason: str = ""
+    fault: str = ""
     notes: tuple[str, ...] = ()
+    note_times: tuple[int, ...] = ()
     ended_at: float | None = None
+    start_over: bool = False
+
+    @property
+    def standing(self) -> Phase:
+        """The phase as people should see it: a run that waits for them is held, wherever it stands."""
+        return Phase.HELD if self.fault and not self.phase.final else self.phase
+
+    @property
+    def standing_reason(self) -> str:
+        """Why it is in the phase that people see."""
+        return self.fault or self.reason
 
 
 # --- The fold -------------------------------------------------------------------------------------------
@@ -158,7 +174,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
     record = replace(record, phase=phase, version=record.version + 1)
     match event:
         case Deferred():
-            return replace(record, until=event.until, deferred=True, reason=event.reason)
+            return replace(record, until=event.until, paused_at=event.at, deferred=True, reason=event.reason)
         case Assigned():
             return _assigned(record, event)
         case Withdrawn() | Requeued() | Completed() | GaveUp() | Cancelled() | Held() | Released():
@@ -167,21 +183,26 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _progressed(record, event)
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
-            note = f"checkpoint {event.name} is corrupt ({event.reason}); falling back"
-            return replace(record, accepted=left, notes=(*record.notes, note)[-NOTES_MAX:],
+            to = f"step {event.order.resume_step:,}" if event.order.resume else "the beginning"
+            note = f"checkpoint {event.name} cannot be used ({event.reason}); falling back to {to}"
+            times = Notes(record.notes, record.note_times).of_kind(note)[1] + 1
+            return replace(_noted(record, note, times), accepted=left,
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
-        case Prepared(image=image) if image is not None:
-            job = replace(record.job, image=image)
-            return replace(record, job=job, session=_session_after(record, event))
+        case Prepared(image=image):
+            job = record.job if image is None else replace(record.job, image=image)
+            return replace(record, job=job, session=_session_after(record, event), start_over=False)
         case Noted():
-            return replace(record, notes=(*record.notes, event.text)[-NOTES_MAX:])
+            return _noted(record, event.text, event.times)
+        case Faulted():
+            return replace(record, fault=event.reason)
         case Confirmed():
             return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
         case Wished():
             wish = _wish(record, event)
-            return replace(record, wish=wish, discard=wish is not None and (record.discard or event.discard))
+            discard = wish is not None and (record.discard or event.discard)
+            return replace(record, wish=wish, discard=discard, fault="")
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Started():
@@ -190,6 +211,11 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             )
         case _:
             return replace(record, session=_session_after(record, event))
+
+
+def _noted(record: RunRecord, text: str, times: int) -> RunRecord:
+    notes = Notes(record.notes, record.note_times).after(text, times)
+    return replace(record, notes=notes.texts, note_times=notes.times)
 
 
 def _wish(record: RunRecord, event: Wished) -> Wish | None:
@@ -260,11 +286,13 @@ def _closed(
         record = _cooled(record, event.cooldown)
     if isinstance(event, Requeued):
         caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap] if event.micro_batch_cap else [])
-        return replace(record, fruitless=event.fruitless, until=event.until,
+        return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at,
                        micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
     if isinstance(event, Released):
         return replace(record, fruitless=0, cooldowns=())
-    if isinstance(event, Held | Withdrawn):
+    if isinstance(event, Held):
+        return replace(record, start_over=record.start_over or event.start_over)
+    if isinstance(event, Withdrawn):
         return record
     return replace(record, ended_at=event.at)
 

@@ -22,7 +22,9 @@ class Order:
 
     `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
     `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
-    `resume` is the name of the checkpoint to load. `interval_seconds` None means auto.
+    `resume` is the name of the checkpoint to load, `resume_sha256` that of its manifest as it was accepted
+    (None: an older version accepted it, nothing to compare with). `interval_seconds` None means auto.
+    `disk_gb` is what the job needs.
     """
 
     run: str
@@ -46,12 +48,14 @@ class Order:
     expected_steps_per_second: float | None = None
     threads: int | None = None
     memory_bytes: int | None = None
+    disk_gb: float = 0.0
     image: str | None = None
     requirements: str | None = None
     internet: bool = False
     inputs: tuple[Input, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
+    resume_sha256: str | None = None
 
 
 class Outcome(StrEnum):
@@ -112,7 +116,9 @@ class Sighting(StrEnum):
 @dataclass(frozen=True)
 class Observation:
     """One reading of one session. `ending` is the platform's own word on how it ended, if it has one:
-    an outcome where the platform knows better than "ended" (quota, wall, killed for memory)."""
+    an outcome where the platform knows better than "ended" (quota, wall, killed for memory). `notes`: what
+    the session left that was beyond a bound or in the wrong shape, and so was not read, in the same words
+    each time."""
 
     sighting: Sighting
     incarnations: tuple[str, ...] = ()
@@ -120,6 +126,7 @@ class Observation:
     result: Result | None = None
     ending: Outcome | None = None
     detail: str = ""
+    notes: tuple[str, ...] = ()
 
 
 ABSENT = Observation(Sighting.ABSENT)

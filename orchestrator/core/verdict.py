@@ -36,7 +36,7 @@ def verdict(record: RunRecord, now: float) -> Verdict:
     if record.wish is Wish.HOLD:
         return Held(now, "held on request")
     if session.outcome is Outcome.DENIED:  # held, once no other offer is left; a release tries it again
-        denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message)
+        denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
         return Requeued(now, session.message, fruitless, cooldown=denied)
     if session.outcome in NOT_COUNTED:
         return Requeued(now, session.message, fruitless, cooldown=_capacity_cooldown(record, session, now))
@@ -63,7 +63,7 @@ def cooldown(
     here = (order.platform, order.accelerator)
     strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
     pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
-    return Cooldown(*here, until=max(until or 0.0, now + pause), reason=reason, strikes=strikes)
+    return Cooldown(*here, until=max(until or 0.0, now + pause), reason=reason, strikes=strikes, since=now)
 
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
@@ -75,7 +75,7 @@ def _after_out_of_memory(record: RunRecord, session: Session, now: float, progre
     reason = f"out of memory on {order.accelerator} at {order.micro_batch}, the smallest valid micro-batch"
     if progressed:  # it leaks; from the newest checkpoint it gets further
         return Requeued(now, reason, 0)
-    never = Cooldown(order.platform, order.accelerator, None, reason)
+    never = Cooldown(order.platform, order.accelerator, None, reason, since=now)
     return Requeued(now, reason, fruitless, cooldown=never)
 
 

@@ -15,6 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
+from orchestrator.core import bounds
+
 T = TypeVar("T")
 _Reader = Callable[[object], Any]
 
@@ -53,7 +55,7 @@ def decode(cls: Any, data: object) -> Any:
     """The value `data` stands for: JSON bytes, or what `json.loads` made of them.
 
     `cls` may be a dataclass, or a union of dataclasses told apart by a `Literal` field. Raises ValueError
-    naming the path of the first thing that is missing or of another type.
+    naming the path of the first thing that is missing or of another type, and nothing else on any bytes.
     """
     name = getattr(cls, "__name__", "value")
     try:
@@ -65,6 +67,8 @@ def decode(cls: Any, data: object) -> Any:
         raise ValueError(f"{name}{path}: {wrong.message}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{name}: not JSON ({error})") from error
+    except ValueError as error:  # digits beyond what Python turns into a number
+        raise ValueError(f"{name}: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{name}: nested too deeply") from error
 
@@ -126,9 +130,11 @@ def _truth(value: object) -> bool:
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    _wrong("a whole number", value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        _wrong("a whole number", value)
+    if abs(value) > bounds.WHOLE_MAX:
+        raise _WrongError("expected a whole number of at most 128 bits, found a larger one")
+    return value
 
 
 def _number(value: object) -> float:

@@ -1,24 +1,30 @@
 """How a ledger's database is reached: its URL, its transactions, and in words what went wrong with it.
 
-Knows SQLite and PostgreSQL, and none of our tables.
+Knows SQLite and PostgreSQL, and none of our tables. Nothing that the URL says before its host, nor any of its
+options, is ever shown.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
+    DiskFull,
     InputError,
     LedgerConflict,
     OrchestratorError,
+    Rejected,
     Transient,
 )
 
@@ -28,12 +34,18 @@ FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 
 class Database:
-    """One database. `path` is its file, None for PostgreSQL; `shown` names it without its password."""
+    """One database. `path` is its file, None for PostgreSQL; `shown` names it without user and options."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, alone: bool = False) -> None:
+        """`alone`: SQLite keeps what processes share in memory, not in a file: it opens on a full disk, where
+        no other process has it open, and none can until it is closed."""
+        self._alone = alone
         parsed = _parse(url)
         self.path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
-        self.shown = str(self.path or parsed.set(query={}).render_as_string(hide_password=True))
+        self.shown = str(
+            self.path or URL.create("postgresql", None, None, parsed.host, parsed.port, parsed.database)
+        )
+        self._unsaid = _secrets(parsed)
         self._engine = self._connect(parsed)
         self._writer = self._engine.execution_options(writes=True)
 
@@ -41,10 +53,12 @@ class Database:
         if self.path is not None:
             self._make_folder(self.path.parent)
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+            if self._alone:
+                event.listen(engine, "connect", _keep_alone)
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
-        arguments = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
+        arguments = _arguments(url)
         try:
             engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
         except ModuleNotFoundError as error:
@@ -93,11 +107,17 @@ class Database:
             yield
         except exc.IntegrityError as error:
             raise LedgerConflict(f"the ledger {self.shown} holds this already") from error
+        except exc.DataError as error:  # a number out of range, text with a NUL
+            said = " ".join(str(error.orig).split())
+            message = f"the ledger {self.shown} cannot hold a value: {said}"
+            raise Rejected(message, backend="ledger", operation=operation) from error
         except exc.DBAPIError as error:
             original = error.orig
             if isinstance(original, sqlite3.Error):
                 raise self._explain_sqlite(original, operation) from error
-            raise self._explain_postgresql(original, operation) from error
+            raise self._explain_postgresql(
+                original, operation
+            ) from None  # the driver may repeat what it was given
 
     def _explain_sqlite(self, error: sqlite3.Error, operation: str) -> OrchestratorError:
         name = getattr(error, "sqlite_errorname", "")
@@ -119,20 +139,40 @@ class Database:
                     **where,
                 )
             case "FULL":
-                return BackendError(f"{ledger} did not change: its disk is full; free some space", **where)
+                return self._full(where)
             case "CORRUPT":
                 return BackendError(
                     f"{ledger} is damaged ({error}): restore a copy, or see what `sqlite3 {self.shown} "
                     ".recover` saves",
                     **where,
                 )
+        if name == "SQLITE_IOERR_SHMSIZE":  # the first thing that WAL writes
+            return self._full(where)
         return BackendError(f"{ledger}: {error} ({name}); is its disk full or failing?", **where)
+
+    def _masked(self, said: str) -> str:
+        for secret in self._unsaid:
+            said = said.replace(secret, "***")
+        return said
+
+    def _full(self, where: dict[str, Any]) -> DiskFull:
+        return DiskFull(
+            f"the ledger {self.shown} did not change: its disk is full; free some space "
+            "(`orchestrator prune` shows what nothing needs any more)",
+            **where,
+        )
 
     def _explain_postgresql(self, error: BaseException | None, operation: str) -> OrchestratorError:
         state = getattr(error, "sqlstate", None) or ""
         said = " ".join(str(error).split())
-        message = f"the ledger {self.shown}: {said}"
+        message = f"the ledger {self.shown}: {self._masked(said)}"
         where: dict[str, Any] = {"backend": "ledger", "operation": operation}
+        if _NO_TLS in said:
+            return AccessDenied(
+                f"{message}; the way there is a network, so TLS is asked for: switch it on at the server, or "
+                "add sslmode=disable to the URL's options (?sslmode=disable) where nobody listens",
+                **where,
+            )
         if state == "3D000" or ("database" in said and "does not exist" in said):
             return InputError(f"{message}; `createdb` makes it")
         if state.startswith("28") or any(sign in said for sign in _DENIED):
@@ -152,12 +192,73 @@ _DENIED = ("authentication failed", "no password supplied", "no pg_hba.conf entr
 _PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serialization, resources, locks, operator
 
 
+_SECRET_CHARS_MIN = 3  # shorter ones would blot out ordinary words
+_NO_TLS = "server does not support SSL"
+
+
+def _arguments(url: URL) -> dict[str, str | int]:
+    """What we ask of the driver beyond the URL: an end to waiting, and TLS where the way is a network.
+
+    By itself libpq goes on without TLS where that is refused (sslmode=prefer), so that whoever sits between
+    could read along. On Unix sockets it takes no notice of sslmode.
+    """
+    arguments: dict[str, str | int] = {}
+    if "connect_timeout" not in url.query:
+        arguments["connect_timeout"] = CONNECT_SECONDS
+    if "sslmode" not in url.query and not os.environ.get("PGSSLMODE") and not _is_local(url):
+        arguments["sslmode"] = "require"
+    return arguments
+
+
+def _is_local(url: URL) -> bool:
+    """Whether every host that may be asked is this machine, by the URL, whose options win over its host, and
+    by libpq's own variables."""
+    if "service" in url.query or os.environ.get("PGSERVICE"):
+        return False
+    where = url.query.get("hostaddr") or os.environ.get("PGHOSTADDR")
+    where = where or url.query.get("host") or url.host or os.environ.get("PGHOST") or ""
+    hosts = ",".join([where] if isinstance(where, str) else where).split(",")
+    return all(_is_loopback(host.partition(":")[0] if host.count(":") == 1 else host) for host in hosts)
+
+
+def _is_loopback(host: str) -> bool:
+    if host in ("", "localhost") or host.startswith(("/", "@")):  # a Unix socket, where none is named too
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _secrets(url: URL) -> tuple[str, ...]:
+    """What no message may repeat: passwords, as they are and as they were written; the longest first."""
+    given = [str(url.password or "")]
+    for name, value in url.query.items():
+        if name.lower() in ("password", "sslpassword"):
+            given += [value] if isinstance(value, str) else value
+    given += [os.environ.get("PGPASSWORD", "")]
+    found = {form for secret in given for form in (secret, quote(secret, safe=""), quote_plus(secret))}
+    return tuple(sorted((each for each in found if len(each) >= _SECRET_CHARS_MIN), key=len, reverse=True))
+
+
+def _check_at(url: str, parsed: URL) -> None:
+    """An `@` in the password that is not written as %40 makes the password's end a part of the host, which
+    messages show and the resolver sends to name servers. Refused, whatever it was meant to be."""
+    rest = url.partition("://")[2]
+    if rest.count("@") > 1 or ("@" in rest and parsed.username is None):
+        raise InputError(
+            "the ledger's URL (not shown) has an @ besides the one before the host: write it as %40, and in "
+            "a user or password also / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
+        )
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
         raise InputError(f"the ledger's URL cannot be read; it should be {FORMS}") from None
     if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        _check_at(url, parsed)
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise InputError(f"a ledger cannot live in {parsed.drivername!r}; its URL should be {FORMS}")
@@ -168,6 +269,12 @@ def _parse(url: str) -> URL:
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"the ledger's path {parsed.database!r} cannot be followed: {error}") from error
     return URL.create("sqlite", database=str(path))
+
+
+def _keep_alone(connection: sqlite3.Connection, _record: object) -> None:
+    # Set before the first look into a WAL database, it then needs no -shm file (sqlite.org/wal.html, "Use of
+    # WAL without shared-memory").
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -49,13 +49,14 @@ class Ledger(LedgerReader):
     _takeover: takeover.Takeover | None = None
 
     @classmethod
-    def open(cls, url: str) -> Self:
-        """Opens `sqlite:///PATH` or `postgresql://…`, and creates or upgrades its tables.
+    def open(cls, url: str, *, alone: bool = False) -> Self:
+        """Opens `sqlite:///PATH` or `postgresql://…`, and creates or upgrades its tables. `alone`: also on a
+        full disk, and then for nobody else; of SQLite only.
 
         Raises InputError (not a ledger, of a newer version), AccessDenied (not writable, wrong password),
-        Transient (locked, no server), each with the next thing to do.
+        Transient (locked, no server), DiskFull, each with the next thing to do.
         """
-        database = Database(url)
+        database = Database(url, alone=alone)
         try:
             migrate(database)
         except BaseException:

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +31,8 @@ CHUNK = 500  # rows asked for by name at once
 MEASUREMENTS_MAX = 256
 CANDIDATES_MAX = 10
 _NEAREST_OF = 5000
+_NONE = (None, "")
+_PHASES = frozenset(phase.value for phase in Phase)
 _RESTING = (*(phase.value for phase in FINAL), Phase.HELD.value)
 _RUN = re.compile(r"[a-z0-9-]+")
 
@@ -38,17 +40,20 @@ _RUN = re.compile(r"[a-z0-9-]+")
 @dataclass(frozen=True)
 class Stored:
     """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`);
-    on the first event of a decision, None on the others."""
+    on the first event of a decision, None on the others. One that this version cannot read stands there as a
+    note with the reason, which is its `trouble`."""
 
     seq: int
     event: Event
     inputs: Any | None
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """A run in a listing. `platform`, `accelerator`, `session` are of the current session, if it has one;
-    `accepted_step` is of the newest accepted checkpoint; times in unix seconds."""
+    `accepted_step` is of the newest accepted checkpoint; times in unix seconds. `unreadable`: why this
+    version cannot read its row; its phase then means nothing."""
 
     run: str
     name: str
@@ -64,6 +69,7 @@ class RunSummary:
     steps_total: int
     accepted_step: int | None
     ended_at: float | None
+    unreadable: str = ""
 
 
 class LedgerReader:
@@ -71,27 +77,39 @@ class LedgerReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._unreadable: dict[str, tuple[int, str]] = {}  # run → its version, and why
         self._measured: dict[str, tuple[Measurement, ...]] = {}
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """The runs whose records `live`, `due` and `queued_waiting` have left out, each with the reason.
+
+        Of no such run anything is asked again before somebody has changed it. Nothing of it is deleted.
+        """
+        return {run: reason for run, (_, reason) in self._unreadable.items()}
 
     # --- One run ----------------------------------------------------------------------------------------
 
     def record(self, run: str) -> RunRecord:
         """The run's record; InputError where there is no run of this name."""
-        for record in self._records([run]):
-            return record
+        with self._database.read() as connection:
+            text = connection.execute(select(runs.c.record).where(runs.c.run == run)).scalar()
+        if text is not None:
+            return record_of(run, str(text))
         raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
+
+    def records(self, runs: Iterable[str]) -> Iterator[RunRecord]:
+        """The records of these runs, those that exist, in the order of the names."""
+        return self._records(runs)
 
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
         """The run's events in order, those whose seq is above `after`."""
         query = (
-            select(events.c.seq, events.c.body, events.c.inputs)
+            select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs)
             .where(events.c.run == run, events.c.seq > after)
             .order_by(events.c.seq)
         )
-        return tuple(
-            Stored(row.seq, _event(run, row.body), None if row.inputs is None else json.loads(row.inputs))
-            for row in self._all(query)
-        )
+        return tuple(_stored(row) for row in self._all(query))
 
     def find(self, text: str) -> str:
         """The run somebody means: its name, its job's name (the newest run), or a prefix that only it has.
@@ -122,7 +140,7 @@ class LedgerReader:
         self, phases: Collection[Phase] | None = None, limit: int | None = None
     ) -> tuple[RunSummary, ...]:
         """Runs, newest first, in these phases (None: in any); reads no record."""
-        query = select(*(runs.c[field.name] for field in fields(RunSummary)))
+        query = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
@@ -136,13 +154,24 @@ class LedgerReader:
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         """Queued runs that wait for a slot (no due time), in order of submission, `limit` at most.
 
-        The next page is that after the last record's `(submitted_at, run)`.
+        The next page is that after the last record's `(submitted_at, run)`; a page that is not full is the
+        last.
         """
-        query = select(runs.c.run).where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
-        if after is not None:
-            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) > tuple_(*after))
-        query = query.order_by(runs.c.submitted_at, runs.c.run).limit(limit)
-        return tuple(self._records([row.run for row in self._all(query)]))
+        waiting = (
+            select(runs.c.submitted_at, runs.c.run)
+            .where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
+            .order_by(runs.c.submitted_at, runs.c.run)
+        )
+        place = tuple_(runs.c.submitted_at, runs.c.run)
+        found: list[RunRecord] = []
+        while True:  # more than once only where records cannot be read
+            wanted = limit - len(found)
+            query = waiting if after is None else waiting.where(place > tuple_(*after))
+            rows = self._all(query.limit(wanted))
+            found += self._records([row.run for row in rows])
+            if len(rows) < wanted or len(found) == limit:
+                return tuple(found)
+            after = (rows[-1].submitted_at, rows[-1].run)
 
     # --- What is due ------------------------------------------------------------------------------------
 
@@ -160,23 +189,29 @@ class LedgerReader:
             .limit(limit)
         )
         versions = known or {}
-        rows = [(row[0], versions.get(row[0]) == row[1]) for row in self._all(query)]
+        rows = [(row[0], versions.get(row[0]) == row[1]) for row in self._all(query)
+                if self._unreadable.get(row[0], _NONE)[0] != row[1]]  # fmt: skip
         fresh = {record.run: record for record in self._records([run for run, same in rows if not same])}
-        return tuple(run if same else fresh[run] for run, same in rows)
+        return tuple(run if same else fresh[run] for run, same in rows if same or run in fresh)
 
     def next_due(self) -> float | None:
-        """The earliest due time of any run, in unix seconds; None where none has one."""
+        """The earliest due time of any run that can be read, in unix seconds; None where none has one."""
+        query = select(func.min(runs.c.due_at))
+        if self._unreadable:
+            query = query.where(runs.c.run.not_in(list(islice(self._unreadable, CHUNK))))
         with self._database.read() as connection:
-            return cast("float | None", connection.execute(select(func.min(runs.c.due_at))).scalar())
+            return cast("float | None", connection.execute(query).scalar())
 
-    def anything_left(self) -> bool:
+    def anything_left(self, besides: Collection[str] = ()) -> bool:
         """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
+        Of the runs `besides` only a due time counts.
 
         A controller that leaves because of this must look once more after it has let go of its takeover:
         whoever submitted in between saw it alive and started none.
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
-        left: tuple[ColumnElement[bool], ...] = (runs.c.live, runs.c.phase.in_(active))
+        others = runs.c.run.not_in(besides)
+        left: tuple[ColumnElement[bool], ...] = (runs.c.live & others, runs.c.phase.in_(active) & others)
         with self._database.read() as connection:
             if connection.execute(select(func.min(runs.c.due_at))).scalar() is not None:
                 return True
@@ -190,8 +225,19 @@ class LedgerReader:
             c = measurements.c
             query = select(c.body).where(c.job_key == job_key).order_by(c.at.desc(), c.number.desc())
             rows = self._all(query.limit(MEASUREMENTS_MAX))
-            self._measured[job_key] = tuple(_measurement(job_key, row.body) for row in reversed(rows))
+            found = (_measurement(row.body) for row in reversed(rows))
+            self._measured[job_key] = tuple(each for each in found if each is not None)
         return self._measured[job_key]
+
+    def size(self) -> int:
+        """What the ledger takes on its disk, in bytes: all of SQLite's files, or the tables of a server."""
+        path = self._database.path
+        if path is not None:
+            files = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
+            return sum(file.stat().st_size for file in files if file.exists())
+        sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
+        with self._database.read() as connection:
+            return sum(connection.execute(select(*sizes)).one())
 
     def owner(self) -> takeover.Owner | None:
         """Who controls this database now; None where no controller lives."""
@@ -204,12 +250,22 @@ class LedgerReader:
             return list(connection.execute(query).all())
 
     def _records(self, names: Iterable[str]) -> Iterator[RunRecord]:
-        """The records of these runs, those that exist, in the order of the names."""
+        """The records of these runs, those that exist and can be read, in the order of the names."""
         remaining = iter(names)
         while chunk := list(islice(remaining, CHUNK)):
-            query = select(runs.c.run, runs.c.record).where(runs.c.run.in_(chunk))
-            texts = {row.run: row.record for row in self._all(query)}
-            yield from (record_of(run, texts[run]) for run in chunk if run in texts)
+            query = select(runs.c.run, runs.c.version, runs.c.record).where(runs.c.run.in_(chunk))
+            rows = {row[0]: (row[1], row[2]) for row in self._all(query)}
+            for run in chunk:
+                if run not in rows:
+                    continue
+                version, text = rows[run]
+                try:
+                    record = record_of(run, text)
+                except BackendError as error:  # one run that cannot be read hides no other
+                    self._unreadable[run] = (version, str(error))
+                else:
+                    self._unreadable.pop(run, None)
+                    yield record
 
 
 def record_of(run: str, text: str) -> RunRecord:
@@ -225,24 +281,35 @@ def record_of(run: str, text: str) -> RunRecord:
 
 
 def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
-    return RunSummary(run, name, Phase(phase), *rest)  # the columns are those of its fields, in their order
+    """The columns are those of its fields, in their order."""
+    wrong = "" if phase in _PHASES else f"its phase is {phase!r}, which this version does not know"
+    found = RunSummary(run, name, Phase.HELD if wrong else Phase(phase), *rest)
+    return replace(found, unreadable=wrong) if wrong else found
 
 
-def _event(run: str, text: str) -> Event:
-    from orchestrator.core.event import Event
+def _stored(row: Any) -> Stored:
+    """An event as it was journalled; one that cannot be read, of a newer version say, as a note of that."""
+    from orchestrator.core.event import Event, Noted
 
+    inputs = None
+    if row.inputs is not None:
+        try:
+            inputs = json.loads(row.inputs)
+        except (ValueError, RecursionError):
+            inputs = None
     try:
-        return cast(Event, wire.decode(cast("type[Any]", Event), text.encode()))
+        event = cast(Event, wire.decode(cast("type[Any]", Event), row.body.encode()))
     except ValueError as error:
-        raise BackendError(f"an event of {run} cannot be read: {error}", backend="ledger") from error
+        trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
+        return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble)
+    return Stored(row.seq, event, inputs)
 
 
-def _measurement(job_key: str, text: str) -> Measurement:
+def _measurement(text: str) -> Measurement | None:
+    """None for one that cannot be read: the rate is then learned anew."""
     from orchestrator.core.speed import Measurement
 
     try:
         return wire.decode(Measurement, text.encode())
-    except ValueError as error:
-        raise BackendError(
-            f"a measured rate of {job_key} cannot be read: {error}", backend="ledger"
-        ) from error
+    except ValueError:
+        return None

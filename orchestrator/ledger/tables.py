@@ -101,7 +101,7 @@ def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
     return {
         "run": record.run,
         "name": _printable(record.job.name),
-        "phase": record.phase.value,
+        "phase": record.standing.value,
         "version": record.version,
         "due_at": due_at,
         "live": order is not None or bool(record.strays),
@@ -109,7 +109,7 @@ def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
         "platform": order.platform if order else None,
         "accelerator": order.accelerator if order else None,
         "session": order.session if order else None,
-        "reason": _printable(record.reason),
+        "reason": _printable(record.standing_reason),
         "until": record.until,
         "steps_total": record.job.work.total,
         "accepted_step": accepted.ref.step if accepted else None,

@@ -1,4 +1,4 @@
-"""Brings a session's outbox into a local folder, piece by piece, and lets nothing unverified in.
+"""Brings a session's checkpoints into a local folder, a page at a time, and lets nothing unverified in.
 
 Serves every platform: each says by an `Outbox` how it reads its own, the rules are here. Must never know
 what a platform is, nor what becomes of the checkpoints. Layout: docs/session-folder.md.
@@ -12,19 +12,27 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
+from orchestrator.core import bounds
+from orchestrator.core.checkpoint import PART_BYTES_MAX, CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.platforms.platform import Collected
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
-_CHUNK_BYTES = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
+REFUSED = "refused"  # in a checkpoint's folder here: it was there and not whole
+_CHUNK_BYTES = 1 << 20
 
 
 class Outbox(Protocol):
-    """How one session's outbox is read. The agent may delete superseded checkpoints between any two calls."""
+    """How one session's outbox is read. The agent may delete superseded checkpoints between any two calls.
+
+    Every verb may raise Odd where what lies there is not what belongs there.
+    """
 
     def checkpoints(self) -> Iterable[str]:
         """Names of the checkpoints there now."""
@@ -37,54 +45,103 @@ class Outbox(Protocol):
 
 
 def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
-    """Copies what is new into `into`; returns every checkpoint whose blobs all lie there, verified.
+    """Copies a page of what is new into `into`; returns every checkpoint whose blobs all lie there, verified.
 
     A checkpoint whose manifest is in `into` already is not brought again, whether or not its blobs still
-    are. `sync` False spares the fsyncs where `into` need not survive a loss of power.
+    are. Of what is new the oldest come first, and before those that were tried in vain; `more` says that
+    some were not tried yet. `sync` False spares the fsyncs where `into` need not survive a loss of power.
     """
     blobs, checkpoints = into / "blobs", into / "checkpoints"
     blobs.mkdir(parents=True, exist_ok=True)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    names = {name for name in outbox.checkpoints() if CheckpointRef.parse(name)}
-    names |= {entry.name for entry in checkpoints.iterdir() if CheckpointRef.parse(entry.name)}
-    manifests, corrupt = [], []
+    try:
+        listed = {name for name in outbox.checkpoints() if CheckpointRef.parse(name)}
+    except Odd as odd:
+        return Collected(notes=(f"no checkpoint was brought: {odd}",))
+    brought, refused = _known(checkpoints)
+    fresh, notes = _new(listed - brought - refused.keys(), len(brought) + len(refused))
+    again = sorted(listed & refused.keys(), key=lambda name: (refused[name], name))
+    manifests, corrupt = _brought_before(into, brought)
+    size, tried = 0, 0
+    for name in (*fresh, *again)[: bounds.COLLECT_CHECKPOINTS_MAX]:
+        if size >= bounds.COLLECT_CHECKPOINT_BYTES_MAX:
+            break
+        tried += 1
+        try:
+            manifest = _fetch(outbox, into, name, sync)
+        except CorruptCheckpoint as error:
+            _refuse(checkpoints / name)
+            corrupt.append((name, error.reason))
+            continue
+        if manifest is not None:
+            manifests.append(manifest)
+            size += manifest.size
+    ordered = tuple(sorted(manifests, key=lambda manifest: manifest.name))
+    return Collected(ordered, tuple(corrupt), notes, more=tried < len(fresh))
+
+
+def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
+    """What to bring of checkpoints never seen before, oldest first; beyond a session's bound the newest."""
+    fresh, room = sorted(names), max(0, bounds.SESSION_CHECKPOINTS_MAX - known)
+    if len(fresh) <= room:
+        return fresh, ()
+    note = f"it leaves more than {bounds.SESSION_CHECKPOINTS_MAX:,} checkpoints: only the newest is brought"
+    return fresh[:room] or fresh[-1:], (note,)
+
+
+def _known(checkpoints: Path) -> tuple[set[str], dict[str, int]]:
+    """What was brought, and what was refused, with when it was last tried."""
+    brought, refused = set(), {}
+    for entry in checkpoints.iterdir():
+        if CheckpointRef.parse(entry.name) is None:
+            continue
+        if (entry / "manifest.json").exists():
+            brought.add(entry.name)
+            continue
+        with suppress(FileNotFoundError):
+            refused[entry.name] = (entry / REFUSED).stat().st_mtime_ns
+    return brought, refused
+
+
+def _refuse(folder: Path) -> None:
+    """It comes again, after all that is new: one that is never whole must not keep the others waiting."""
+    folder.mkdir(exist_ok=True)
+    (folder / REFUSED).touch()
+
+
+def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[tuple[str, str]]]:
+    """Those whose blobs have not been taken away since, and those whose manifest is no longer whole."""
+    manifests: list[Manifest] = []
+    corrupt: list[tuple[str, str]] = []
+    if not any((into / "blobs").iterdir()):
+        return manifests, corrupt  # the usual case: spares reading every manifest there ever was
     for name in sorted(names):
         try:
-            manifest = _local(into, name) if _brought(into, name) else _fetch(outbox, into, name, sync)
+            manifest = decode(name, (into / "checkpoints" / name / "manifest.json").read_bytes())
         except CorruptCheckpoint as error:
             corrupt.append((name, error.reason))
-        else:
-            if manifest is not None:
-                manifests.append(manifest)
-    return Collected(tuple(manifests), tuple(corrupt))
-
-
-def _brought(into: Path, name: str) -> bool:
-    return (into / "checkpoints" / name / "manifest.json").exists()
-
-
-def _local(into: Path, name: str) -> Manifest | None:
-    """A checkpoint brought earlier, if its blobs have not been taken away since."""
-    if not any((into / "blobs").iterdir()):
-        return None  # the usual case: spares reading every manifest there ever was
-    manifest = decode(name, (into / "checkpoints" / name / "manifest.json").read_bytes())
-    there = all(_size(into / "blobs" / sha256) == size for sha256, size in manifest.blobs().items())
-    return manifest if there else None
+            continue
+        if all(_size(into / "blobs" / sha256) == size for sha256, size in manifest.blobs().items()):
+            manifests.append(manifest)
+    return manifests, corrupt
 
 
 def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None:
     """One new checkpoint: its blobs, each verified, then its manifest. None: superseded meanwhile."""
-    data = outbox.manifest(name)
-    if data is None:
-        return None
-    manifest = decode(name, data)
     try:
+        data = outbox.manifest(name)
+        if data is None:
+            return None
+        manifest = decode(name, data)
         for sha256, size in manifest.blobs().items():
             if _size(into / "blobs" / sha256) != size:
-                _fetch_blob(outbox, into / "blobs" / sha256, name, sync)
-    except CorruptCheckpoint:
-        if outbox.manifest(name) is None:
-            return None
+                _fetch_blob(outbox, into / "blobs" / sha256, size, name, sync)
+    except (CorruptCheckpoint, Odd) as error:
+        with suppress(Odd):
+            if outbox.manifest(name) is None:
+                return None
+        if isinstance(error, Odd):
+            raise CorruptCheckpoint(name, str(error)) from error
         raise
     folder = into / "checkpoints" / name
     folder.mkdir(exist_ok=True)
@@ -92,16 +149,17 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
         sync_folder(into / "blobs")
         sync_folder(folder.parent)
     write_whole(folder / "manifest.json", data, sync=sync)
+    (folder / REFUSED).unlink(missing_ok=True)
     return manifest
 
 
-def _fetch_blob(outbox: Outbox, target: Path, name: str, sync: bool) -> None:
+def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) -> None:
     temporary = target.parent / f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}"
     temporary.unlink(missing_ok=True)
     try:
         if not outbox.blob(target.name, temporary):
             raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is missing")
-        if digest(temporary) != target.name:
+        if _digest(temporary, size) != target.name:
             raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is altered")
         if sync:
             with temporary.open("rb") as file:
@@ -116,63 +174,29 @@ class FolderOutbox:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._size = self._on_disk = 0  # of the blobs that were asked for since the last manifest
 
     def checkpoints(self) -> Iterable[str]:
-        try:
-            return [entry.name for entry in (self._folder / "checkpoints").iterdir()]
-        except FileNotFoundError:
-            return []
+        return files.names(self._folder, "checkpoints")
 
     def manifest(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / "checkpoints" / name / "manifest.json").read_bytes()
-        except FileNotFoundError:
-            return None
+        self._size = self._on_disk = 0
+        return files.read(self._folder, f"checkpoints/{name}/manifest.json", bounds.MANIFEST_BYTES_MAX)
 
     def blob(self, sha256: str, target: Path) -> bool:
-        try:
-            link_or_copy(self._folder / "blobs" / sha256, target)
-        except FileNotFoundError:
-            return False
+        name = f"blobs/{sha256}"
+        with files.opened(self._folder, name) as file:
+            if file is None:
+                return False
+            found = os.fstat(file.fileno())
+            self._size += found.st_size
+            self._on_disk += files.on_disk(found)
+            if found.st_size > PART_BYTES_MAX:
+                raise Odd(f"{name} is larger than {bounds.size_text(PART_BYTES_MAX)}")
+            if files.is_sparse(self._size, self._on_disk):
+                raise Odd("its blobs are holes: hardly a byte of them is on the disk")
+            files.link_or_copy(file, target, PART_BYTES_MAX)
         return True
-
-
-def bring_files(outbox: Path, into: Path) -> None:
-    """Mirrors incarnation, log, progress, status and result; of files that only grow, only the growth.
-
-    The result comes last, as it was written.
-    """
-    into.mkdir(parents=True, exist_ok=True)
-    _replace(outbox / "incarnation", into / "incarnation")
-    if (outbox / "log").is_dir():
-        (into / "log").mkdir(exist_ok=True)
-        for segment in sorted((outbox / "log").glob("*.log")):
-            _grow(segment, into / "log" / segment.name)
-    _grow(outbox / "progress.jsonl", into / "progress.jsonl")
-    _replace(outbox / "status.json", into / "status.json")
-    _replace(outbox / "result.json", into / "result.json")
-
-
-def _grow(source: Path, target: Path) -> None:
-    have = _size(target) or 0
-    try:
-        with source.open("rb") as reader:
-            if os.fstat(reader.fileno()).st_size < have:
-                have = 0
-            reader.seek(have)
-            with target.open("r+b" if have else "wb") as writer:
-                writer.seek(have)
-                shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
-    except FileNotFoundError:
-        return
-
-
-def _replace(source: Path, target: Path) -> None:
-    try:
-        data = source.read_bytes()
-    except FileNotFoundError:
-        return
-    write_whole(target, data, sync=False)
 
 
 def write_whole(target: Path, data: bytes, *, sync: bool = True, mode: int = 0o644) -> None:
@@ -216,6 +240,16 @@ def digest(path: Path) -> str:
     """The sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(path: Path, size: int) -> str:
+    """The same of a file that may still grow under the hands of who wrote it: of its first bytes only."""
+    found, left = hashlib.sha256(), size + 1
+    with path.open("rb") as file:
+        while left and (chunk := file.read(min(_CHUNK_BYTES, left))):
+            found.update(chunk)
+            left -= len(chunk)
+    return found.hexdigest()
 
 
 def _size(path: Path) -> int | None:

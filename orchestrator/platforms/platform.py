@@ -38,10 +38,19 @@ class Materials:
 @dataclass(frozen=True)
 class Collected:
     """What `collect` brought: manifests whose blobs are all there and verified, oldest first, and the
-    names of checkpoints that were there but failed, each with its reason."""
+    names of checkpoints that were there but failed, each with its reason. `notes`: what was beyond a bound
+    or in the wrong shape, and so was not brought; `more`: there is more than one collect brings."""
 
-    manifests: tuple[Manifest, ...]
+    manifests: tuple[Manifest, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    more: bool = False
+
+    def joined(self, other: Collected) -> Collected:
+        """Both, as one answer; what both say is said once."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return Collected(self.manifests + other.manifests, self.corrupt + other.corrupt, notes,
+                         self.more or other.more)  # fmt: skip
 
 
 class Platform(Protocol):
@@ -54,7 +63,8 @@ class Platform(Protocol):
         """The offers now, those unavailable included with their reason. Changes nothing."""
 
     def prepare(self, order: Order, materials: Materials) -> str | None:
-        """Stages all a session needs where it will find it; may take long; starts nothing.
+        """Stages all a session needs where it will find it; may take long; starts nothing. Raises `NameTaken`
+        where a session of this name was started with another order.
 
         Returns what the order's image, given by a name that may move, is for good: `name@sha256:…` or an id.
         """
@@ -62,7 +72,8 @@ class Platform(Protocol):
     def launch(self, order: Order) -> None:
         """Starts the session unless one of this name was ever started. Returns without waiting for it.
 
-        `QuotaExhausted` and `Rejected` mean: certainly not started.
+        `QuotaExhausted` and `Rejected` mean: certainly not started; `NotFound`, which is one, that what was
+        prepared is not there.
         """
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
@@ -73,7 +84,8 @@ class Platform(Protocol):
         """Brings the outbox (checkpoints, log, progress, status, result) into a local folder.
 
         Incremental and resumable: what is there already is not brought again. Every manifest returned has
-        been verified blob by blob. Raises `NotFound` where the session left nothing.
+        been verified blob by blob. Raises `NotFound` where the session left nothing. Bounded: what is more
+        than `orchestrator.core.bounds` says comes with the next call (`more`), oldest first.
         """
 
     def stop(self, name: str) -> StopReply:
@@ -137,3 +149,12 @@ class Cleaning(Protocol):
     def remove(self, leftover: Leftover) -> None:
         """Removes it, killing it where it was `alive`; no error where it is not there any more. Raises
         Transient where it has come alive since, or is in use."""
+
+
+@runtime_checkable
+class BuildingImages(Protocol):
+    """Optional: a platform with `Cleaning` that builds images for jobs and keeps them for other sessions."""
+
+    def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
+        """Those it has built for this home that no job with one of these frozen image folders needs; where
+        that cannot be told, none. Changes nothing. `remove` takes each away."""

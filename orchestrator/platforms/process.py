@@ -7,6 +7,7 @@ nothing twice. Must never hold state of its own: another controller sees and doe
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -16,17 +17,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.clock import Clock
+from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
-from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, write_whole
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.mirror import bring_files
+from orchestrator.platforms.outbox import FolderOutbox, bring, write_whole
+from orchestrator.platforms.platform import Collected, Leftover, Materials
 from orchestrator.platforms.session_folder import SessionFolder
 from orchestrator.platforms.session_options import SessionOptions
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
 _LOCK_FD = 3
+_NOTE_BYTES_MAX = 4096
+_PID_LIMIT = 1 << 22  # as high as the kernel goes
 # The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
-_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1"'
+_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
@@ -86,16 +93,16 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.order() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            self._spawn(session, lock)
+            self._spawn(session, lock, self._options.agent_settings(order))
 
-    def _spawn(self, session: SessionFolder, lock: int) -> None:
+    def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
         root = session.root
         (root / "agent.pid").unlink(missing_ok=True)
         write_whole(root / "launched", repr(self._clock.elapsed()).encode())
         writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", _START, sys.executable, str(root)],
+            ["sh", "-c", _START, sys.executable, str(root), settings],
             self._environment(),
             setsid=True,
             # The lock goes by a dup in the child alone: made inheritable here, it could slip into an agent
@@ -112,12 +119,12 @@ class ProcessPlatform:
 
     def _environment(self) -> dict[str, str]:
         """What the agent may know of the controller's environment: credentials stay home."""
-        passed = (*_PASSED, *self._options.pass_env)
         environment = {
             key: value
             for key, value in os.environ.items()
-            if key in passed or key.startswith(_PASSED_PREFIXES)
+            if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
+        environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
         own = str(Path(sys.executable).parent)  # so that `python` is the one this package runs on
         environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
@@ -131,6 +138,12 @@ class ProcessPlatform:
         session = self._own(name)
         if session is None:
             return ABSENT
+        try:
+            return self._reading(session)
+        except (OSError, ValueError) as error:  # one session that cannot be read must not hide the others
+            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
+
+    def _reading(self, session: SessionFolder) -> Observation:
         observation = session.observation(killed=_text(session.root / "killed"))
         limit = self._options.session_seconds
         if limit is not None and observation.sighting in (Sighting.RUNNING, Sighting.PENDING):
@@ -145,15 +158,21 @@ class ProcessPlatform:
         """The session's folder, if this platform staged it."""
         try:
             session = SessionFolder.of(self._folder, name)
-            order = session.order()
-        except (Rejected, ValueError):
+        except Rejected:
             return None
+        try:
+            order = session.order()
+        except ValueError:
+            return session  # whoever runs there has spoilt it, and is to be stopped all the same
         return session if order is not None and order.platform == self._name else None
 
     def _age(self, path: Path) -> float | None:
         """Seconds since the moment a file of ours records."""
-        text = _text(path)
-        return None if not text else self._clock.elapsed() - float(text)
+        try:
+            began = float(_text(path) or "nan")
+        except ValueError:
+            return None
+        return self._clock.elapsed() - began if math.isfinite(began) else None
 
     def _reap(self) -> None:
         with self._children_lock:
@@ -167,11 +186,10 @@ class ProcessPlatform:
 
     def collect(self, name: str, into: Path) -> Collected:
         session = self._own(name)
-        if session is None or not session.outbox.is_dir():
+        if session is None or not os.path.lexists(session.outbox):
             raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
         collected = bring(FolderOutbox(session.outbox), into)
-        bring_files(session.outbox, into)
-        return collected
+        return collected.joined(bring_files(session.outbox, into))
 
     def stop(self, name: str) -> StopReply:
         session = SessionFolder.of(self._folder, name)
@@ -195,13 +213,32 @@ class ProcessPlatform:
 
     def discard(self, name: str) -> None:
         session = SessionFolder.of(self._folder, name)
-        if not session.root.exists() or (session.order() is not None and self._own(name) is None):
+        if not session.root.exists() or (self._own(name) is None and session.order() is not None):
             return
         with session.locked(self._clock) as lock:
             if lock is None:
                 raise Transient(f"{name} is still running", backend=self._name, operation="discard")
             session.remove()
         self._reap()
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        there = (self._own(path.name) for path in paths if not path.is_symlink())
+        return tuple(_leftover(session) for session in there if session is not None)
+
+    def remove(self, leftover: Leftover) -> None:
+        session = self._own(leftover.name)
+        if session is not None and leftover.alive and session.alive():
+            _kill(session, "killed: no run needs it any more")
+        self.discard(leftover.name)  # Transient until it has died
+
+
+def _leftover(session: SessionFolder) -> Leftover:
+    order = session.order()
+    assert order is not None, "it is the platform's own"
+    alive = session.alive()
+    state = "running" if alive else "never started" if session.incarnation is None else "ended"
+    return Leftover("session folder", session.root.name, order.session, order.run, state, alive)
 
 
 def _kill(session: SessionFolder, reason: str) -> None:
@@ -212,8 +249,8 @@ def _kill(session: SessionFolder, reason: str) -> None:
 
 def _signal(session: SessionFolder, number: signal.Signals) -> None:
     """Signals the agent, SIGKILL its whole group; nothing where its pid has become another's."""
-    text = _text(session.root / "agent.pid")
-    if not text:
+    text = _text(session.root / "agent.pid") or ""
+    if not text.isdecimal() or not 1 < int(text) < _PID_LIMIT:
         return
     pid = int(text)
     try:
@@ -235,10 +272,12 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
 
 
 def _text(path: Path) -> str | None:
+    """A note of ours in a session's folder; None where there is none, or something else in its place."""
     try:
-        return path.read_text().strip()
-    except FileNotFoundError:
+        data = files.read(path.parent, path.name, _NOTE_BYTES_MAX)
+    except Odd:
         return None
+    return None if data is None else data.decode(errors="replace").strip()
 
 
 def _host_memory_gb() -> float:

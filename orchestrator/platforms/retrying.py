@@ -17,6 +17,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.session import Observation, Order, StopReply
 from orchestrator.errors import Transient
 from orchestrator.platforms.platform import (
+    BuildingImages,
     Checkup,
     Cleaning,
     Collected,
@@ -88,6 +89,12 @@ class RetryingPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         """Nothing where the inner platform leaves nothing."""
         return self._again(self._inner.leftovers) if isinstance(self._inner, Cleaning) else ()
+
+    def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
+        """Nothing where the inner platform builds none."""
+        if not isinstance(self._inner, BuildingImages):
+            return ()
+        return self._again(self._inner.unneeded_images, tuple(needed))
 
     def remove(self, leftover: Leftover) -> None:
         assert isinstance(self._inner, Cleaning), "it has no leftovers"

@@ -19,14 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clock import Clock
-from orchestrator.core import wire
-from orchestrator.core.session import ABSENT, AgentStatus, Observation, Order, Outcome, Sighting
-from orchestrator.errors import Rejected
+from orchestrator.core import bounds, wire
+from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting
+from orchestrator.errors import NameTaken, Rejected
 from orchestrator.platforms import reading
+from orchestrator.platforms.mirror import WHOLE
 from orchestrator.platforms.outbox import link_or_copy, sync_folder, write_whole
 from orchestrator.platforms.platform import Materials
+from orchestrator.session import files
+from orchestrator.session.files import Odd
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")
+_INCARNATION, _UNREADABLE = "outbox/incarnation", "unreadable"
 _LOCK_TRIES = 200
 _LOCK_PAUSE_SECONDS = 0.01
 
@@ -51,16 +55,22 @@ class SessionFolder:
     @property
     def incarnation(self) -> str | None:
         """The id of the agent that started here, the only one ever; None where none has."""
-        text = _read(self.outbox / "incarnation")
-        return None if text is None else text.decode(errors="replace").strip()
+        try:
+            data = files.read(self.root, _INCARNATION, bounds.INCARNATION_BYTES_MAX)
+        except Odd:
+            return _UNREADABLE  # something has started here
+        return None if data is None else reading.incarnation(data) or _UNREADABLE
 
     @property
     def stopped(self) -> bool:
         return (self.root / "stop").exists()
 
     def order(self) -> Order | None:
-        """What was staged here, or None."""
-        data = _read(self.root / "order.json")
+        """What was staged here, or None. Raises ValueError for what is no order."""
+        try:
+            data = files.read(self.root, "order.json", bounds.ORDER_BYTES_MAX)
+        except Odd as odd:
+            raise ValueError(str(odd)) from odd
         return None if data is None else wire.decode(Order, data)
 
     # --- staging ----------------------------------------------------------------------------------------
@@ -89,7 +99,7 @@ class SessionFolder:
     def _withdraw(self) -> None:
         with self.locked() as held:
             if held is None or self.incarnation is not None:
-                raise Rejected(f"{self.root.name} was started with another order")
+                raise NameTaken(f"{self.root.name} was started with another order")
             if not self.stopped:
                 self.remove()
 
@@ -107,7 +117,9 @@ class SessionFolder:
     def alive(self) -> bool:
         """Whether an agent (or its launcher) holds the lock."""
         try:
-            descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(
+                self.root / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             return False
         try:
@@ -155,29 +167,37 @@ class SessionFolder:
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    def status(self) -> AgentStatus | None:
-        """The agent's last status; None where there is none that can be read."""
-        return reading.status(_read(self.outbox / "status.json"))
-
     def observation(self, *, killed: str | None = None) -> Observation:
         """One reading. `killed`: why the platform killed it, if it did.
 
         The incarnation is read before the lock, the result after: an agent that had started when the lock
         was found free has died, and what it left by then is all there will ever be.
         """
-        incarnation = self.incarnation
+        notes: list[str] = []
+        incarnation = self._small("incarnation", notes)
         alive = self.alive()
-        marker, status = _read(self.outbox / "result.json"), self.status()
-        if incarnation is None:
+        marker, data = self._small("result.json", notes), self._small("status.json", notes)
+        status, told = reading.status(data), tuple(notes)
+        if data is not None and status is None:
+            told += ("outbox/status.json is no status: it was not read",)
+        if incarnation is None and not told:
             return Observation(Sighting.PENDING) if alive else ABSENT
-        seen = (incarnation,)
+        found = reading.incarnation(incarnation)
+        seen = () if found is None else (found,)
         if marker is not None:
-            return reading.ended(seen, status, marker)
+            return reading.ended(seen, status, marker, told)
         if alive:
-            return Observation(Sighting.RUNNING, seen, status)
-        return Observation(
-            Sighting.ENDED, seen, status, ending=Outcome.LOST, detail=killed or "the agent died"
-        )
+            return Observation(Sighting.RUNNING, seen, status, notes=told)
+        why = killed or "the agent died"
+        return Observation(Sighting.ENDED, seen, status, ending=Outcome.LOST, detail=why, notes=told)
+
+    def _small(self, name: str, notes: list[str]) -> bytes | None:
+        """One of the outbox's whole files; None, and a note, where something else is in its place."""
+        try:
+            return files.read(self.root, f"outbox/{name}", WHOLE[name])
+        except Odd as odd:
+            notes.append(f"{odd}: it was not read")
+            return None
 
 
 def _fill(folder: Path, order: Order, materials: Materials) -> None:
@@ -201,10 +221,3 @@ def _fill(folder: Path, order: Order, materials: Materials) -> None:
 def _link_tree(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source, target, copy_function=lambda a, b: link_or_copy(Path(a), Path(b)))
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None

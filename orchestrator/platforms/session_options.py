@@ -6,6 +6,8 @@ neither processes nor containers.
 
 from __future__ import annotations
 
+import json
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core.offer import Traits, Uplink
@@ -14,7 +16,11 @@ from orchestrator.errors import Rejected
 
 
 class SessionOptions(BaseModel):
-    """`session_seconds` unset: no wall. A session that was asked to stop is killed after `grace_seconds`."""
+    """`session_seconds` unset: no wall. A session that was asked to stop is killed after `grace_seconds`.
+
+    A session may take `disk_gb` of disk, or what its job needs where that is more; null: as much as there is.
+    Of its log `log_gb` are kept in it: how it began, and the newest.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -29,6 +35,15 @@ class SessionOptions(BaseModel):
     visibility_seconds: float = Field(default=5.0, gt=0)
     poll_seconds: float = Field(default=1.0, gt=0)
     setup_seconds: float = Field(default=5.0, ge=0)
+    disk_gb: float | None = Field(default=50.0, gt=0)
+    log_gb: float = Field(default=0.064, ge=0.002, le=1.0)
+
+    def agent_settings(self, order: Order) -> str:
+        """What the agent of this order is told of its limits, as JSON."""
+        told: dict[str, int] = {"log_total_bytes": int(self.log_gb * 1e9)}
+        if self.disk_gb is not None:
+            told["disk_bytes"] = int(max(self.disk_gb, order.disk_gb) * 1e9)
+        return json.dumps(told)
 
     def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:
         """Of sessions whose outbox the controller reads itself, also while they run."""

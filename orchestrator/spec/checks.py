@@ -7,10 +7,12 @@ Must never decide what a single value may look like: that is `orchestrator.spec.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from zoneinfo import ZoneInfo
 
+from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Work
 from orchestrator.spec.document import Path, Problem, shown
@@ -23,14 +25,6 @@ _SUGGESTED_MAX = 8
 _REFERENCE = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
-_SECRET_NAME = re.compile(
-    r"(API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?"
-    r"|(ACCESS|AUTH|API|BEARER|HF|HUGGINGFACE|GITHUB|GITLAB|KAGGLE)_TOKEN)$",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"(gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|glpat-)[A-Za-z0-9_-]{16,}|-----BEGIN "
 )
 _PRECISIONS = tuple(precision.value for precision in Precision)
 _LATER = ("schedule", "notify")
@@ -45,6 +39,7 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
     yield from _precision(tree)
     yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
     yield from _environment(tree)
+    yield from _command(tree.get("command"))
     yield from _inputs(tree, folder)
     yield from _paths(tree, folder)
     yield from _zone(_at(tree, "schedule", "timezone"), ("schedule", "timezone"))
@@ -172,15 +167,24 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
             yield Problem(path, "names with ORCHESTRATOR_ are set by the agent; choose another")
         elif name in names:
             yield Problem(path, "also listed under `secrets`; keep it there only")
-        elif is_secret(name, value):
+        elif credentials.in_variable(name, value):
             yield Problem(path, "looks like a secret; list its name under `secrets` and set the value in the "
                                 "environment of `submit` (the value is not shown)")  # fmt: skip
+    for number, name in enumerate(names):
+        if isinstance(name, str) and name.upper().startswith("ORCHESTRATOR_"):
+            yield Problem(
+                ("secrets", number), "names with ORCHESTRATOR_ are the orchestrator's own; choose another"
+            )
 
 
-def is_secret(name: str, value: object) -> bool:
-    """Whether a variable or option looks like a credential, by its name or by its value."""
-    known = isinstance(value, str) and _SECRET_VALUE.match(value) is not None
-    return known or _SECRET_NAME.search(name) is not None
+def _command(command: object) -> Iterator[Problem]:
+    try:
+        words = shlex.split(command) if isinstance(command, str) else []
+    except ValueError:
+        return
+    if any(credentials.in_word(word) for word in words):
+        yield Problem(("command",), "a word looks like a secret; list a name under `secrets`, and let the "
+                                    "script read that variable (the word is not shown)")  # fmt: skip
 
 
 def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:

@@ -45,9 +45,10 @@ placeholders only and needs no shell; route.precision is one that a profile has;
 number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not empty;
 source is needed unless image is given; source, requirements, path inputs and image folders exist; inputs
 come from a path, https, kaggle: or drive:; names of inputs, tags and secrets are given once; env names
-neither secrets nor ORCHESTRATOR_ variables; dates, durations and image names are possible ones; numbers are
-finite; schedule and notify are not supported yet. The file is UTF-8, one document of at most 256 KiB and
-24 levels, without anchors, aliases, tags, repeated keys and keys that are not text."""
+neither secrets nor ORCHESTRATOR_ variables, secrets none of the latter, and no word of command looks like a
+secret; dates, durations and image names are possible ones; numbers are finite; schedule and notify are not
+supported yet. The file is UTF-8, one document of at most 256 KiB and 24 levels, without anchors, aliases,
+tags, repeated keys and keys that are not text."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Parsed:
     """A job and the files it names, as absolute paths where the spec's folder was known.
 
     `job.bundle` is still empty; `job.requirements` is a path inside the bundle. `image` is the folder to
-    build `job.image` from, None where that is an image's name. `source_allow` are paths in the source.
+    build `job.image` from, None where that is an image's name. `source_allow` are paths in the source,
+    `input_allow` those in each input, in the order of `job.inputs`.
     """
 
     job: Job
@@ -64,6 +66,7 @@ class Parsed:
     requirements: Path | None = None
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
+    input_allow: tuple[tuple[str, ...], ...] = ()
 
     @property
     def also(self) -> dict[str, Path]:
@@ -106,6 +109,7 @@ def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
         requirements=_path(spec.requirements, folder),
         image=image_folder(spec.image, folder) if spec.image is not None else None,
         source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
+        input_allow=tuple(tuple(posixpath.normpath(path) for path in i.allow) for i in spec.inputs),
     )
 
 

@@ -195,6 +195,11 @@ class InputSection(Section):
     name: Name
     from_: Text = Field(alias="from", description="a path, an https:// address, kaggle:… or drive:…")
     sha256: Sha256 | None = None
+    allow: list[Text] = Field(
+        default=[],
+        description="a list of paths in this input, or patterns, that go along although they look like "
+        "credentials or are links out of it",
+    )
 
 
 class NeedsSection(Section):
@@ -282,7 +287,7 @@ class JobSection(Section):
     )
     seed: Whole = Field(default=0, ge=0, le=SEED_MAX, description=f"a whole number from 0 to {SEED_MAX}")
     tags: Annotated[list[Name], AfterValidator(_distinct)] = Field(default=[], description="a list of names")
-    inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256}")
+    inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256, allow}")
     work: WorkSection = Field(description="a mapping with at least total and global_batch")
     needs: NeedsSection = Field(
         default_factory=NeedsSection, description="a mapping of disk_gb, memory_gb, internet"

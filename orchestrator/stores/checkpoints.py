@@ -15,25 +15,28 @@ stays only shrinks, and anybody may retire, as often and as late as they like.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, decode
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
 from orchestrator.stores.atomic import copy, digest_file, draft_file, draft_folder, sweep, sync_folder
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Stat, Store
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have done it
 
 
-def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> None:
+def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
     """Puts a checkpoint that lies in `folder`, in outbox layout, into the store: the manifest last.
 
-    Blobs that this lineage stored before need not lie in the folder. Idempotent. Raises CorruptCheckpoint
-    where the folder holds other bytes than the manifest says, FileNotFoundError where it lacks a blob.
+    Blobs that this lineage stored before need not lie in the folder. Idempotent. Returns whether another
+    manifest lay under its name: only the lineage's one agent can have written the right one, so that is
+    damage, or somebody's who can write to the store, and it is replaced. Raises CorruptCheckpoint where the
+    folder holds other bytes than the manifest says, FileNotFoundError where it lacks a blob.
     """
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
@@ -43,9 +46,22 @@ def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> None:
             store.delete(key)  # the key names its bytes: another size is damage
         if there is None or there.size != size:
             _put(store, key, folder / "blobs" / sha256, sha256, manifest.name)
-    path = folder / "checkpoints" / manifest.name / "manifest.json"
-    sealed = hashlib.sha256(manifest.encode()).hexdigest()
-    _put(store, _manifest_key(run, manifest.name), path, sealed, manifest.name)
+    path, key = folder / "checkpoints" / manifest.name / "manifest.json", _manifest_key(run, manifest.name)
+    foreign = _holds_other(store, run, manifest)
+    if foreign:
+        store.delete(key)
+    _put(store, key, path, manifest.sha256, manifest.name)
+    return foreign
+
+
+def _holds_other(store: Store, run: str, manifest: Manifest) -> bool:
+    try:
+        read(store, run, manifest.name, manifest.sha256)
+    except NotFound:
+        return False
+    except CorruptCheckpoint:
+        return True
+    return False
 
 
 def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
@@ -59,15 +75,24 @@ def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
     return tuple(found)
 
 
-def read(store: Store, run: str, name: str) -> Manifest:
-    """The checkpoint's manifest. Raises NotFound where there is none, CorruptCheckpoint where it is bad."""
+def present(store: Store, run: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names under which the store has a manifest, whatever it says. Asks for each by its key:
+    a listing may lag behind."""
+    return tuple(name for name in names if store.stat(_manifest_key(run, name)) is not None)
+
+
+def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
+    """The checkpoint's manifest. Raises NotFound where there is none, CorruptCheckpoint where it is bad, or
+    is not the one whose bytes have this `sha256` (empty or None: any that is whole will do)."""
     key = _manifest_key(run, name)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "manifest.json"
         for reading in range(READINGS_MAX):
             store.get(key, target)
             try:
-                manifest = decode(name, target.read_bytes())
+                data = target.read_bytes()
+                authenticate(name, data, sha256)
+                manifest = decode(name, data)
                 break
             except CorruptCheckpoint:
                 if reading == READINGS_MAX - 1:
@@ -77,13 +102,14 @@ def read(store: Store, run: str, name: str) -> Manifest:
     return manifest
 
 
-def fetch(store: Store, run: str, name: str, into: Path) -> Manifest:
-    """Brings a checkpoint into a folder, in outbox layout, every blob verified, the manifest last.
+def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
+    """Brings a checkpoint into a folder, in outbox layout, every blob verified, the manifest last. `sha256`
+    is the accepted manifest's, as in `read`.
 
     Goes on where an earlier fetch was cut off: blobs that are there and verified are not brought again.
     Raises NotFound without a manifest, CorruptCheckpoint where a blob is missing or fails.
     """
-    manifest = read(store, run, name)
+    manifest = read(store, run, name, sha256)
     blobs = into / "blobs"
     home = into / "checkpoints" / name
     for folder in (blobs, home):
@@ -146,6 +172,49 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
             store.delete(stat.key)
+
+
+def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, int]]:
+    """(run, bytes) for every object of every run in the store, in the order of runs, until `enough`."""
+    for stat in store.list("runs/"):
+        if enough():
+            return
+        _, run, *_ = stat.key.split("/")
+        yield run, stat.size
+
+
+def orphans(store: Store, run: str, keep: Iterable[str], gone: Iterable[str] = ()) -> tuple[Stat, ...]:
+    """Blobs that no manifest needs, those of `gone` not counted; changes nothing.
+
+    Only of a run whose every generation is closed: nobody adds to it any more, so what is an orphan stays one
+    and may be deleted by its key. `keep` as in `retire`.
+    """
+    needed = _needed(store, run, _refs(gone), _refs(keep))
+    root = f"runs/{run}/blobs/"
+    found = []
+    for stat in store.list(root):
+        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
+        if _generation(lineage) is None or not _SHA256.fullmatch(sha256):
+            continue
+        blobs = needed.get(lineage, frozenset())
+        if blobs is not None and sha256 not in blobs:
+            found.append(stat)
+    return tuple(found)
+
+
+def lacks(store: Store, run: str, name: str) -> str:
+    """Why a checkpoint is not all there, by its manifest and the sizes of its blobs; empty where it is."""
+    try:
+        manifest = read(store, run, name)
+    except NotFound:
+        return "it has no manifest"
+    except CorruptCheckpoint as error:
+        return error.reason
+    for sha256, size in manifest.blobs().items():
+        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
+        if there is None or there.size != size:
+            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
+    return ""
 
 
 def _needed(

@@ -216,7 +216,10 @@ class FolderStore:
 
 def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:
     if code in _FULL:
-        return QuotaExhausted, "; the store is full: free space there, or configure another folder"
+        return (
+            QuotaExhausted,
+            "; the store is full: free space there (see `orchestrator prune`), or configure another folder",
+        )
     if code in _DENIED:
         return AccessDenied, "; give this user the right to read and write there"
     if code in _WRONG:

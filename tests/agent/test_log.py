@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.agent import relay as relay_module
 from orchestrator.agent.log import Log
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
 from orchestrator.clock import SystemClock
+from orchestrator.core import bounds
 from orchestrator.core.mask import Mask
 
 
@@ -125,7 +125,7 @@ def test_reports_leave_without_the_secrets_up_to_a_bound(tmp_path: Path) -> None
     with source.open("wb") as file:
         file.truncate(1 << 40)
     relay.finish()
-    assert target.stat().st_size == relay_module.TOTAL_BYTES_MAX - len("hunter2-hunter2") + len("***")
+    assert target.stat().st_size == bounds.RELAYED_PROGRESS_BYTES_MAX - len("hunter2-hunter2") + len("***")
 
 
 @pytest.mark.parametrize("which", ["source", "target"])

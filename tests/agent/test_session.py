@@ -17,6 +17,7 @@ from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
 from orchestrator.core.session import AgentStatus, Order, Outcome
 from tests.agent.sessions import QUICK, is_alive, session, wait_until
+from tests.forging import forge
 
 ENDLESS = ("train.py", "--endless", "--pause", "0.01")
 
@@ -283,7 +284,7 @@ def test_the_training_helper_is_there_to_import(tmp_path: Path) -> None:
         assert f"helper from {tmp_path / 'agent.pyz'}" in stay.log()
 
 
-@pytest.mark.parametrize("harm", ["altered", "missing blob", "missing manifest", "another run's"])
+@pytest.mark.parametrize("harm", ["altered", "missing blob", "missing manifest", "another run's", "forged"])
 def test_a_corrupt_staged_checkpoint_sends_the_run_elsewhere(tmp_path: Path, harm: str) -> None:
     with session(tmp_path / "1", "train.py", "--leave-at", "5") as first:
         first.live()
@@ -291,7 +292,7 @@ def test_a_corrupt_staged_checkpoint_sends_the_run_elsewhere(tmp_path: Path, har
     run = "other-abcdefgh" if harm == "another run's" else "demo-abcdefgh"
     with session(
         tmp_path / "2", "train.py", generation=2, run=run, staged=tmp_path / "1" / "outbox",
-        resume_step=5, resume=saved.name,
+        resume_step=5, resume=saved.name, resume_sha256=saved.sha256,
     ) as second:  # fmt: skip
         staged = tmp_path / "2" / "staged"
         [weights] = [e for e in saved.files if e.path == "weights"]
@@ -303,6 +304,8 @@ def test_a_corrupt_staged_checkpoint_sends_the_run_elsewhere(tmp_path: Path, har
             blob.unlink()
         elif harm == "missing manifest":
             (staged / "checkpoints" / saved.name / "manifest.json").unlink()
+        elif harm == "forged":
+            forge(staged, saved.name)
         result = second.live()
         assert result.outcome is Outcome.LOST
         assert result.message.startswith(f"staged checkpoint corrupt: checkpoint {saved.name} is corrupt:")

@@ -144,7 +144,7 @@ def test_a_controller_goes_on_with_a_changed_config_unless_it_is_wrong(user: Cal
     assert any("cannot be used, going on" in line for line in said)
     assert user.owner() == before
     user.config(CONFIG.replace("session_seconds: 5", "session_seconds: 7"))
-    assert any("starts anew with the changed config" in line for line in said)
+    assert any("the config has changed" in line for line in said)
     assert any("has taken over" in line for line in said)
     after = user.owner()
     assert after is not None

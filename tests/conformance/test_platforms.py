@@ -208,7 +208,7 @@ class DockerRig(RealRig):
 class KaggleRig(RealRig):
     type = "kaggle"
     budget_seconds = 12.0
-    launch_lines = 104
+    launch_lines = 110
 
     def __init__(self, folder: Path, agent: Path, kaggle: LocalKaggle) -> None:
         key = folder / "key"

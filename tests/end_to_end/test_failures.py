@@ -16,6 +16,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.session import Order, Outcome
 from tests.end_to_end.conftest import SmallDisk
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
+from tests.forging import forge
 
 pytestmark = pytest.mark.timeout(900)
 LONG = "--pause 0.1"  # a step, so that there is time to disturb it
@@ -77,14 +78,16 @@ def test_a_loss_that_is_no_number_is_reported(user: User) -> None:
     assert "loss is nan at step 3" in user.run("show", run)
 
 
-def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: User) -> None:
+def test_damaged_checkpoints_are_passed_over_and_said_to_be(user: User) -> None:
+    """The newest was replaced by another that is whole by itself; the one before it has a flipped bit."""
     run = user.submit(command=f"python train.py {{steps}} {LONG}")
-    user.wait_for(run, lambda r: len(r.accepted) >= 2, "two checkpoints")
+    user.wait_for(run, lambda r: len(r.accepted) >= 3, "three checkpoints")
     user.run("hold", run)
     record = user.wait_for(run, lambda r: r.phase is Phase.HELD, "the hold")
-    before, newest = sorted(record.accepted, key=lambda c: c.ref.step)[-2:]
+    whole, before, newest = sorted(record.accepted, key=lambda c: c.ref.step)[-3:]
     stored = user.home / "store" / "runs" / run
-    manifest = json.loads((stored / "checkpoints" / newest.name / "manifest.json").read_bytes())
+    forge(stored, newest.name)
+    manifest = json.loads((stored / "checkpoints" / before.name / "manifest.json").read_bytes())
     [part] = manifest["files"][0]["parts"]
     [blob] = stored.rglob(part["sha256"])
     content = bytearray(blob.read_bytes())
@@ -92,11 +95,12 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: User) -> None:
     blob.write_bytes(content)
     user.run("release", run)
     user.wait_for_end(run)
-    assert orders(user, run)[1].resume in {newest.name, before.name}
     notes = user.answer("show", run)["notes"]
-    assert any(f"checkpoint {newest.name} is corrupt" in n and "falling back" in n for n in notes), notes
+    for name, why in ((newest.name, "its manifest was replaced"), (before.name, "is altered")):
+        assert any(f"checkpoint {name} cannot be used" in n and why in n for n in notes), notes
     resumed = next(stay for stay in user.answer("show", run)["sessions"][1:])
     assert resumed["order"]["generation"] == 2
+    assert f"falling back to step {whole.ref.step}" in " ".join(notes)
     check_as_in_one_piece(user, run, 100)
 
 

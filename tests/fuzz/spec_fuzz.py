@@ -61,7 +61,8 @@ NASTY: tuple[bytes, ...] = (
     b"2025-10-21", b"yes", b"on", b"~", b"null", b"{steps}", b"{}", b"{steps!r:>{devices}}", b"{0}",
     b"{a.b[c]}", b"}}{{", b"$(id)", b"../../../../etc/passwd", b"/dev/zero", b"a" * 5000,
     b"\xf0\x9f\x92\xa5", b"#", b"\r", b"\r\n", b"@", b"`", b"!", b"%", b"e", b"0", b"-1", b"65536",
-    b"4294967296",
+    b"4294967296", b"[&a x, *a, *a, *a]", b"&a {a: &b [*a, *a], b: [*b, *b]}", b"<<: [*a, *a]",
+    b"[" * 20 + b"x," * 4000, b"'" + b"@" * 3000, b"https://a:b@c", b"--api-key=0123456789abcdef",
 )  # fmt: skip
 VALUES: tuple[object, ...] = (
     None, True, False, 0, -1, 1, 3, 7, 2**31, 2**63, 10**30, 0.5, 1e300, float("inf"), float("nan"), "",

@@ -17,7 +17,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from orchestrator import images
+from orchestrator import bundle, images
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 from orchestrator.platforms.docker import builder
 from tests import docker_engine as engines
@@ -411,6 +411,17 @@ def test_what_an_image_builds_on_is_pulled_and_told(
     assert said[0].startswith(f"pulling {shop.small}:1: ")
     with pytest.raises(Rejected, match=f"image on .plain. builds on {shop.small}:none: .*cannot be pulled"):
         make(client, tmp_path / "on", {"TAG": "none"})
+
+
+def test_arguments_that_grow_without_end_are_refused_before_an_engine_hears_of_them(tmp_path: Path) -> None:
+    """As an archive says that another version has frozen."""
+    arguments = {"A0": "aaaaaaaa"} | {f"A{n}": f"$A{n - 1}$A{n - 1}" for n in range(1, 31)}
+    described = {"name": "top", "arguments": arguments, "from": ["x:$A30"]}
+    (tmp_path / "chain.json").write_text(json.dumps({"images": [described]}))
+    sha256 = bundle.freeze(None, tmp_path, also={"chain.json": tmp_path / "chain.json"})
+    with pytest.raises(Rejected, match=r"image top: FROM x:\$A30 is longer than 4,096 characters"):
+        builder.build(docker.DockerClient("unix:///nowhere.sock", version="1.40"),
+                      tmp_path / f"{sha256}.tar.gz", {}, print)  # fmt: skip
 
 
 # --- The images of this repository ----------------------------------------------------------------------

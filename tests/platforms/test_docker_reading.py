@@ -109,3 +109,43 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     }
     stream.close()
     box.until(lambda: "a-s01" in box.platform.observe(["a-s01"]))
+
+
+# A training that puts something else wherever its agent writes, and floods.
+SPOILER = """
+import os, pathlib, sys, time
+outbox = pathlib.Path(sys.argv[1], "outbox")
+(outbox / "log").mkdir(parents=True)
+(outbox / "status.json").write_text(" " * (14 << 20))
+os.mkfifo(outbox / "result.json")
+(outbox / "progress.jsonl").symlink_to("/etc/passwd")
+(outbox / "log" / "000001.log").write_text("a line\\n")
+(outbox / "log" / "000002.log").mkdir()
+for step in range(1, 80):
+    folder = outbox / "checkpoints" / f"{step:010d}-g01-abc"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+(outbox / "incarnation").write_text("abc")
+time.sleep(600)
+"""
+
+
+def test_odd_files_in_a_container_cost_themselves(box: Box, tmp_path: Path) -> None:
+    agent = tmp_path / "spoiler.py"
+    agent.write_text(SPOILER)
+    box.run(agent=str(agent.read_text()))
+    box.until(lambda: bool(box.see("a-s01").incarnations))
+    seen = box.see("a-s01")
+    assert (seen.sighting, seen.incarnations, seen.status) == (Sighting.RUNNING, ("abc",), None)
+    assert "outbox/status.json is larger than 64 kB: it was not read" in seen.notes
+    into = tmp_path / "into"
+    collected = box.platform.collect("a-s01", into)
+    assert (len(collected.corrupt), collected.more) == (64, True)
+    assert (into / "log" / "000001.log").read_text() == "a line\n"
+    assert not (into / "progress.jsonl").exists()
+    assert not (into / "status.json").exists()
+    found = box.client.api.inspect_container("a-s01")
+    assert found["HostConfig"]["LogConfig"] == {
+        "Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}
+    }  # fmt: skip
+    assert '"disk_bytes": 50000000000' in " ".join(found["Args"])

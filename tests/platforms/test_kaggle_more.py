@@ -35,7 +35,7 @@ def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_
 
 @pytest.mark.parametrize("call", ["StartBlobUpload", "CreateDataset", "SaveKernel"])
 def test_what_kaggle_does_not_allow_is_refused_and_not_missing(box: Box, call: str) -> None:
-    """Of a prepare, `NotFound` says that the home store lacks the checkpoint, and holds the run."""
+    """`NotFound` says that what was staged is gone, and is answered by staging it anew."""
     box.kaggle.fail(call, Fault.NESTED)
     with pytest.raises(Rejected, match="does not allow") as raised:
         box.start(box.order())

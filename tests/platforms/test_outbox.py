@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.platforms.outbox import FolderOutbox, bring, bring_files, link_or_copy
+from orchestrator.platforms.mirror import bring_files
+from orchestrator.platforms.outbox import FolderOutbox, bring, link_or_copy
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:

@@ -17,7 +17,11 @@ from orchestrator.core.session import ABSENT, Order, Outcome, Sighting, StopRepl
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Materials, Platform
-from tests.conformance.test_platforms import any_order
+from tests.conformance.platform_suite import LONG
+from tests.conformance.test_platforms import ProcessRig, agent, any_order
+from tests.forging import forge
+
+__all__ = ["agent"]
 
 # An agent that has gone wrong: it claims its session, says what it was given, and hears nothing any more.
 DEAF = """
@@ -80,11 +84,17 @@ def test_the_controllers_credentials_do_not_reach_the_agent(
     monkeypatch.setenv("ORCHESTRATOR_HOME", "elsewhere")
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    box.running(pass_env=["WANTED"])
+    monkeypatch.setenv("CONDA_TOKEN", "secret")
+    monkeypatch.setenv("CONDA_CHANNEL_ALIAS", "https://me:s3same@example.org/conda")
+    monkeypatch.setenv("OMP_PASSWORD", "asked for")
+    box.running(pass_env=["WANTED", "OMP_PASSWORD"])
     seen = json.loads((box.sessions / "a-s01" / "seen.json").read_text())
     assert seen["WANTED"] == "yes"
     assert seen["CUDA_VISIBLE_DEVICES"] == "1"
+    assert seen["OMP_PASSWORD"] == "asked for"
     assert "KAGGLE_KEY" not in seen
+    assert "CONDA_TOKEN" not in seen
+    assert "CONDA_CHANNEL_ALIAS" not in seen
     assert "ORCHESTRATOR_HOME" not in seen
 
 
@@ -108,7 +118,7 @@ def test_garbage_for_an_incarnation_breaks_no_observation(box: Box) -> None:
     platform = box.running(session_seconds=0.2, slack_seconds=0.1)
     (box.sessions / "a-s01" / "outbox" / "incarnation").write_bytes(b"\xff\xfe")
     until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
-    assert platform.observe(["a-s01"])["a-s01"].incarnations == ("\ufffd\ufffd",)
+    assert platform.observe(["a-s01"])["a-s01"].incarnations == ()
 
 
 def test_who_does_not_leave_when_asked_is_killed(box: Box) -> None:
@@ -182,3 +192,22 @@ def test_an_interrupted_staging_leaves_nothing_that_starts(box: Box) -> None:
         platform.launch(box.order)
     platform.prepare(box.order, box.materials())
     assert platform.observe(["a-s01"])["a-s01"] == ABSENT
+
+
+def test_a_checkpoint_replaced_where_it_was_staged_is_refused_by_the_agent(
+    tmp_path: Path, agent: Path
+) -> None:
+    rig = ProcessRig(tmp_path, agent)
+    rig.start(rig.order("a-s01", total=3))
+    rig.until_ended("a-s01")
+    newest = rig.collect("a-s01").manifests[-1]
+    order = rig.order("a-s02", total=LONG, generation=2, resume=newest.name, resume_step=3,
+                      resume_sha256=newest.sha256)  # fmt: skip
+    rig.platform.prepare(order, rig.materials(rig.into("a-s01")))
+    forge(tmp_path / "sessions" / "a-s02" / "staged", newest.name)
+    rig.platform.launch(order)
+    result = rig.until_ended("a-s02").result
+    assert result is not None
+    assert result.outcome is Outcome.LOST
+    assert "its manifest was replaced" in result.message
+    assert rig.trainings("a-s02") == 0

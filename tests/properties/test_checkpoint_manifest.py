@@ -30,7 +30,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 SHA256 = st.text("0123456789abcdef", min_size=64, max_size=64)
 INCARNATIONS = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=32)
-REFS = st.builds(CheckpointRef, st.integers(0, 10**19 - 1), st.integers(0, 10**9 - 1), INCARNATIONS)
+REFS = st.builds(CheckpointRef, st.integers(0, 2**63 - 1), st.integers(0, 10**9 - 1), INCARNATIONS)
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=8)
 
 
@@ -59,7 +59,7 @@ MANIFESTS = st.builds(
     code=TEXT,
     environment=st.dictionaries(TEXT, TEXT, max_size=3),
     metrics=st.dictionaries(TEXT, NUMBERS | st.integers(-(2**53), 2**53), max_size=3),
-    created_at=NUMBERS,
+    created_at=st.floats(0.0, 253_402_300_799.0),
 )
 
 

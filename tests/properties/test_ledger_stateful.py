@@ -123,7 +123,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.wake_queued()
         for run, record in self.records.items():
             due = self.due[run]  # which may be later than the record's time: decide moves it without an event
-            if record.phase is Phase.QUEUED and record.until is not None and due is not None and due > 0.0:
+            if record.standing is Phase.QUEUED and record.until is not None and due is not None and due > 0.0:
                 self.due[run] = None
 
     @rule(record=read, seed=seeds)
@@ -158,12 +158,13 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def listings_agree(self) -> None:
         records = sorted(self.records.values(), key=lambda record: (record.submitted_at, record.run))
-        waiting = [r for r in records if r.phase is Phase.QUEUED and self.due[r.run] is None]
+        waiting = [r for r in records if r.standing is Phase.QUEUED and self.due[r.run] is None]
         assert list(self.ledger.queued_waiting(limit=100)) == waiting
         assert {r.run for r in self.ledger.live()} == {r.run for r in records if r.session or r.strays}
         assert [s.run for s in self.ledger.summaries()] == [r.run for r in reversed(records)]
-        resting = all(r.phase in FINAL or r.phase is Phase.HELD for r in records)
-        quiet = resting and not any(r.strays for r in records) and all(at is None for at in self.due.values())
+        resting = all(r.phase in FINAL or r.standing is Phase.HELD for r in records)
+        quiet = resting and not any(r.strays or r.session for r in records)
+        quiet = quiet and all(at is None for at in self.due.values())
         assert self.ledger.anything_left() is not quiet
 
 

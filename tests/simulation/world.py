@@ -185,7 +185,7 @@ class World:
     def _user(self) -> None:
         for run in self.runs:
             record = self.record(run)
-            if record.phase is Phase.HELD and self.random.random() < (0.1 if self._calm else 0.02):
+            if record.standing is Phase.HELD and self.random.random() < (0.1 if self._calm else 0.02):
                 self.ledger.wish(run, Wished(self.clock.now(), Wish.RELEASE))
             elif self._wishes and not self._calm and not record.phase.final and self.random.random() < 0.002:
                 wish = self.random.choice((Wish.CANCEL, Wish.HOLD))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from orchestrator.core import bounds
 from orchestrator.errors import Transient
+from orchestrator.session import files
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
@@ -67,8 +68,10 @@ def only_file(stream: Iterable[bytes], size_max: int) -> bytes:
     with _opened(stream) as archive:
         member = archive.next()
         content = archive.extractfile(member) if member is not None and member.isreg() else None
-        if member is None or content is None or member.size > size_max:
-            raise ValueError("no plain file of that size")
+        if member is None or content is None:
+            raise ValueError("is no plain file")
+        if member.size > size_max:
+            raise ValueError(f"is larger than {bounds.size_text(size_max)}")
         return content.read()
 
 
@@ -82,29 +85,42 @@ def unpack_file(stream: Iterable[bytes], target: Path, size_max: int) -> bool:
     return True
 
 
-def unpack(stream: Iterable[bytes], into: Path, size_max: int) -> None:
-    """Writes the files of a folder's stream below `into`, without the folder's own name.
+def unpack(
+    stream: Iterable[bytes],
+    into: Path,
+    size_max: int,
+    *,
+    total_max: int | None = None,
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> bool:
+    """Writes the `wanted` files of a folder's stream below `into`, without the folder's own name.
 
-    Ends before the first file that is larger: a stream is not passed over but by reading it, and a sparse
-    file of terabytes costs who made it nothing.
+    Ends, with False, before the first file that is larger, and before more than `total_max` bytes or too many
+    names have passed: a stream is not passed over but by reading it, and a sparse file of terabytes costs who
+    made it nothing.
     """
+    passed = 0
     with _opened(stream) as archive:
-        for member in archive:
-            if member.size > size_max:
-                return
+        for number, member in enumerate(archive):
+            passed += member.size
+            beyond = total_max is not None and passed > total_max
+            if member.size > size_max or beyond or number > bounds.LISTED_MAX:
+                return False
+            archive.members = []  # type: ignore[attr-defined]  # else every one that has passed is remembered
             parts = PurePosixPath(member.name).parts[1:]
-            if not member.isreg() or not parts or ".." in parts:
+            if not member.isreg() or not parts or ".." in parts or not wanted("/".join(parts)):
                 continue
             target = into.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(archive, member, target)
+    return True
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     content = archive.extractfile(member)
     assert content is not None
     with target.open("wb") as file:
-        shutil.copyfileobj(content, file, _CHUNK_BYTES)
+        files.copy(content, file, member.size)
 
 
 def _opened(stream: Iterable[bytes]) -> tarfile.TarFile:

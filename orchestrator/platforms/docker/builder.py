@@ -26,11 +26,13 @@ import urllib3
 from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, NotFound
 
+from orchestrator.core import build_arguments
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 
 Say = Callable[[str], None]
 
 LABEL = "orchestrator.image"
+HOME_LABEL = "orchestrator.image.home"  # not that of containers: whatever runs in an image has its labels too
 _CHAIN = "chain.json"
 _BASE = "BASE"
 _VARIANT = "VARIANT"
@@ -42,7 +44,6 @@ _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 # The engine's own: layers, cache hits and the containers of its steps.
 _REMARKS = (" ---> ", "Removing intermediate container ", "Successfully ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_REFERENCE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
 _LOGIN = re.compile(r"://[^/\s@]+@")
 _EXIT_CODE = re.compile(r"returned a non-zero code: (\d+)")
 _KILLED = 128
@@ -77,28 +78,47 @@ def build(
     say: Say,
     *,
     network: str | None = None,
+    home: str = "",
 ) -> str:
     """The id of the last image of the chain, every image of it built unless this engine has it already.
 
     An image is the same as long as its files, the build arguments that it declares and what it builds on are
     the same; it is tagged `orchestrator/<name>:<variant>-<12 hex digits of those>`. `network` is what build
-    steps may reach, in docker's words. `say` hears of every step and line.
+    steps may reach, in docker's words. `say` hears of every step and line. What is built bears the id of the
+    `home` it is built for.
     """
     _check(arguments)
     images = _chain(archive)
-    variant = arguments.get(_VARIANT) or next(
-        (default for image in images if (default := image.arguments.get(_VARIANT))), "plain"
-    )
-    site = _Site(client, archive, variant, say, network)
+    site = _Site(client, archive, _variant(images, arguments), say, network, home)
     below: str | None = None
     for image in images:
-        given = {name: arguments[name] for name in image.arguments if name in arguments}
-        if below is not None:
-            given[_BASE] = below
-        below = _ensure(site, image, given)
+        below = _ensure(site, image, _given(image, arguments, below))
     if below is None:
         raise Rejected(f"the frozen image {archive.name} holds no image: submit again")
     return below
+
+
+def tags(client: docker.DockerClient, archive: Path, arguments: Mapping[str, str]) -> frozenset[str] | None:
+    """The tags that `build` finds or makes for this archive; builds and pulls nothing. None where that cannot
+    be told now, as the engine lacks what an image builds on."""
+    images = _chain(archive)
+    site = _Site(client, archive, _variant(images, arguments), lambda _: None, None)
+    found: set[str] = set()
+    below: str | None = None
+    for image in images:
+        if found and below is None:
+            return None
+        given = _given(image, arguments, below)
+        references = [_filled(written, image, given) for written in image.origins]
+        origins = {each: _inspect(client, each) for each in references if each}
+        if not all(references) or not all(origins.values()):
+            return None
+        ids = {name: str(attributes["Id"]) for name, attributes in origins.items() if attributes}
+        tag = site.tag(image, _fingerprint(image, given, ids))
+        found.add(tag)
+        there = _inspect(client, tag)
+        below = None if there is None else str(there["Id"])
+    return frozenset(found)
 
 
 def pull(client: docker.DockerClient, reference: str, say: Say) -> str:
@@ -127,6 +147,7 @@ class _Site:
     variant: str
     say: Say
     network: str | None
+    home: str = ""
 
     def title(self, image: _Image) -> str:
         return f"{image.name} ({self.variant})"
@@ -134,6 +155,22 @@ class _Site:
     def tag(self, image: _Image, sha256: str) -> str:
         variant = re.sub(r"[^A-Za-z0-9_.-]", "-", self.variant)
         return f"orchestrator/{image.name}:{variant}-{sha256[:12]}"
+
+
+def _variant(images: list[_Image], arguments: Mapping[str, str]) -> str:
+    defaults = (default for image in images if (default := image.arguments.get(_VARIANT)))
+    return arguments.get(_VARIANT) or next(defaults, "plain")
+
+
+def _given(image: _Image, arguments: Mapping[str, str], below: str | None) -> dict[str, str]:
+    """The build arguments of one image: those that it declares, and the id of the image below."""
+    given = {name: arguments[name] for name in image.arguments if name in arguments}
+    return given if below is None else {**given, _BASE: below}
+
+
+def _fingerprint(image: _Image, given: Mapping[str, str], origins: Mapping[str, str]) -> str:
+    inputs = json.dumps([image.digest, dict(given), dict(origins)], sort_keys=True)
+    return hashlib.sha256(inputs.encode()).hexdigest()
 
 
 def _check(arguments: Mapping[str, str]) -> None:
@@ -192,17 +229,10 @@ def _filled(reference: str, image: _Image, given: Mapping[str, str]) -> str:
     """A reference with its arguments filled in, as the engine would."""
     values = {name: value for name, value in image.arguments.items() if value is not None}
     values.update(given)
-
-    def value(match: re.Match[str]) -> str:
-        name, sign, other = match.group(1) or match.group(4), match.group(2), match.group(3) or ""
-        if sign == "+":
-            return other if values.get(name) else ""
-        return values.get(name) or (other if sign == "-" else "")
-
-    # A default may name another argument, and that another: as deep as there are arguments.
-    for _ in range(len(values) + 1):
-        reference = _REFERENCE.sub(value, reference)
-    return reference
+    try:
+        return build_arguments.reference(reference, values)
+    except build_arguments.TooLong as error:
+        raise Rejected(f"image {image.name}: FROM {reference[:_COMMAND_CHARS_MAX]} is {error}") from error
 
 
 # --- Building -------------------------------------------------------------------------------------------
@@ -216,8 +246,7 @@ def _ensure(site: _Site, image: _Image, given: Mapping[str, str]) -> str:
         if not reference:
             raise Rejected(f"image {title}: FROM {written} needs a build argument that is not given")
         origins[reference] = _origin(site, reference, title)
-    inputs = json.dumps([image.digest, dict(given), origins], sort_keys=True)
-    tag = site.tag(image, hashlib.sha256(inputs.encode()).hexdigest())
+    tag = site.tag(image, _fingerprint(image, given, origins))
     found = _inspect(site.client, tag)
     if found is None:
         _build(site, image, given, tag)
@@ -282,10 +311,11 @@ class _Watch:
 
 def _build(site: _Site, image: _Image, given: Mapping[str, str], tag: str) -> None:
     watch = _Watch(site.title(image), site.say)
+    labels = {LABEL: image.name} | ({HOME_LABEL: site.home} if site.home else {})
     with _told(f"image {watch.title}"), _context(site.archive, image) as context:
         events = site.client.api.build(
             fileobj=context, custom_context=True, tag=tag, buildargs=dict(given), rm=True, forcerm=True,
-            decode=True, timeout=_SILENCE_SECONDS, network_mode=site.network, labels={LABEL: image.name},
+            decode=True, timeout=_SILENCE_SECONDS, network_mode=site.network, labels=labels,
         )  # fmt: skip
         error = ""
         # Heard to the end, as only that gives the connection back.

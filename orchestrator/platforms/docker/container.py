@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import docker
 from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, LogConfig, Mount
 
 from orchestrator.core import wire
 from orchestrator.core.session import Order
@@ -175,11 +175,20 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
         pids_limit=options.pids,
         shm_size=int(options.shm_gb * _GIB),
         network_mode=options.network if order.internet else "none",
+        # What the agent itself prints, at most: its training's output is in the session's log.
+        log_config=LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
+        storage_opt=None if options.image_disk_gb is None else {"size": f"{options.image_disk_gb:g}G"},
         device_requests=[gpu_request(plan.gpus, plan.cdi)] if plan.gpus else None,
     )
     made = client.api.create_container(
         plan.image.reference,
-        entrypoint=[options.python, f"{FOLDER}/agent.pyz", FOLDER],
+        entrypoint=[
+            options.python,
+            f"{FOLDER}/agent.pyz",
+            FOLDER,
+            "--settings",
+            options.agent_settings(order),
+        ],
         command=[],
         name=name,
         user=options.user,
@@ -227,17 +236,36 @@ def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
 # --- Reading and asking -----------------------------------------------------------------------------------
 
 
-def read(client: docker.DockerClient, container: str, path: str, size_max: int) -> bytes | None:
-    """A small file of the session folder; None where it is not there."""
+def read(
+    client: docker.DockerClient, container: str, path: str, size_max: int, notes: list[str] | None = None
+) -> bytes | None:
+    """A small file of the session folder; None where it is not there, or (which `notes` then says) where
+    something else is, or a larger one."""
     try:
         return _taken(client, container, path, lambda stream: archives.only_file(stream, size_max))
-    except ValueError:
+    except ValueError as error:
+        if notes is not None:
+            notes.append(f"{path} {error}: it was not read")
         return None
 
 
-def bring(client: docker.DockerClient, container: str, path: str, into: Path, size_max: int) -> None:
-    """A folder of the session folder, up to its first file that is larger; nothing where it is not there."""
-    _taken(client, container, path, lambda stream: archives.unpack(stream, into, size_max))
+def bring(
+    client: docker.DockerClient,
+    container: str,
+    path: str,
+    into: Path,
+    size_max: int,
+    *,
+    total_max: int | None = None,
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> bool:
+    """The `wanted` files of a folder of the session folder; nothing where it is not there. False: it has
+    more, which `archives.unpack` left."""
+
+    def take(stream: Iterable[bytes]) -> bool:
+        return archives.unpack(stream, into, size_max, total_max=total_max, wanted=wanted)
+
+    return _taken(client, container, path, take) is not False
 
 
 def bring_file(client: docker.DockerClient, container: str, path: str, target: Path, size_max: int) -> bool:

@@ -1,21 +1,29 @@
 """Which image a session runs: built from the job's frozen folders, or by name; pinned either way.
 
-Decides which variant of an image an accelerator needs. Never removes one.
+Decides which variant of an image an accelerator needs, and which that were built here no job needs any more.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import docker
+from docker.errors import APIError
+from docker.errors import NotFound as DockerNotFound
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import frozen_image
 from orchestrator.core.session import Order
-from orchestrator.errors import Rejected
+from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Materials
+from orchestrator.platforms.platform import Leftover, Materials
+
+IMAGE = "image"
+_BUILT = re.compile(r"orchestrator/[a-z0-9-]+:[A-Za-z0-9_.-]+-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -26,19 +34,57 @@ class Image:
     pin: str | None = None
 
 
-def resolve(client: docker.DockerClient, options: DockerOptions, order: Order, materials: Materials) -> Image:
+def resolve(
+    client: docker.DockerClient, options: DockerOptions, order: Order, materials: Materials, home: str = ""
+) -> Image:
     """The image of this session, built or pulled if the engine lacks it, which may take long."""
     if frozen_image(order.image) is not None:
         if materials.image is None or not materials.image.is_file():
             raise Rejected("the frozen folders of the job's image are gone: submit the job again")
-        arguments = {"VARIANT": variant(order.accelerator), **options.build_args}
+        arguments = _arguments(options, order.accelerator)
         network = None if options.build_network == "default" else options.build_network
-        return Image(builder.build(client, materials.image, arguments, materials.say, network=network))
+        built = builder.build(client, materials.image, arguments, materials.say, network=network, home=home)
+        return Image(built)
     name = order.image or options.image
     if name is None:
         raise Rejected("the job names no `image`, and neither does the platform in the config")
     pinned = builder.pull(client, name, materials.say)
     return Image(pinned, pin=pinned if order.image is not None and pinned != order.image else None)
+
+
+def _arguments(options: DockerOptions, accelerator: str) -> dict[str, str]:
+    return {"VARIANT": variant(accelerator), **options.build_args}
+
+
+def unneeded(
+    client: docker.DockerClient, options: DockerOptions, home: str, needed: Iterable[Path]
+) -> tuple[Leftover, ...]:
+    """The images built for jobs of this home that none of these archives leads to: ours by label and by name.
+    None at all where it cannot be told what one of the archives leads to."""
+    wanted: set[str] = set()
+    for archive in needed:
+        tags = builder.tags(client, archive, _arguments(options, options.accelerator))
+        if tags is None:
+            return ()
+        wanted |= tags
+    rows = client.api.images(filters={"label": [builder.LABEL, f"{builder.HOME_LABEL}={home}"]})
+    built = sorted({tag for row in rows for tag in row["RepoTags"] or () if _BUILT.fullmatch(tag)})
+    return tuple(Leftover(IMAGE, tag, "", "", "built") for tag in built if tag not in wanted)
+
+
+def remove(client: docker.DockerClient, home: str, tag: str) -> None:
+    """Removes an image of this home, and the layers that no other needs; no error where it is gone. Raises
+    Transient where a container uses it."""
+    try:
+        labels = client.images.get(tag).labels
+        if _BUILT.fullmatch(tag) and labels.get(builder.HOME_LABEL) == home:
+            client.api.remove_image(tag)
+    except DockerNotFound:
+        pass
+    except APIError as error:
+        if error.status_code != 409:
+            raise
+        raise Transient(f"{tag} is in use: {error.explanation}") from error
 
 
 def variant(accelerator: str) -> str:

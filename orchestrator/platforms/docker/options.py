@@ -27,9 +27,10 @@ class DockerOptions(SessionOptions):
     `accelerator` is what the containers get: `cpu`, or the name of the GPU whose ids are `gpus` (as
     `--gpus device=` takes them); a session takes as many as the accelerator has devices, and shares none
     unless `share_gpus`. `slots` counts CPU sessions; with GPUs it follows from them. `memory_gb`, `cpus`,
-    `shm_gb`, `pids` bound a container. `image` serves jobs that name none. A job has the network `network`
-    if it asks for the internet, otherwise none. A session is killed `grace_seconds` after it was asked to
-    stop, or when it runs longer than `session_seconds` and `slack_seconds`.
+    `shm_gb`, `pids` bound a container; `image_disk_gb` what it may write over its image, on engines whose
+    storage driver can bound that (unset: not bounded). `image` serves jobs that name none. A job has the
+    network `network` if it asks for the internet, otherwise none. A session is killed `grace_seconds` after
+    it was asked to stop, or when it runs longer than `session_seconds` and `slack_seconds`.
     """
 
     host: str | None = None
@@ -39,6 +40,7 @@ class DockerOptions(SessionOptions):
     share_gpus: bool = False
     cpus: float | None = Field(default=None, gt=0)
     shm_gb: float = Field(default=1.0, gt=0)
+    image_disk_gb: float | None = Field(default=None, gt=0)
     pids: int = Field(default=4096, ge=64)
     user: str = Field(default="1000:1000", pattern=r"^[0-9]+:[0-9]+$")
     network: str = Field(default="bridge", min_length=1)

@@ -1,76 +1,92 @@
 """A container's outbox for `orchestrator.platforms.outbox.bring`: running, paused or ended, all the same.
 
 Reads by archives, so that the engine may be anywhere. Manifests come in one call, blobs one by one. Nothing
-comes that is larger than the agent makes it: whoever trains may write here too.
+comes that is beyond `orchestrator.core.bounds`: whoever trains may write here too.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import docker
 
+from orchestrator.core import bounds
 from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.platforms.docker import container as containers
-from orchestrator.platforms.outbox import bring_files
+from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files
+from orchestrator.platforms.platform import Collected
 
-_MANIFEST_BYTES_MAX = 64 << 20
-_LOG_BYTES_MAX = 64 << 20  # of one segment, which the agent ends after 1 MiB and the line it is in
-_FILES = {"incarnation": 1 << 20, "progress.jsonl": 1 << 30, "status.json": 16 << 20, "result.json": 16 << 20}
+_LISTED_BYTES_MAX = 128 * bounds.MIB  # of all manifests together, which are held in memory
+_MANIFEST = re.compile(r"[^/]+/manifest\.json")
 
 
 class ContainerOutbox:
-    """The outbox of one container, by its id."""
+    """The outbox of one container, by its id. `notes`: what was left out."""
 
     def __init__(self, client: docker.DockerClient, container: str) -> None:
         self._client = client
         self._container = container
         self._listed: dict[str, bytes] = {}
+        self.notes: list[str] = []
 
     def checkpoints(self) -> Iterable[str]:
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-            containers.bring(
-                self._client, self._container, "outbox/checkpoints", Path(folder), _MANIFEST_BYTES_MAX
-            )
+            whole = containers.bring(
+                self._client, self._container, "outbox/checkpoints", Path(folder), bounds.MANIFEST_BYTES_MAX,
+                total_max=_LISTED_BYTES_MAX, wanted=lambda name: _MANIFEST.fullmatch(name) is not None,
+            )  # fmt: skip
             found = Path(folder).glob("*/manifest.json")
             self._listed = {path.parent.name: path.read_bytes() for path in found}
+        if not whole:
+            self.notes.append("outbox/checkpoints holds too much: not all of it was looked at")
         return list(self._listed)
 
     def manifest(self, name: str) -> bytes | None:
         """As it was listed the first time it is asked for; then as it is now: it may be superseded."""
         listed = self._listed.pop(name, None)
         return listed or containers.read(
-            self._client, self._container, f"outbox/checkpoints/{name}/manifest.json", _MANIFEST_BYTES_MAX
-        )
+            self._client, self._container, f"outbox/checkpoints/{name}/manifest.json",
+            bounds.MANIFEST_BYTES_MAX,
+        )  # fmt: skip
 
     def blob(self, sha256: str, target: Path) -> bool:
-        path = f"outbox/blobs/{sha256}"
-        return containers.bring_file(self._client, self._container, path, target, PART_BYTES_MAX)
+        return self._file(f"blobs/{sha256}", target, PART_BYTES_MAX)
 
-    def files(self, into: Path, *, ended: bool) -> None:
+    def files(self, into: Path, *, ended: bool) -> Collected:
         """Log, progress, status and result; of a log that still grows, what has grown."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             here = Path(folder)
             self._log(here / "log", into / "log", ended)
-            for name, size_max in _FILES.items():
-                containers.bring_file(self._client, self._container, f"outbox/{name}", here / name, size_max)
-            bring_files(here, into)
+            progress_max = bounds.SESSION_PROGRESS_BYTES_MAX if ended else bounds.COLLECT_PROGRESS_BYTES_MAX
+            self._file("progress.jsonl", here / "progress.jsonl", progress_max)
+            for name, size_max in WHOLE.items():
+                self._file(name, here / name, size_max)
+            return Collected(notes=tuple(self.notes)).joined(bring_files(here, into))
+
+    def _file(self, name: str, target: Path, size_max: int) -> bool:
+        path = f"outbox/{name}"
+        return containers.bring_file(self._client, self._container, path, target, size_max)
 
     def _log(self, here: Path, there: Path, ended: bool) -> None:
         """Whole once the session has ended; before, from the newest segment on that is there already."""
         here.mkdir()
         if ended:
-            containers.bring(self._client, self._container, "outbox/log", here, _LOG_BYTES_MAX)
+            whole = containers.bring(
+                self._client, self._container, "outbox/log", here, bounds.LOG_SEGMENT_BYTES_MAX,
+                total_max=bounds.COLLECT_LOG_BYTES_MAX,
+                wanted=lambda name: SEGMENT.fullmatch(name) is not None,
+            )  # fmt: skip
+            if not whole:
+                self.notes.append("outbox/log holds too much: not all of it was brought")
             return
-        have = [int(path.stem) for path in there.glob("*.log") if path.stem.isdecimal()]
-        segment = max(have, default=1)
-        while containers.bring_file(
-            self._client,
-            self._container,
-            f"outbox/log/{segment:06d}.log",
-            here / f"{segment:06d}.log",
-            _LOG_BYTES_MAX,
-        ):
+        have = [int(path.stem) for path in there.glob("*.log") if SEGMENT.fullmatch(path.name)]
+        segment, left = max(have, default=1), bounds.COLLECT_LOG_BYTES_MAX
+        while left > 0:
+            target = here / f"{segment:06d}.log"
+            if not self._file(f"log/{target.name}", target, bounds.LOG_SEGMENT_BYTES_MAX):
+                return
+            left -= target.stat().st_size + 1
             segment += 1

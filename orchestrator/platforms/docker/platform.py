@@ -6,6 +6,7 @@ come out at any time as archives. Must never decide, and hold no state but clien
 
 from __future__ import annotations
 
+import tarfile
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from requests import ReadTimeout
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms import reading
 from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers
 from orchestrator.platforms.docker import container as containers
@@ -31,11 +32,14 @@ from orchestrator.platforms.docker.gpus import Probe
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
 from orchestrator.platforms.docker.surveying import offers
+from orchestrator.platforms.mirror import WHOLE
 from orchestrator.platforms.outbox import bring
 from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
 from orchestrator.platforms.session_folder import NAME
 
-_FILE_BYTES_MAX = 16 << 20
+_FILE_BYTES_MAX = 1 << 20
+# What one container's files or answers may cost the reader: never what the engine's connection may.
+_UNREADABLE = (tarfile.TarError, ValueError, KeyError, TypeError, ArithmeticError)
 
 
 class DockerPlatform:
@@ -93,7 +97,7 @@ class DockerPlatform:
                 return there.pin
             if _tombstone(client, order.session):
                 return None
-            image = images.resolve(client, self._options, order, materials)
+            image = images.resolve(client, self._options, order, materials, self._home())
             materials.say("copying the job's files into its container")
             chosen = gpus.choose(client, self._options, order)
             cdi = bool(chosen) and gpus.by_cdi(client.info())
@@ -108,7 +112,7 @@ class DockerPlatform:
             if found.prepared and found.order == containers.fingerprint(order):
                 return found
             if found.started and found.prepared:
-                raise Rejected(f"{order.session} was started with another order")
+                raise NameTaken(f"{order.session} was started with another order")
             containers.remove(client, found.id)
         containers.remove_volumes(client, keep=_stopped(order.session), session=order.session)
         return None
@@ -170,6 +174,8 @@ class DockerPlatform:
             return ABSENT
         except APIError as error:  # one container that cannot be read must not hide the others
             return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error.explanation or error}")
+        except _UNREADABLE as error:
+            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
         except ReadTimeout:  # the listing was answered: the engine itself is well
             return None
 
@@ -184,27 +190,38 @@ class DockerPlatform:
 
     def _living(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> Observation:
         self._enforce_wall(client, found, clock)  # first: one that cannot be read has a wall too
-        status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
-        if status is None:
+        notes: list[str] = []
+        data = self._small(client, found, "status.json", notes)
+        status = reading.status(data)
+        if status is None and data is None and not notes:
             return Observation(Sighting.PENDING)
+        if status is None:
+            notes += ["outbox/status.json is no status: it was not read"] if data is not None else []
+            incarnation = reading.incarnation(self._small(client, found, "incarnation", notes))
+            seen = () if incarnation is None else (incarnation,)
+            return Observation(Sighting.RUNNING, seen, notes=tuple(notes))
         if found.state != "paused":
             return Observation(Sighting.RUNNING, (status.incarnation,), status)
         detail = f"the container is paused; `docker unpause {found.name}` lets it go on"
         status = replace(status, warnings=(*status.warnings, detail))
         return Observation(Sighting.RUNNING, (status.incarnation,), status, detail=detail)
 
+    def _small(self, client: docker.DockerClient, found: Found, name: str, notes: list[str]) -> bytes | None:
+        return containers.read(client, found.id, f"outbox/{name}", WHOLE[name], notes)
+
     def _ended(self, client: docker.DockerClient, found: Found) -> Observation:
         state = client.api.inspect_container(found.id)["State"]
-        incarnation = containers.read(client, found.id, "outbox/incarnation", _FILE_BYTES_MAX)
-        status = reading.status(containers.read(client, found.id, "outbox/status.json", _FILE_BYTES_MAX))
-        marker = containers.read(client, found.id, "outbox/result.json", _FILE_BYTES_MAX)
-        seen = (incarnation.decode(errors="replace").strip(),) if incarnation else ()
+        notes: list[str] = []
+        incarnation = reading.incarnation(self._small(client, found, "incarnation", notes))
+        status = reading.status(self._small(client, found, "status.json", notes))
+        marker = self._small(client, found, "result.json", notes)
+        seen = () if incarnation is None else (incarnation,)
         if marker is not None:
-            return reading.ended(seen, status, marker)
+            return reading.ended(seen, status, marker, tuple(notes))
         asked = containers.read(client, found.id, "stop", _FILE_BYTES_MAX) is not None
         said, python = containers.last_words(client, found.id), self._options.python
         ending, detail = endings.how(state, wall_seconds=self._wall, asked=asked, said=said, python=python)
-        return Observation(Sighting.ENDED, seen, status, ending=ending, detail=detail)
+        return Observation(Sighting.ENDED, seen, status, ending=ending, detail=detail, notes=tuple(notes))
 
     @property
     def _wall(self) -> float | None:
@@ -231,8 +248,7 @@ class DockerPlatform:
                 raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
             outbox = ContainerOutbox(client, found.id)
             collected = bring(outbox, into)
-            outbox.files(into, ended=not found.alive)
-            return collected
+            return collected.joined(outbox.files(into, ended=not found.alive))
 
     # --- Ending -----------------------------------------------------------------------------------------
 
@@ -310,9 +326,20 @@ class DockerPlatform:
         with self._connection.told("leftovers"):
             return leftovers.found(client, home)
 
+    def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
+        home = leftovers.known_home(self._folder)
+        if home is None:
+            return ()
+        client = self._connection.client("unneeded_images")
+        with self._connection.told("unneeded_images"):
+            return images.unneeded(client, self._options, home, needed)
+
     def remove(self, leftover: Leftover) -> None:
         client = self._connection.client("remove")
         with self._connection.told("remove"):
+            if leftover.kind == images.IMAGE:
+                images.remove(client, self._home(), leftover.name)
+                return
             leftovers.remove(client, self._home(), leftover)
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:

@@ -106,6 +106,7 @@ def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand
         "name": slug(order.session),
         "files": {each.name: each.sha256 for each in files},
         "hand_over": order.resume if hand_over is not None else None,
+        "hand_over_sha256": order.resume_sha256 if hand_over is not None else None,
         "machine": machine.pool or "cpu",
         "seconds": int(wall_seconds(options, order.accelerator)),
         "settings": AGENT_SETTINGS,

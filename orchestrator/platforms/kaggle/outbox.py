@@ -11,19 +11,19 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from orchestrator.core import bounds
 from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import TooLarge, download
-from orchestrator.platforms.outbox import bring_files, digest
+from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files
+from orchestrator.platforms.outbox import digest
+from orchestrator.platforms.platform import Collected
 
 FOLDER = "outbox"
 MARKER, STATUS, INCARNATION = "result.json", "status.json", "incarnation"
-_MIB = 1 << 20
-_MANIFEST_BYTES_MAX = 64 * _MIB
-_SIZES = {INCARNATION: _MIB, STATUS: 16 * _MIB, MARKER: 16 * _MIB, "progress.jsonl": 1024 * _MIB}
-_LOG = re.compile(r"log/\d{1,9}\.log")
-_LOG_BYTES_MAX = 64 * _MIB
+_SIZES = {**WHOLE, "progress.jsonl": bounds.SESSION_PROGRESS_BYTES_MAX}
+_LOG = re.compile(rf"log/{SEGMENT.pattern}")
 _MANIFEST = re.compile(r"checkpoints/([^/]+)/manifest\.json")
 
 
@@ -39,6 +39,7 @@ class KernelOutbox:
         self._client = client
         self._slug = slug
         self._urls = self._listed()
+        self.notes: list[str] = []  # what was left out
         self.lacked = False  # a blob of a manifest that is there: outputs may be listed in part (§6.10)
 
     def _listed(self) -> dict[str, str]:
@@ -47,7 +48,8 @@ class KernelOutbox:
             raise NotFound(f"no kernel {self._slug}", operation="collect")
         self.log = output.log
         prefix = f"{FOLDER}/"
-        return {f.name.removeprefix(prefix): f.url for f in output.files if f.name.startswith(prefix)}
+        listed = (each for each in output.files[: bounds.LISTED_MAX] if each.name.startswith(prefix))
+        return {each.name.removeprefix(prefix): each.url for each in listed}
 
     @property
     def empty(self) -> bool:
@@ -68,7 +70,7 @@ class KernelOutbox:
     def manifest(self, name: str) -> bytes | None:
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             target = Path(folder, "manifest.json")
-            there = self._bring(f"checkpoints/{name}/manifest.json", target, _MANIFEST_BYTES_MAX)
+            there = self._bring(f"checkpoints/{name}/manifest.json", target, bounds.MANIFEST_BYTES_MAX)
             return target.read_bytes() if there else None
 
     def blob(self, sha256: str, target: Path) -> bool:
@@ -78,17 +80,23 @@ class KernelOutbox:
             self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
         return there
 
-    def files(self, into: Path) -> None:
+    def files(self, into: Path) -> Collected:
         """Log, progress, status and, as the last, the result."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             here = Path(folder)
             (here / "log").mkdir()
-            for name in self._urls:
-                if _LOG.fullmatch(name):
-                    self._bring(name, here / name, _LOG_BYTES_MAX)
+            left = bounds.COLLECT_LOG_BYTES_MAX
+            for name in [name for name in self._urls if _LOG.fullmatch(name)][
+                : bounds.COLLECT_LOG_SEGMENTS_MAX
+            ]:
+                if left <= 0:
+                    self.notes.append("outbox/log holds too much: not all of it was brought")
+                    break
+                if self._bring(name, here / name, bounds.LOG_SEGMENT_BYTES_MAX):
+                    left -= (here / name).stat().st_size
             for name, size_max in _SIZES.items():
                 self._bring(name, here / name, size_max)
-            bring_files(here, into)
+            return Collected(notes=tuple(self.notes)).joined(bring_files(here, into))
 
     def _bring(self, name: str, target: Path, size_max: int) -> bool:
         """False where there is none, or none that the agent can have written."""
@@ -98,6 +106,10 @@ class KernelOutbox:
         try:
             download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
         except TooLarge:
+            if name in _SIZES:
+                self.notes.append(
+                    f"outbox/{name} is larger than {bounds.size_text(size_max)}: it was not read"
+                )
             return False
         except NotFound as error:  # which of an outbox says that nothing was left, and ends the search for it
             raise Transient(f"{self._slug} lists what does not come: {error}", operation="collect") from error

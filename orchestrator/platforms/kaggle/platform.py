@@ -17,13 +17,13 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
-from orchestrator.platforms.kaggle.kernel import slug
+from orchestrator.platforms.kaggle.kernel import StagedFile, slug
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.outbox import INCARNATION, MARKER, STATUS, KernelOutbox
@@ -34,12 +34,14 @@ from orchestrator.platforms.platform import Collected, Finding, Leftover, Materi
 from orchestrator.platforms.session_folder import NAME
 
 SAVING_SECONDS_MAX = 3600.0  # 20 GB at the 110 s/GB of facts/kaggle.md §5, and half as long again
+_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # of one kernel's own files or answers
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
 class KagglePlatform:
-    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, when a
-    session was pushed, who read a kernel's checkpoint, and what was stopped before it was launched."""
+    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, what was staged
+    for a session and when it was pushed, who read a kernel's checkpoint, and what was stopped before it was
+    launched."""
 
     def __init__(
         self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
@@ -89,18 +91,25 @@ class KagglePlatform:
         if self._stopped(order.session):
             return
         staging.settle(self._client, self._options, order.session)
-        there = staging.staged(self._client, order.session)
+        there = self._staged(order.session)
         if self._client.status(name) is not None:
             if staging.is_whole(there, order, handed=True):
                 return
-            raise Rejected(f"{order.session} was started with another order", operation="prepare")
+            raise NameTaken(f"{order.session} was started with another order", operation="prepare")
         handed = self._is_handed_over(order, materials.resume)
         if staging.is_whole(there, order, handed=handed):
             return
         staging.stage(
             self._client, self._options, order, materials,
             home=self._home, handed=handed, folder=self._packing(order.session),
+            note=lambda names: _note(self._staged_mark(order.session), names),
         )  # fmt: skip
+
+    def _staged(self, session: str) -> tuple[StagedFile, ...]:
+        """What lies in the session's dataset and is what was packed here: hashes in the names of a dataset
+        prove nothing where somebody has put another one in its place."""
+        packed = (_noted(self._staged_mark(session)) or "").splitlines()
+        return tuple(each for each in staging.staged(self._client, session) if each.name in packed)
 
     def _packing(self, name: str) -> Path:
         return self._folder / "packing" / name
@@ -142,9 +151,9 @@ class KagglePlatform:
             raise Rejected(f"{order.session} was stopped before it was launched", operation="launch")
         if self._client.status(name) is not None:
             return
-        files = staging.staged(self._client, order.session)
-        if not staging.is_whole(files, order, handed=True):
-            raise Rejected(f"{order.session} is not prepared for this order", operation="launch")
+        files = self._staged(order.session)
+        if not staging.is_whole(files, order, handed=True):  # the next session is prepared anew
+            raise NotFound(f"{order.session} is not prepared: its dataset is not ours", operation="launch")
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else kernel.writer(order)
         _note(self._pushed_mark(order.session), repr(self._clock.now()))
@@ -193,6 +202,8 @@ class KagglePlatform:
                 seen[name] = ABSENT if status is None else self._observation(name, status)
             except (Transient, Rejected) as error:  # one that cannot be read must not hide the others
                 trouble = error
+            except _UNREADABLE as error:
+                seen[name] = Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
         if trouble is not None and not seen:
             raise trouble
         return seen
@@ -225,15 +236,16 @@ class KagglePlatform:
     def _ended(self, name: str, status: Status) -> Observation:
         outbox = KernelOutbox(self._client, slug(name))
         marker, told = outbox.read(MARKER), reading.status(outbox.read(STATUS))
-        incarnation = (outbox.read(INCARNATION) or b"").decode(errors="replace").strip()
-        seen = (incarnation,) if incarnation else ()
+        incarnation = reading.incarnation(outbox.read(INCARNATION))
+        seen = () if incarnation is None else (incarnation,)
+        notes = tuple(outbox.notes)
         if marker is not None:
-            return reading.ended(seen, told, marker)
+            return reading.ended(seen, told, marker, notes)
         if (outbox.empty or not outbox.log) and self._may_come(name):
             return Observation(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
         quota = self._client.quota()
         ending, detail = endings.how(status, outbox.log, self._options.session_seconds, quota)
-        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail)
+        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail, notes=notes)
 
     def _may_come(self, name: str) -> bool:
         """Whether an output or log that is not there may only be late (facts/kaggle.md §6.10)."""
@@ -257,8 +269,7 @@ class KagglePlatform:
             raise Transient(
                 f"the output of {name} is not all there yet", backend=self._name, operation="collect"
             )
-        outbox.files(into)
-        return collected
+        return collected.joined(outbox.files(into))
 
     # --- Ending -----------------------------------------------------------------------------------------
 
@@ -292,6 +303,9 @@ class KagglePlatform:
     def _pushed_mark(self, name: str) -> Path:
         return self._folder / "pushed" / name
 
+    def _staged_mark(self, name: str) -> Path:
+        return self._folder / "staged" / name
+
     def _cited_mark(self, before: str) -> Path:
         return self._folder / "cited" / before
 
@@ -311,6 +325,7 @@ class KagglePlatform:
             self._client.delete_kernel(slug(name))
         self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
         self._cited_mark(slug(name)).unlink(missing_ok=True)
+        self._staged_mark(name).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
         self._saving_since.pop(name, None)

@@ -30,9 +30,10 @@ class Unfit(Exception):
 
 def main(session: dict) -> int:  # type: ignore[type-arg]
     """Lives the session. `session` holds its `name`; `files`, name → sha256, of which one is the materials
-    and one may be the checkpoint; `hand_over`, the name of a checkpoint in another kernel's output, or null;
-    `machine`, the quota it spends, and `seconds`, its limit, for the log; `settings` of the agent;
-    `report_seconds`. Returns the kernel's exit code: 0 when there is a result."""
+    and one may be the checkpoint; `hand_over`, the name of a checkpoint in another kernel's output, or null,
+    and `hand_over_sha256`, that of its manifest, or null where none was kept; `machine`, the quota it spends,
+    and `seconds`, its limit, for the log; `settings` of the agent; `report_seconds`. Returns the kernel's
+    exit code: 0 when there is a result."""
     root = Path(SCRATCH, session["name"])
     outbox = Path(WORKING, "outbox")
     root.mkdir(parents=True)
@@ -60,19 +61,31 @@ def lay_out(session: dict, root: Path) -> None:  # type: ignore[type-arg]
         with tarfile.open(verified(name, sha256)) as archive:
             unpack(archive, root)
     if session["hand_over"] is not None:
-        found = sorted(Path(INPUT).rglob(f"checkpoints/{session['hand_over']}/manifest.json"))
-        if not found:
-            raise Unfit(f"checkpoint {session['hand_over']} is not in the output of the kernel before")
-        (root / "staged").symlink_to(found[0].parents[2])  # the agent checks every byte of it
+        manifest = handed_over(session["hand_over"], session["hand_over_sha256"])
+        (root / "staged").symlink_to(manifest.parents[2])  # the agent checks every byte of it
+
+
+def handed_over(name: str, sha256: str | None) -> Path:
+    """The manifest of the checkpoint in the output of the kernel before: the one that was accepted."""
+    found = sorted(Path(INPUT).rglob(f"checkpoints/{name}/manifest.json"))
+    for path in found:
+        if sha256 is None or digest(path) == sha256:
+            return path
+    seen = "was replaced in" if found else "is not in"
+    raise Unfit(f"checkpoint {name} {seen} the output of the kernel before")
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verified(name: str, sha256: str) -> Path:
     """Where the file of this name and content lies; by search: the folders have changed their names."""
     found = sorted(Path(INPUT).rglob(name))
     for path in found:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
-                return path
+        if digest(path) == sha256:
+            return path
     mounted = sorted(str(path.relative_to(INPUT)) for path in Path(INPUT).rglob("*") if path.is_file())[:20]
     seen = "arrived altered" if found else "was not mounted"
     raise Unfit(f"{name} {seen}; there are: {', '.join(mounted) or 'no inputs'}")

@@ -67,15 +67,18 @@ def stage(
     home: str,
     handed: bool,
     folder: Path,
+    note: Callable[[str], None],
 ) -> None:
     """Makes the session's dataset and waits until it is ready and whole. `handed`: the checkpoint to resume
-    from need not be sent; `folder` is where the files are packed, and then gone. Raises Transient where
-    Kaggle lost something on the way: it is made anew then."""
+    from need not be sent; `folder` is where the files are packed, and then gone; `note` is given the files'
+    names before any is sent. Raises Transient where Kaggle lost something on the way: it is made anew then.
+    """
     name = slug(order.session)
     if client.dataset_status(name) is not None:
         client.delete_dataset(name)
     with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
         sizes = {path.name: path.stat().st_size for path in packed}
+        note("\n".join(sizes))
         total = sum(sizes.values()) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
         tokens = [upload(client, path, materials.say) for path in packed]

@@ -15,13 +15,14 @@ from random import Random
 
 from orchestrator.clock import Clock
 from orchestrator.core import wire
-from orchestrator.core.checkpoint import decode
+from orchestrator.core.checkpoint import authenticate, decode
 from orchestrator.core.offer import Offer, Quota, Unavailable, Uplink, until_time
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Result, Sighting, StopReply
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
     CorruptCheckpoint,
+    NameTaken,
     NotFound,
     QuotaExhausted,
     Rejected,
@@ -220,7 +221,7 @@ class SimulatedPlatform:
                 session.base = _resumed(order, materials.resume)
                 session.order = order
             elif session.order != order:
-                raise Rejected(f"{order.session} was started with another order")
+                raise NameTaken(f"{order.session} was started with another order")
 
     def launch(self, order: Order) -> None:
         error: BackendError | None = None
@@ -440,6 +441,7 @@ def _resumed(order: Order, resume: Path | None) -> State:
         raise Rejected(f"the order resumes at {order.resume}, the materials hold no checkpoint")
     try:
         data = (resume / "checkpoints" / order.resume / "manifest.json").read_bytes()
+        authenticate(order.resume, data, order.resume_sha256)
         manifest = decode(order.resume, data)
         for sha256 in manifest.blobs():
             if digest(resume / "blobs" / sha256) != sha256:

@@ -1,0 +1,85 @@
+"""How much lies in the home, by kind, and what `prune` would free: for `doctor`, and for a disk that is full.
+
+Bounded in time: whoever asks waits a few seconds, and hears "at least" where that was too short. Removes
+nothing; what `prune` finds in the store and on platforms is not counted here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from orchestrator.cli.home import Home
+from orchestrator.cli.output import size_text
+from orchestrator.clock import Clock
+from orchestrator.errors import OrchestratorError
+from orchestrator.pruning import listing, needs, rules
+from orchestrator.pruning.rules import Policy
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+
+DOCTOR_SECONDS = 3.0  # for the home, and as many for the store
+HINT_SECONDS = 1.0
+OLDER_THAN_SECONDS = 30 * 86400.0  # as `prune` has it by default
+_ELSEWHERE = {"sessions": "platforms", "results": "results"}
+_LOGS = ("controller.log", "controller.log.1", "crash.log")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """`sizes`: what → bytes on the disk, only what there is. `complete` False: there is more than that."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    freed: int = 0
+    complete: bool = True
+
+    @property
+    def text(self) -> str:
+        found = ", ".join(f"{what} {size_text(size)}" for what, size in self.sizes.items() if size)
+        freed = f"; `prune` would free {size_text(self.freed)}" if self.freed else ""
+        return f"{'' if self.complete else 'at least '}{found or 'nothing yet'}{freed}"
+
+
+def of_home(home: Home, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth:
+    """What lies in the home. Raises what reading the ledger raises."""
+    enough = _after(clock, seconds)
+    found = listing.look(home.path, enough=enough)
+    sizes: dict[str, int] = {}
+    for thing in found.things:
+        sizes[thing.kind.value] = sizes.get(thing.kind.value, 0) + thing.size
+    complete = found.complete
+    for what, folder in _ELSEWHERE.items():
+        size, whole = listing.disk_bytes(home.path / folder, enough)
+        sizes[what], complete = size, complete and whole
+    logs = (home.path / name for name in _LOGS)
+    sizes["controller's logs"] = sum(path.stat().st_size for path in logs if path.is_file())
+    ledger = home.ledger_on_a_full_disk()
+    with ledger or contextlib.nullcontext():
+        if ledger is not None:
+            sizes["ledger"] = ledger.size()
+        needed = needs.read(ledger, keep=0, shared=home.ledger_beside())
+    judged = rules.judge(found.things, needed, Policy(clock.now(), OLDER_THAN_SECONDS))
+    return Growth(sizes, sum(each.thing.size for each in judged if each.goes), complete)
+
+
+def of_store(store: Store, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth:
+    """What the runs of all ledgers have in the store."""
+    enough = _after(clock, seconds)
+    size = sum(size for _, size in stored.sizes(store, enough))
+    return Growth({"checkpoints": size}, complete=not enough())
+
+
+def hint(home: Home, clock: Clock) -> str:
+    """How much `prune` would free, in words, where that is quickly known."""
+    with contextlib.suppress(OrchestratorError, OSError):
+        found = of_home(home, clock, HINT_SECONDS)
+        if found.freed:
+            some = "" if found.complete else "at least "
+            return f"it would free {some}{size_text(found.freed)}"
+    return ""
+
+
+def _after(clock: Clock, seconds: float) -> Callable[[], bool]:
+    end = clock.monotonic() + seconds
+    return lambda: clock.monotonic() > end

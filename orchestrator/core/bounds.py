@@ -1,0 +1,154 @@
+"""How much a session, platform or store may say: every limit, once, and the functions that keep to it.
+
+What is beyond a limit costs that one value and a note that names it, never the session and never another
+run. Pure; ships inside the agent, because both sides check. Reads no file: see `orchestrator.session.files`.
+"""
+
+from __future__ import annotations
+
+import math
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+# --- Numbers ----------------------------------------------------------------------------------------------
+
+STEP_MAX = 2**63 - 1  # what a database column holds
+WHOLE_MAX = 2**127  # any whole number in JSON; still far below what a float holds
+RATE_MIN, RATE_MAX = 1e-9, 1e9  # steps per second: one in 30 years; no machine counts faster
+SECONDS_MAX = 1e10  # a duration: 300 years
+TIME_MAX = 253_402_300_799.0  # unix seconds: the end of the year 9999, the last that a calendar shows
+
+# --- Words ------------------------------------------------------------------------------------------------
+
+WARNINGS_MAX = 20
+WARNING_BYTES_MAX = 1 * KIB
+STATE_BYTES_MAX = 64
+MESSAGE_BYTES_MAX = 4 * KIB
+TAIL_BYTES_MAX = 16 * KIB
+METRICS_MAX = 1000
+METRIC_NAME_BYTES_MAX = 256
+
+# --- Small files of the outbox ----------------------------------------------------------------------------
+
+INCARNATION_BYTES_MAX = 64
+STATUS_BYTES_MAX = 64 * KIB
+RESULT_BYTES_MAX = 256 * KIB
+ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; ours, but it lies where a script can write
+METRICS_BYTES_MAX = 1 * MIB
+PROGRESS_LINE_BYTES_MAX = 1 * MIB
+RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # what leaves a session of its reports
+
+# --- Checkpoints ------------------------------------------------------------------------------------------
+
+MANIFEST_BYTES_MAX = 16 * MIB
+FILES_MAX = 20_000  # of one checkpoint
+PATH_BYTES_MAX = 4 * KIB
+CHECKPOINT_BYTES_MAX = 1024 * GIB
+COLLECT_CHECKPOINTS_MAX = 64
+COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after which a collect begins no other checkpoint
+SESSION_CHECKPOINTS_MAX = 10_000
+LISTED_MAX = 100_000  # names of one folder
+SPARSE_BYTES_MIN = 1 * GIB  # a smaller file or checkpoint may be all holes
+SPARSE_SHARE_MAX = 64  # apparent bytes to one that is really on disk
+
+# --- Files that grow --------------------------------------------------------------------------------------
+
+LOG_SEGMENT_BYTES_MAX = 16 * MIB
+COLLECT_LOG_BYTES_MAX = 128 * MIB  # twice what an agent keeps of its log
+COLLECT_LOG_SEGMENTS_MAX = 1000
+SESSION_LOG_BYTES_MAX = 1 * GIB
+COLLECT_PROGRESS_BYTES_MAX = 64 * MIB
+SESSION_PROGRESS_BYTES_MAX = 1 * GIB
+
+
+def step(value: int | None) -> int | None:
+    """A step, or None for what is none."""
+    return value if value is not None and 0 <= value <= STEP_MAX else None
+
+
+def rate(value: float | None) -> float | None:
+    """Steps per second, or None for what no machine reaches, or never ends."""
+    return value if value is not None and RATE_MIN <= value <= RATE_MAX else None
+
+
+def seconds(value: float | None) -> float | None:
+    """A duration, or None."""
+    return value if value is not None and 0.0 <= value <= SECONDS_MAX else None
+
+
+def moment(value: float | None) -> float | None:
+    """A time in unix seconds that a calendar can show, or None."""
+    return value if value is not None and 0.0 <= value <= TIME_MAX else None
+
+
+def finite(value: float | None) -> float | None:
+    """A number, or None for a NaN or an infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def text(value: str, bytes_max: int) -> str:
+    """The text as UTF-8 and databases can hold it: no NUL, no half of a surrogate pair, not longer."""
+    data = value.replace("\0", "\ufffd").encode("utf-8", "replace")
+    if len(data) <= bytes_max:
+        return data.decode()
+    return data[: bytes_max - 3].decode("utf-8", "ignore") + "…"
+
+
+def size_text(size: float) -> str:
+    """`64 kB`, `1 GB`, as the notes name a limit."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.0f} TB"
+
+
+# --- The table of docs/bounds.md: what, the limit, what happens beyond it ---------------------------------
+
+_NUMBER = "that value is left out, and a note says so"
+_UNREAD = "it is not read, and a note says so; the rest of the session is used"
+_CORRUPT = "that checkpoint is left out with its reason; older and newer ones are used"
+TABLE: tuple[tuple[str, str, str], ...] = (
+    ("a step", "0 to 2⁶³ − 1", _NUMBER),
+    ("steps per second", f"{RATE_MIN:g} to {RATE_MAX:g}", _NUMBER),
+    ("a duration", f"0 to {SECONDS_MAX:g} s", _NUMBER),
+    ("a time", "1970 to 9999", _NUMBER),
+    ("any whole number in JSON", "128 bits", "the document is not valid: as a wrong type would be"),
+    ("JSON nesting", "Python's recursion limit, about 1,000", "the document is not valid"),
+    ("warnings in a status", f"{WARNINGS_MAX}, each of {size_text(WARNING_BYTES_MAX)}",
+     "the newest are kept, longer ones are cut"),
+    ("the agent's state, in words", size_text(STATE_BYTES_MAX), "cut"),
+    ("a result's message", size_text(MESSAGE_BYTES_MAX), "cut"),
+    ("a result's tail of the log", size_text(TAIL_BYTES_MAX), "cut"),
+    ("metrics of a checkpoint", f"{METRICS_MAX:,}, each name of {size_text(METRIC_NAME_BYTES_MAX)}",
+     "the agent leaves the others out; a manifest with more is corrupt"),
+    ("metrics.json", size_text(METRICS_BYTES_MAX), "the checkpoint has no metrics"),
+    ("incarnation", size_text(INCARNATION_BYTES_MAX), _UNREAD),
+    ("status.json", size_text(STATUS_BYTES_MAX), _UNREAD),
+    ("result.json", size_text(RESULT_BYTES_MAX), _UNREAD),
+    ("order.json", size_text(ORDER_BYTES_MAX), "the session is shown with the reason"),
+    ("a line of progress.jsonl", size_text(PROGRESS_LINE_BYTES_MAX), "ignored, with a warning"),
+    ("what the agent copies of progress.jsonl", size_text(RELAYED_PROGRESS_BYTES_MAX),
+     "the rest stays in the session; its steps still count"),
+    ("a manifest", size_text(MANIFEST_BYTES_MAX), _CORRUPT),
+    ("files of a checkpoint", f"{FILES_MAX:,}, each path of {size_text(PATH_BYTES_MAX)}", _CORRUPT),
+    ("bytes of a checkpoint", size_text(CHECKPOINT_BYTES_MAX), _CORRUPT),
+    ("new checkpoints in one collect",
+     f"{COLLECT_CHECKPOINTS_MAX}; no other is begun after {size_text(COLLECT_CHECKPOINT_BYTES_MAX)}",
+     "the next collect goes on, at once"),
+    ("checkpoints of a session", f"{SESSION_CHECKPOINTS_MAX:,}",
+     "of each collect only the newest is brought, and a note says so"),
+    ("names in one folder of an outbox", f"{LISTED_MAX:,}", "the others are not looked at"),
+    ("holes in a checkpoint or in progress.jsonl",
+     f"from {size_text(SPARSE_BYTES_MIN)} on, 1 byte on disk to {SPARSE_SHARE_MAX} that it seems to have",
+     "not read, and a note says so"),
+    ("a log segment", size_text(LOG_SEGMENT_BYTES_MAX), "its rest stays where it is, and a note says so"),
+    ("log in one collect",
+     f"{size_text(COLLECT_LOG_BYTES_MAX)}, {COLLECT_LOG_SEGMENTS_MAX:,} segments",
+     "the rest comes next time"),
+    ("log of a session", size_text(SESSION_LOG_BYTES_MAX),
+     "the first eighth and the newest are kept here, and a note says so"),
+    ("progress.jsonl in one collect", size_text(COLLECT_PROGRESS_BYTES_MAX), "the rest comes next time"),
+    ("progress.jsonl of a session", size_text(SESSION_PROGRESS_BYTES_MAX),
+     "the rest stays where it is, and a note says so"),
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""What follows when the checkpoint to resume is gone from the home store, rotten, or not the accepted one.
+
+Pure. It costs that checkpoint, not the run: the newest that is whole is taken, at worst the beginning. Only
+where the store as a whole is in doubt, empty or of another time, the run is held once and nothing is
+forgotten: its disk may come back. A release then lets it start over. Knows nothing of stores.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.action import Failed
+from orchestrator.core.assign import fall_back
+from orchestrator.core.checkpoint import Accepted, newest
+from orchestrator.core.draft import Draft
+from orchestrator.core.event import CheckpointCorrupt, Held, Withdrawn
+
+GONE = "it is gone from the home store"
+
+
+def lost_resume(draft: Draft, report: Failed) -> None:
+    """Takes the report of a prepare that could not read the checkpoint which its order resumes."""
+    accepted = draft.record.accepted
+    others = [c for c in accepted if c.name != report.checkpoint]
+    left = newest(c for c in others if report.left is None or c.name in report.left)
+    if left is None and report.doubtful and not draft.record.start_over:
+        _hold(draft, report)
+        return
+    order = fall_back(draft.session.order, left)
+    assert report.checkpoint is not None
+    for each in accepted if left is None else _beyond(accepted, left):
+        reason = report.message if each.name == report.checkpoint else GONE
+        draft.emit(CheckpointCorrupt(draft.now, each.name, reason, order))
+    if left is None:
+        draft.note("no accepted checkpoint could be read from the home store: it starts over from step 0")
+
+
+def _beyond(accepted: tuple[Accepted, ...], left: Accepted) -> list[Accepted]:
+    """Those that would have been resumed before `left`."""
+    return [c for c in accepted if newest((c, left)) is not left]
+
+
+def _hold(draft: Draft, report: Failed) -> None:
+    count = len(draft.record.accepted)
+    which = "the run's one checkpoint" if count == 1 else f"none of the run's {count} checkpoints"
+    cannot = "cannot" if count == 1 else "can"
+    reason = (
+        f"{which} {cannot} be read from the home store ({report.checkpoint}: {report.message}). "
+        "Bring the store back and release the run; released without it, the run starts over from step 0"
+    )
+    draft.emit(Withdrawn(draft.now, reason))
+    draft.emit(Held(draft.now, reason, start_over=True))

@@ -1,0 +1,25 @@
+"""What becomes of a run on whose behalf something was met that nobody foresaw: record × reason → Decision.
+
+Pure. The run waits for a person with all it has; what runs goes on running, nothing is stopped or deleted.
+Must never look at what was met: it is what decide could not do.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.draft import Decision, Draft, Inputs
+from orchestrator.core.event import Cancelled, Wish
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+
+_NOTHING_LAUNCHED = frozenset({Phase.QUEUED, Phase.HELD})
+
+
+def faulted(record: RunRecord, reason: str, now: float) -> Decision:
+    """Holds the run where it stands. One that its user has cancelled, and that has nothing anywhere, is
+    cancelled: no fault of ours keeps a run that nobody wants."""
+    draft = Draft(record, Inputs(now))
+    if record.wish is Wish.CANCEL and record.phase in _NOTHING_LAUNCHED:
+        draft.emit(Cancelled(now, "cancelled"))
+    else:
+        draft.fault(reason)
+    return Decision(draft.record, tuple(draft.events), ())

@@ -1,0 +1,239 @@
+"""What a submit sends away: listed as it was frozen, and refused where it looks like a credential.
+
+Judges a job's inputs and requirements; its source and images are judged where they are frozen. Must never
+know platforms, nor repeat what it found in a file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core import credentials
+from orchestrator.core.job import Input
+from orchestrator.errors import InputError
+
+ENTRIES_MAX = 1_000_000
+LARGEST = 3
+_NAMED = 5
+_REQUIREMENTS_BYTES_MAX = 1_000_000
+_INCLUDED_MAX = 50
+_OWN_FOLDER = ".orchestrator/"  # of the bundle: what comes from outside the source
+_INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)(?:\s+|=)(\S+)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of thing that leaves: how many files, how many bytes, and the largest of them."""
+
+    kind: str  # source, requirements, image or input
+    name: str
+    files: int
+    size: int
+    largest: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, name: str, sizes: Collection[tuple[str, int]]) -> Part:
+        largest = sorted(sizes, key=lambda each: (-each[1], each[0]))[:LARGEST]
+        return cls(kind, name, len(sizes), sum(size for _, size in sizes), tuple(largest))
+
+
+# --- Archives: what leaves is what is in them ------------------------------------------------------------
+
+
+def bundled(archive: Path, source: str, requirements: str | None) -> Iterator[Part]:
+    """The parts of a frozen bundle; `requirements` is the path in it of the job's requirements."""
+    found = _archived(archive)
+    own = [each for each in found if each[0] == requirements or each[0].startswith(_OWN_FOLDER)]
+    code = [each for each in found if each not in own]
+    if code:
+        yield Part.of("source", source, code)
+    if own:
+        yield Part.of("requirements", own[0][0].removeprefix(_OWN_FOLDER), own)
+
+
+def imaged(archive: Path, image: str) -> Part:
+    """The build contexts of a frozen image, those it builds on included."""
+    found = ((name.partition("/")[2], size) for name, size in _archived(archive))
+    return Part.of("image", image, [each for each in found if each[0]])
+
+
+def _archived(archive: Path) -> list[tuple[str, int]]:
+    with tarfile.open(archive) as files:
+        return [(member.name, member.size) for member in files]
+
+
+# --- Requirements ----------------------------------------------------------------------------------------
+
+
+def check_requirements(path: Path) -> None:
+    """Raises InputError for every line of a requirements file, and of those it includes, that looks like a
+    credential: a session's pip reads them, and so does whoever reads the source."""
+    told: list[str] = []
+    seen: list[Path] = []
+    waiting = [path]
+    while waiting and len(seen) < _INCLUDED_MAX:
+        file = waiting.pop()
+        if file.resolve() in seen:
+            continue
+        seen.append(file.resolve())
+        content = _requirements(file)
+        text = content.decode("utf-8", "replace")
+        mark = credentials.in_content(content)
+        marks = [*credentials.logins(text), *([mark] if mark is not None else [])]
+        told += [f"{file}:{mark.line}: {mark.kind}" for mark in marks]
+        names = (match[1] for line in text.splitlines() if (match := _INCLUDE.match(line)))
+        waiting += [
+            file.parent / name for name in names if "://" not in name and (file.parent / name).is_file()
+        ]
+    if told:
+        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
+        hint = (
+            "requirements leave with the job: list a secret's name under `secrets` and write ${NAME} here, "
+            "or make PIP_INDEX_URL such a secret"
+        )
+        raise InputError("\n".join([*told[:_NAMED], *more, hint]))
+
+
+def _requirements(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_REQUIREMENTS_BYTES_MAX + 1)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    if len(content) > _REQUIREMENTS_BYTES_MAX:
+        raise InputError(
+            f"{file}: larger than {_REQUIREMENTS_BYTES_MAX // 1000} kB; is it a requirements file?"
+        )
+    return content
+
+
+# --- Inputs ----------------------------------------------------------------------------------------------
+
+
+def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> tuple[Part, ...]:
+    """What leaves with each input that is a path of this machine.
+
+    `allow` holds, for each, the paths in it that go along although they look like credentials or are links
+    out of it: exact, or as patterns (`certificates/*`); `.` is everything. Raises InputError naming all that
+    may not.
+    """
+    walks = [
+        _Walk(each, frozenset(allowed))
+        for each, allowed in zip(inputs, allow, strict=True)
+        if ":" not in each.origin.partition("/")[0]  # what lies elsewhere does not leave from here
+    ]
+    parts = [walk.part() for walk in walks]
+    faults = [line for walk in walks for line in walk.faults()]
+    if faults:
+        raise InputError("\n".join(faults))
+    return tuple(parts)
+
+
+@dataclass
+class _Walk:
+    """One input, looked through; links are followed, as they are when it is copied."""
+
+    given: Input
+    allow: frozenset[str]
+    credentials: list[tuple[str, str]] = field(default_factory=list)  # path, and how it is told
+    links: list[tuple[str, str]] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def part(self) -> Part:
+        origin = Path(self.given.origin)
+        sizes: list[tuple[str, int]] = []
+        try:
+            if origin.is_dir():
+                sizes += self._folder(origin.resolve())
+            else:
+                sizes += self._file(origin.name, origin)
+        except OSError as error:
+            place = error.filename or origin
+            self.others.append(f"{place}: {error.strerror or error}")
+        return Part.of("input", self.given.name, sizes)
+
+    def _folder(self, root: Path) -> Iterator[tuple[str, int]]:
+        seen = 0
+        stack: list[tuple[str, Path, tuple[Path, ...]]] = [("", root, (root,))]
+        while stack:
+            prefix, folder, above = stack.pop()
+            with os.scandir(folder) as found:
+                entries = list(found)
+            for entry in entries:
+                seen += 1
+                if seen > ENTRIES_MAX:
+                    self.others.append(f"{root}: more than {ENTRIES_MAX:,} files; pack them into an archive")
+                    return
+                name, path = prefix + entry.name, Path(entry.path)
+                if entry.is_symlink() and not self._may_follow(name, path, root):
+                    continue
+                if not entry.is_dir():
+                    yield from self._file(name, path)
+                elif (real := path.resolve()) in above:
+                    self.others.append(f"{path}: a link in a circle; remove it")
+                else:
+                    stack.append((name + "/", path, (*above, real)))
+
+    def _may_follow(self, name: str, path: Path, root: Path) -> bool:
+        try:
+            target = path.resolve(strict=True)
+        except (OSError, RuntimeError):  # a loop raises either, by version
+            self.others.append(f"{path}: a link that leads nowhere; remove it")
+            return False
+        if target.is_relative_to(root) or self._followed(name):
+            return True
+        self.links.append((name, f"{name} → {target}"))
+        return False
+
+    def _file(self, name: str, path: Path) -> Iterator[tuple[str, int]]:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            self.others.append(f"{path}: a socket, pipe or device; remove it")
+            return
+        if not self._allowed(name):
+            self._judge(name, path)
+        yield name, found.st_size
+
+    def _judge(self, name: str, path: Path) -> None:
+        if credentials.in_name(path.as_posix()) or credentials.in_name(path.resolve().as_posix()):
+            self.credentials.append((name, name))
+            return
+        with path.open("rb") as stream:
+            mark = credentials.in_content(stream.read(credentials.CONTENT_BYTES_MAX))
+        if mark is not None:
+            self.credentials.append((name, mark.at(name)))
+
+    def _allowed(self, name: str) -> bool:
+        return "." in self.allow or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allow)
+
+    def _followed(self, name: str) -> bool:
+        """A link that is listed is followed with the links in the folder that it leads to."""
+        parts = name.split("/")
+        return any(self._allowed("/".join(parts[:n])) for n in range(1, len(parts) + 1))
+
+    def faults(self) -> Iterator[str]:
+        what = f"input {self.given.name!r}"
+        yield from (f"{what}: {line}" for line in self.others[:_NAMED])
+        for found, looks, cure in (
+            (self.credentials, "looks like credentials", "take them out, or list those that are none"),
+            (self.links, "links that lead out of it", "copy what they lead to, or list those to follow"),
+        ):
+            if found:
+                told = ", ".join(_plain(text) for _, text in sorted(found)[:_NAMED])
+                more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+                first = ", ".join(_plain(name) for name, _ in sorted(found)[:2])
+                yield (
+                    f"{what}: {looks}: {told}{more} in {self.given.origin}; {cure} under this input in the "
+                    f"spec, as `allow: [{first}]`"
+                )
+
+
+def _plain(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

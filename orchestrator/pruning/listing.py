@@ -1,0 +1,225 @@
+"""What lies in the home: every file and folder whose name is of our layout, with its age and size.
+
+Follows no link and opens no file. What is not ours is named and never judged. Must never know what is needed.
+The layout itself is `orchestrator.perform.Folders`'s; docs/home.md has it for people.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.pruning.rules import Kind, Thing
+
+SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
+_ARCHIVE = re.compile(r"([0-9a-f]{64})\.tar\.gz")
+_CONTENT = re.compile(r"([0-9a-f]{64})")
+_DRAFT_ARCHIVE = re.compile(r"\.tmp-[A-Za-z0-9_]+\.tar\.gz")
+_DRAFT_FOLDER = re.compile(r"\.tmp-orchestrator-[0-9a-f]{16}")
+_DRAFT_AGENT = re.compile(r"\.tmp-agent\.pyz-[0-9]+-[0-9]+")
+_RUN = re.compile(r"[a-z0-9][a-z0-9-]*")
+_SESSION = re.compile(r"(?P<run>[a-z0-9][a-z0-9-]*)-s[0-9]{2,9}")
+_OF_A_RUN = frozenset({"live.json", "preparing", ".tmp-live.json", ".tmp-preparing"})
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
+
+Enough = Callable[[], bool]
+
+
+@dataclass
+class Listing:
+    """`strange`: paths that are not ours, each with what it is. `complete` False: it was cut short, and the
+    sizes and counts are of what was seen."""
+
+    things: list[Thing] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+
+
+def look(home: Path, *, measure: bool = True, enough: Enough = lambda: False) -> Listing:
+    """Lists the home. `measure` False spares the walk through folders: their size is 0 then. Stops as soon as
+    `enough` says so."""
+    return _Look(home, measure, enough).listing
+
+
+def disk_bytes(folder: Path, enough: Enough = lambda: False) -> tuple[int, bool]:
+    """What a folder takes on the disk, and whether that is all of it; links and other disks' errors are 0."""
+    total, waiting = 0, [folder]
+    while waiting:
+        if enough():
+            return total, False
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+    return total, True
+
+
+class _Look:
+    """One walk over the home."""
+
+    def __init__(self, home: Path, measure: bool, enough: Enough) -> None:
+        self._home = home
+        self._measure = measure
+        self._enough = enough
+        self.listing = Listing()
+        self._archives("bundles", Kind.SOURCE)
+        self._archives("images", Kind.IMAGE)
+        self._inputs()
+        self._staged()
+        self._runs()
+        self._drafts()
+
+    # --- The folders, one by one ------------------------------------------------------------------------
+
+    def _archives(self, folder: str, kind: Kind) -> None:
+        for name, found, aside in self._entries(folder):
+            path = f"{folder}/{name}"
+            match = _ARCHIVE.fullmatch(name)
+            if match is not None and stat.S_ISREG(found.st_mode):
+                self._add(kind, path, found, aside, key=match[1])
+            elif _DRAFT_ARCHIVE.fullmatch(name) and stat.S_ISREG(found.st_mode):
+                self._add(Kind.DRAFT, path, found, aside)
+            else:
+                self._not_ours(path, found)
+
+    def _inputs(self) -> None:
+        for name, found, aside in self._entries("inputs"):
+            path = f"inputs/{name}"
+            match = _CONTENT.fullmatch(name)
+            if match is not None and stat.S_ISDIR(found.st_mode):
+                self._add(Kind.INPUT, path, found, aside, key=match[1])
+            elif _DRAFT_FOLDER.fullmatch(name) and stat.S_ISDIR(found.st_mode):
+                self._add(Kind.DRAFT, path, found, aside, in_use=not aside and _is_locked(self._home / path))
+            else:
+                self._not_ours(path, found)
+
+    def _staged(self) -> None:
+        for name, found, aside in self._entries("staged"):
+            match = _SESSION.fullmatch(name)
+            if match is not None and stat.S_ISDIR(found.st_mode):
+                self._add(Kind.RESUME, f"staged/{name}", found, aside, run=match["run"])
+            else:
+                self._not_ours(f"staged/{name}", found)
+
+    def _runs(self) -> None:
+        for run, found, aside in self._entries("runs"):
+            if not _RUN.fullmatch(run) or not stat.S_ISDIR(found.st_mode):
+                self._not_ours(f"runs/{run}", found)
+            elif aside:
+                self._add(Kind.LOG, f"runs/{run}", found, aside, run=run)
+            else:
+                self._run(run, found)
+
+    def _run(self, run: str, folder: os.stat_result) -> None:
+        """Each entry of a run's folder by itself, so that what somebody else put there stays. The folder is a
+        thing of its own where it is empty."""
+        empty = True
+        for name, found, aside in self._entries(f"runs/{run}"):
+            empty = False
+            path = f"runs/{run}/{name}"
+            match = _SESSION.fullmatch(name)
+            if match is not None and match["run"] == run and stat.S_ISDIR(found.st_mode):
+                unpublished = _is_unpublished(self._home / (path + SET_ASIDE * aside))
+                self._add(Kind.LOG, path, found, aside, run=run, unpublished=unpublished)
+            elif name in _OF_A_RUN and stat.S_ISREG(found.st_mode):
+                self._add(Kind.LOG, path, found, aside, run=run)
+            else:
+                self._not_ours(path, found)
+        if empty:
+            self._add(Kind.LOG, f"runs/{run}", folder, False, run=run)
+
+    def _drafts(self) -> None:
+        for name, found, aside in self._entries("."):
+            if _DRAFT_AGENT.fullmatch(name) and stat.S_ISREG(found.st_mode):
+                self._add(Kind.DRAFT, name, found, aside)
+
+    # --- One entry --------------------------------------------------------------------------------------
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, os.stat_result, bool]]:
+        """(name without our mark, what it is, whether it bore the mark), in order of names."""
+        try:
+            there = os.lstat(self._home / folder)
+        except OSError:
+            return
+        if not stat.S_ISDIR(there.st_mode):
+            self._not_ours(folder, there)
+            return
+        try:
+            names = sorted(path.name for path in (self._home / folder).iterdir())
+        except OSError as error:
+            self.listing.strange[folder] = f"cannot be read ({error.strerror})"
+            return
+        for name in names:
+            if self._enough():
+                self.listing.complete = False
+                return
+            with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                found = os.lstat(self._home / folder / name)
+                aside = name.endswith(SET_ASIDE)
+                yield name.removesuffix(SET_ASIDE), found, aside
+
+    def _add(
+        self,
+        kind: Kind,
+        path: str,
+        found: os.stat_result,
+        aside: bool,
+        *,
+        run: str = "",
+        key: str = "",
+        in_use: bool = False,
+        unpublished: bool = False,
+    ) -> None:
+        size = found.st_blocks * _BLOCK_BYTES
+        if self._measure and stat.S_ISDIR(found.st_mode):
+            inside, all_of_it = disk_bytes(self._home / (path + SET_ASIDE * aside), self._enough)
+            size += inside
+            self.listing.complete &= all_of_it
+        identity = (found.st_dev, found.st_ino)
+        self.listing.things.append(
+            Thing(kind, path, size, found.st_mtime, run, key, identity, aside, in_use, unpublished)
+        )
+
+    def _not_ours(self, path: str, found: os.stat_result) -> None:
+        what = (
+            "a link"
+            if stat.S_ISLNK(found.st_mode)
+            else "a folder"
+            if stat.S_ISDIR(found.st_mode)
+            else "a file"
+        )
+        self.listing.strange[path] = what
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a living writer holds the draft: `orchestrator.stores.atomic` locks it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_unpublished(session: Path) -> bool:
+    """Whether a checkpoint lies here with its bytes that was never seen to arrive in the store."""
+    try:
+        if not list((session / "blobs").iterdir()):
+            return False
+        brought = list((session / "checkpoints").iterdir())
+    except OSError:  # neither was brought
+        return False
+    return any(not (checkpoint / "published").exists() for checkpoint in brought)

@@ -1,0 +1,50 @@
+"""What the runs of the ledger still need of the home: read after the listing, and again before a removal.
+
+A run is in the ledger before anything of it is prepared, and one that is over never comes back: what is not
+needed by the newer of two readings is not needed. Must never know what lies in the home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from orchestrator import inputs
+from orchestrator.core.job import Input, frozen_image
+from orchestrator.core.run import RunRecord
+from orchestrator.ledger import Ledger
+from orchestrator.pruning.rules import Kind, Needs, RunFacts, newest_of_each_job
+
+
+def read(ledger: Ledger | None, *, keep: int, shared: str = "") -> Needs:
+    """What this ledger needs; without one, nothing here is known to be unneeded.
+
+    Raises what reading raises: a record that cannot be read may need anything.
+    """
+    if ledger is None:
+        return Needs(shared=shared or "there is no ledger here")
+    summaries = ledger.summaries()
+    live = {record.run for record in ledger.live()}  # runs that are over, but for what is on a platform
+    runs = {
+        each.run: RunFacts(each.run, each.name, each.phase.final and each.run not in live, each.ended_at)
+        for each in summaries
+    }
+    kept = newest_of_each_job(runs.values(), keep)
+    wanted = (run for run in runs if not runs[run].over or run in kept)
+    return Needs(runs, frozenset(_content(ledger.records(wanted))), kept, shared)
+
+
+def _content(records: Iterable[RunRecord]) -> Iterator[tuple[Kind, str]]:
+    for record in records:
+        yield from _named(record.job.bundle, record.job.image, record.job.inputs)
+        if record.session is not None:
+            order = record.session.order
+            yield from _named(order.bundle, order.image, order.inputs)
+
+
+def _named(bundle: str, image: str | None, given: tuple[Input, ...]) -> Iterator[tuple[Kind, str]]:
+    yield Kind.SOURCE, bundle
+    frozen = frozen_image(image)
+    if frozen is not None:
+        yield Kind.IMAGE, frozen
+    if given:
+        yield Kind.INPUT, inputs.key(given)

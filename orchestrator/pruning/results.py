@@ -1,0 +1,107 @@
+"""Checkpoints and blobs of runs that are over, in the home store and only through its protocol.
+
+Blobs that no manifest names go; checkpoints are results, and go only where the user says so: all but the
+newest and the best, and only while those are all there. A retirement is journalled before it is performed.
+Must never know which store it is. The store may be shared: only runs of this ledger are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.core.checkpoint import CheckpointRef, newest, superseded
+from orchestrator.core.event import Retired
+from orchestrator.core.run import RunRecord
+from orchestrator.ledger import Ledger
+from orchestrator.pruning.rules import GRACE_SECONDS, Needs, Policy, old_enough
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Stat, Store
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What may go of one run: `checkpoints` by name, and the `blobs` that nothing needs without them.
+    `trouble`: why no checkpoint may go though one was asked for."""
+
+    run: str
+    checkpoints: tuple[str, ...] = ()
+    blobs: tuple[Stat, ...] = ()
+    trouble: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(blob.size for blob in self.blobs)
+
+
+def found(
+    store: Store, ledger: Ledger, runs: Iterable[str], needs: Needs, policy: Policy
+) -> Iterator[Surplus]:
+    """What may go of those of these runs that are over. Changes nothing."""
+    wanted = [run for run in runs if run in needs.runs and _is_over(run, needs, policy)]
+    for record in ledger.records(wanted):
+        surplus = _of_run(store, record, needs, policy)
+        if surplus.blobs or surplus.checkpoints or surplus.trouble:
+            yield surplus
+
+
+def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
+    """Removes it; looks at the store once more before it deletes. Idempotent: a second call goes on.
+
+    Raises LedgerConflict where the run changed meanwhile.
+    """
+    record = ledger.record(surplus.run)
+    accepted = frozenset(c.name for c in record.accepted)
+    gone = tuple(name for name in surplus.checkpoints if name in accepted)
+    if gone:
+        record = ledger.append(record, [Retired(now, gone)], due_at=None)
+        accepted -= frozenset(gone)
+    if surplus.checkpoints:
+        listed = {ref.name for ref in stored.names(store, record.run)}
+        stored.retire(
+            store, record.run, surplus.checkpoints, keep=(listed | accepted) - {*surplus.checkpoints}
+        )
+    for blob in stored.orphans(store, record.run, accepted):
+        store.delete(blob.key)
+
+
+def _is_over(run: str, needs: Needs, policy: Policy) -> bool:
+    facts = needs.runs[run]
+    grace = min(GRACE_SECONDS, policy.older_than_seconds)
+    return facts.over and facts.ended_at is not None and policy.now - facts.ended_at >= grace
+
+
+def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Surplus:
+    accepted = [c.name for c in record.accepted]
+    gone: tuple[str, ...] = ()
+    trouble = ""
+    if policy.checkpoints and not old_enough(needs.runs[record.run], needs, policy):
+        gone, kept = superseded_results(record, stored.names(store, record.run))
+        troubles = (
+            {name: why for name in kept if (why := stored.lacks(store, record.run, name))} if gone else {}
+        )
+        for name, why in troubles.items():
+            gone, trouble = (), f"{name} is not all there ({why}), so the others stay"
+    keep = [name for name in accepted if name not in gone]
+    return Surplus(record.run, gone, stored.orphans(store, record.run, keep, gone), trouble)
+
+
+def superseded_results(
+    record: RunRecord, listed: Iterable[CheckpointRef]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(names that may go, names that stay): the newest stays, and the best by the job's own metric. What is
+    in the store and newer than the newest accepted one stays too, whoever brought it."""
+    best = record.job.checkpoint.keep.best
+    going = superseded(
+        record.accepted,
+        last=1,
+        best=(best.metric, best.mode) if best is not None else None,
+        pinned=frozenset(),
+    )
+    names = {c.name for c in going}
+    kept = tuple(c.name for c in record.accepted if c.name not in names)
+    last = newest(record.accepted)
+    if last is None:
+        return (), ()
+    names |= {ref.name for ref in listed if ref.name not in kept and ref.step <= last.ref.step}
+    return tuple(sorted(names)), kept

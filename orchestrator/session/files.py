@@ -1,0 +1,195 @@
+"""Reads files that somebody else may have put there: never through a link, never for ever, never too much.
+
+A name of a session's folder may be a folder, a link out of it, a FIFO, a device, a socket, unreadable, or
+another thing between two looks. Here each is one exception with its reason. Decides nothing about contents.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from orchestrator.core import bounds
+
+_CHUNK = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
+_NO_LINK = frozenset({
+    errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.ENOENT, errno.ENOTDIR,
+    errno.ENOSYS,
+})  # fmt: skip
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFREG: "a file",
+}  # fmt: skip
+
+
+class Odd(Exception):
+    """What lies under a name is not what belongs there; `str()` says which name, and why, in words."""
+
+
+@contextmanager
+def opened(root: Path, name: str) -> Iterator[FileIO | None]:
+    """The plain file `name` (with forward slashes) below `root`, open for reading; None where there is none.
+
+    No link is followed, `root` itself included, and nothing is waited for. Raises Odd for anything else.
+    """
+    descriptor = _open_file(root, PurePosixPath(name))
+    if descriptor is None:
+        yield None
+        return
+    with FileIO(descriptor) as file:
+        yield file
+
+
+def read(root: Path, name: str, bytes_max: int) -> bytes | None:
+    """The whole content; None where there is no file. Never reads more than one byte beyond the limit.
+
+    Raises Odd for what is larger, and as `opened` does.
+    """
+    with opened(root, name) as file:
+        if file is None:
+            return None
+        data = b""
+        try:
+            while len(data) <= bytes_max and (chunk := file.read(bytes_max + 1 - len(data))):
+                data += chunk
+        except OSError as error:
+            raise _odd(name, error) from error
+    if len(data) > bytes_max:
+        raise Odd(f"{name} is larger than {bounds.size_text(bytes_max)}")
+    return data
+
+
+def names(root: Path, name: str, most: int = bounds.LISTED_MAX) -> list[str]:
+    """The names in the folder `name` below `root` (`.`: the root), `most` at the most, in no order.
+
+    Raises Odd where there is something else.
+    """
+    descriptor = _open_folder(root, PurePosixPath(name))
+    if descriptor is None:
+        return []
+    try:
+        with os.scandir(descriptor) as entries:
+            return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
+    except OSError as error:
+        raise _odd(name, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def is_sparse(size: int, on_disk: int) -> bool:
+    """Whether a large file is nearly all holes, which cost who made it nothing."""
+    return size >= bounds.SPARSE_BYTES_MIN and on_disk * bounds.SPARSE_SHARE_MAX < size
+
+
+def on_disk(found: os.stat_result) -> int:
+    """The bytes that a file really takes."""
+    return found.st_blocks * 512
+
+
+def copy(source: FileIO | IO[bytes], target: FileIO | IO[bytes], bytes_max: int) -> int:
+    """Copies at most so many bytes from where the files stand; what is all zeros becomes a hole.
+
+    Returns how many bytes the target has grown by.
+    """
+    done = 0
+    while done < bytes_max and (chunk := source.read(min(_CHUNK, bytes_max - done))):
+        if len(chunk) == _CHUNK and not any(chunk[:64]) and chunk.count(0) == len(chunk):
+            target.seek(len(chunk), os.SEEK_CUR)
+        else:
+            target.write(chunk)
+        done += len(chunk)
+    target.flush()
+    target.truncate(target.tell())
+    return done
+
+
+def link(file: FileIO, target: Path) -> bool:
+    """Gives the very file that is open a second name; False where there can be no hard link."""
+    here = file.fileno()
+    try:
+        os.link(f"/proc/self/fd/{here}", target, src_dir_fd=here, follow_symlinks=True)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    return True
+
+
+def link_or_copy(file: FileIO, target: Path, bytes_max: int) -> None:
+    """The very file that is open under a second name: a hard link, or a copy where there can be none."""
+    if not link(file, target):
+        with target.open("xb") as copied:
+            copy(file, copied, bytes_max)
+
+
+def kind(mode: int) -> str:
+    """What a mode stands for, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "no file")
+
+
+def _open_file(root: Path, name: PurePosixPath) -> int | None:
+    folder = _open_folder(root, name.parent)
+    if folder is None:
+        return None
+    try:
+        before = os.stat(name.name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(before.st_mode):  # looked at first: opening a device may do something
+            raise Odd(f"{name} is {kind(before.st_mode)}")
+        descriptor = os.open(name.name, _FILE, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _odd(str(name), error) from error
+    finally:
+        os.close(folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):  # replaced in between
+        os.close(descriptor)
+        raise Odd(f"{name} is {kind(mode)}")
+    return descriptor
+
+
+def _open_folder(root: Path, name: PurePosixPath) -> int | None:
+    """Step by step, so that no part of the way is a link."""
+    folder: int | None = None
+    way = PurePosixPath(root.name)
+    for part in (str(root), *name.parts):
+        way = way if folder is None else way / part
+        try:
+            below = os.open(part, _FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _odd(str(way), error, _kind_at(part, folder)) from error
+        finally:
+            if folder is not None:
+                os.close(folder)
+        folder = below
+    return folder
+
+
+def _kind_at(part: str, folder: int | None) -> str:
+    """What lies there instead of a folder; empty where it is one that cannot be opened."""
+    try:
+        mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return ""
+    return "" if stat.S_ISDIR(mode) else kind(mode)
+
+
+def _odd(name: str, error: OSError, kind: str = "") -> Odd:
+    """The reason in words; an error that is this process's own is raised as it is."""
+    if error.errno in _OURS:
+        raise error
+    if error.errno == errno.ELOOP:
+        kind = "a link"
+    return Odd(f"{name} is {kind}" if kind else f"{name} cannot be read: {error.strerror or error}")

@@ -1,0 +1,55 @@
+"""What is done about an exception that nobody foresaw: one run or platform pays for it, and it is told.
+
+In simulation and tests it is raised again, so that they fail; the controller writes its traceback to its log
+and goes on. Must never know what was being done when it was met, beyond a sentence.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+SAME_MAX = 1000  # kinds of exceptions told apart; beyond that all are new
+
+Unforeseen = Callable[[str, Exception], None]
+
+
+def raise_again(_doing: str, error: Exception) -> None:
+    """For simulation and tests: nothing unforeseen passes."""
+    raise error
+
+
+def sentence(doing: str, error: Exception) -> str:
+    """For `why`: what was met, in a line."""
+    said = " ".join(str(error).split())[:200]
+    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"unexpected error while {doing} ({what}); the controller's log has the traceback"
+
+
+class Told:
+    """Writes each kind of exception with its traceback the first time, then at every doubling of its count.
+    A kind is its type and the line that raised it. Safe to call from any thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._met: dict[tuple[str, str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, doing: str, error: Exception) -> None:
+        with self._lock:
+            kind = _kind(error)
+            times = self._met.pop(kind, 0) + 1
+            if len(self._met) >= SAME_MAX:
+                self._met.pop(next(iter(self._met)))
+            self._met[kind] = times
+        if times & (times - 1):
+            return
+        again = f" (met {times:,} times by now)" if times > 1 else ""
+        self._say(f"{sentence(doing, error)}{again}\n{''.join(traceback.format_exception(error, limit=-30))}")
+
+
+def _kind(error: Exception) -> tuple[str, str, int]:
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    last = frames[-1] if frames else None
+    return type(error).__name__, last.filename if last else "", (last.lineno or 0) if last else 0

@@ -1,0 +1,273 @@
+"""`prune` in a home made by real runs: what goes, what stays, and that what stays still works."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import growth
+from orchestrator.cli.home import Home
+from orchestrator.clock import SystemClock
+from orchestrator.platforms import catalog
+from orchestrator.platforms.platform import Materials
+from tests.cli.calls import CONFIG, Answer, Caller, caller, wait_until
+from tests.conformance.test_platforms import any_order
+
+AT_ONCE = ("--older-than", "0")
+INPUTS = "inputs: [{name: corpus, from: corpus}]\n"
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A home with two runs of one job that are done and one of another that is held; nothing runs there."""
+
+    user: Caller
+    first: str
+    second: str
+    held: str
+
+    @property
+    def home(self) -> Path:
+        return self.user.home
+
+    def bundles(self) -> set[str]:
+        return {path.name for path in (self.home / "bundles").iterdir()}
+
+    def logs(self) -> set[str]:
+        return {path.name for path in (self.home / "runs").iterdir()}
+
+
+def aged(home: Path) -> None:
+    """Makes everything in the home look a year old; the runs' own times stay."""
+    for path in home.rglob("*"):
+        moment = path.lstat().st_mtime - 365 * 86400
+        os.utime(path, (moment, moment), follow_symlinks=False)
+
+
+@pytest.fixture(scope="module")
+def grown_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
+    with caller(tmp_path_factory.mktemp("grown")) as user:
+        user.config(CONFIG.replace("poll_seconds: 0.2", "poll_seconds: 0.2, slots: 3"))
+        (user.folder / "corpus").write_text("words")
+        long = user.job("long.yaml", total=100_000)
+        (user.folder / long).write_text((user.folder / long).read_text().replace("tiny", "long"))
+        held = user.submitted(long)
+        user.wait_for_checkpoint(held)
+        user("hold", held)
+        short = user.job(total=5)
+        (user.folder / short).write_text((user.folder / short).read_text() + INPUTS)
+        (user.folder / "source" / "notes.txt").write_text("another source")
+        first = user.submitted(short)
+        (user.folder / "source" / "notes.txt").write_text("and another")
+        second = user.submitted(short)
+        for run in (first, second):
+            user.wait_for_phase(run, "done")
+        user.wait_for_phase(held, "held")
+        user("down")
+        aged(user.home)
+        yield Grown(user, first, second, held)
+
+
+@pytest.fixture
+def grown(grown_once: Grown, tmp_path: Path) -> Iterator[Grown]:
+    """A copy of that home and of its user."""
+    shutil.copytree(grown_once.user.folder, tmp_path / "user", symlinks=True)
+    user = Caller(tmp_path / "user", tmp_path / "user" / "home")
+    yield Grown(user, grown_once.first, grown_once.second, grown_once.held)
+    user.close()
+
+
+def going(answer: Answer) -> dict[str, int]:
+    return {row["what"]: row["count"] for row in answer.json["removes"]}
+
+
+def test_without_a_terminal_and_without_yes_it_only_shows(grown: Grown) -> None:
+    before = sorted(grown.home.rglob("*"))
+    text = grown.user("prune", *AT_ONCE).out
+    assert "Nothing was removed" in text
+    assert "no run that is under way needs it" in text
+    assert "they are the results" in text
+    assert grown.user("prune", *AT_ONCE, "--yes", "--dry-run", "--json").json["removed"] is None
+    kept = [path for path in before if ".sqlite-" not in path.name]
+    assert [path for path in sorted(grown.home.rglob("*")) if ".sqlite-" not in path.name] == kept
+    assert "--older-than" in grown.user("prune", "--older-than", "soon", code=2).err
+    assert "--keep" in grown.user("prune", "--keep", "-1", code=2).err
+
+
+def test_by_default_old_logs_go_and_what_is_young_stays(grown: Grown) -> None:
+    found = going(grown.user("prune", "--json"))
+    assert found == {"source": 2, "inputs": 1}, "the runs ended a moment ago: their logs stay for 30 days"
+    fresh = next((grown.home / "bundles").iterdir())
+    for path in (grown.home / "bundles").iterdir():
+        os.utime(path)
+    assert fresh.exists()
+    assert going(grown.user("prune", "--json")) == {"inputs": 1}, "a submit may be under way"
+
+
+def test_what_finished_runs_left_goes_and_the_others_go_on(grown: Grown, tmp_path: Path) -> None:
+    user = grown.user
+    before = grown.bundles()
+    text = user("prune", *AT_ONCE, "--yes").out
+    assert "are free again" in text
+    assert len(before - grown.bundles()) == 2
+    assert grown.logs() == {grown.held}
+    assert not list((grown.home / "inputs").iterdir())
+    assert user("prune", *AT_ONCE, "--json").json["removes"] == []
+    assert user("show", grown.first).out
+    assert "any more" in user("logs", grown.first).err
+    user("pull", grown.first, "-o", str(tmp_path / "first"))
+    assert user("logs", grown.held).out.startswith("── s01"), "it has all of its log"
+    step = user.wait_for_checkpoint(grown.held)
+    user("release", grown.held)
+    wait_until(lambda: user.wait_for_checkpoint(grown.held) > step, "the held run to go on")
+
+
+def test_the_newest_runs_of_each_job_keep_everything(grown: Grown) -> None:
+    found = grown.user("prune", *AT_ONCE, "--keep", "1", "--yes", "--json").json
+    assert grown.logs() == {grown.held, grown.second}
+    assert [row["what"] for row in found["removes"]] == ["logs", "source"], "the second has the same input"
+    assert grown.user("logs", grown.second).out
+
+
+def test_what_is_not_of_our_layout_or_of_unknown_runs_stays(grown: Grown, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "away-12345678-s01" / "log").mkdir(parents=True)
+    (grown.home / "runs" / "away-12345678").symlink_to(victim)
+    stranger = grown.home / "runs" / "stranger-12345678" / "stranger-12345678-s01" / "log" / "000001.log"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("another ledger's")
+    mine = grown.home / "runs" / grown.first / "notes.txt"
+    mine.write_text("mine")
+    aged(grown.home)
+    answer = grown.user("prune", *AT_ONCE, "--yes", "--json").json
+    assert answer["not_ours"] == {"runs/away-12345678": "a link", f"runs/{grown.first}/notes.txt": "a file"}
+    assert len(grown.bundles()) == 3, "another ledger's run may need them"
+    assert mine.exists()
+    assert stranger.exists()
+    assert "stranger-12345678" in grown.user("prune").out
+    grown.user("prune", *AT_ONCE, "--unknown", "--yes")
+    assert not stranger.exists()
+    assert len(grown.bundles()) == 1
+    assert mine.exists()
+    assert (victim / "away-12345678-s01" / "log").exists()
+
+
+def test_a_home_that_another_ledger_uses_too(grown: Grown) -> None:
+    user = grown.user
+    user.config(f"{CONFIG}database: sqlite:///other.sqlite\n")
+    answer = user("prune", *AT_ONCE, "--yes", "--json").json
+    assert answer["removed"] is None, "not one of these runs is in a ledger that was asked"
+    assert len(grown.bundles()) == 3
+    assert len(grown.logs()) == 3
+
+
+def test_a_prune_beside_a_submit_and_another_prune(grown: Grown) -> None:
+    """Of a controller and prunes at once, each does its work."""
+    user = grown.user
+    descriptor = os.open(grown.home, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert "another prune" in user("prune", *AT_ONCE, "--yes", code=4).err
+    os.close(descriptor)
+    runs = [user.submitted("job.yaml")]
+    prunes = [user.start("prune", "--yes") for _ in range(2)]
+    runs.append(user.submitted("job.yaml"))
+    for child in prunes:
+        _, err = child.communicate(timeout=60)
+        assert child.returncode in (0, 4), err
+    for run in runs:
+        user.wait_for_phase(run, "done")
+    assert set(runs) <= grown.logs()
+
+
+def test_results_go_only_when_asked_for(grown: Grown, tmp_path: Path) -> None:
+    user = grown.user
+    grown.user("prune", *AT_ONCE, "--checkpoints", "--yes")
+    [left] = user("checkpoints", grown.second, "--json").json["checkpoints"]
+    assert (left["step"], left["trouble"]) == (5, None)
+    user("pull", grown.second, "-o", str(tmp_path / "second"))
+    lineage = next((grown.home / "store" / "runs" / grown.first / "blobs").iterdir())
+    (lineage / ("0" * 64)).write_text("of a retirement that was killed")
+    assert going(user("prune", *AT_ONCE, "--json")) == {"blobs": 1}
+    user("prune", *AT_ONCE, "--yes")
+    assert not (lineage / ("0" * 64)).exists()
+    user("pull", grown.first, "-o", str(tmp_path / "again"))
+
+
+def test_session_folders_of_finished_runs_go(grown: Grown) -> None:
+    options = {"accelerator": "cpu"}
+    folder = grown.home / "platforms" / "here"
+    platform = catalog.build("here", "process", options, folder=folder, clock=SystemClock())
+    agent, bundle = grown.home / "agent.pyz", next((grown.home / "bundles").iterdir())
+    for run in (grown.first, grown.held, "strange-12345678"):
+        order = any_order(f"{run}-s09", 10, 1, run=run, platform="here")
+        platform.prepare(order, Materials(bundle, agent))
+    answer = grown.user("prune", *AT_ONCE, "--yes", "--json").json
+    assert answer["leftovers"] == [f"here: session folder {grown.first}-s09"]
+    left = {path.name for path in folder.iterdir()}
+    assert f"{grown.first}-s09" not in left
+    assert {f"{grown.held}-s09", "strange-12345678-s09"} <= left
+    assert "strange-12345678-s09" in grown.user("doctor", "--clean").out
+
+
+# --- How much there is ------------------------------------------------------------------------------------
+
+
+def test_doctor_says_how_much_there_is(grown: Grown) -> None:
+    found = {each["what"]: each for each in grown.user("doctor", "--json").json["findings"]}
+    contents = found["home: contents"]
+    for word in ("source", "inputs", "logs", "ledger", "controller's logs", "`prune` would free"):
+        assert word in contents["text"]
+    assert contents["mend"] == "orchestrator prune"
+    assert "checkpoints" in found["store home"]["text"]
+    assert "to free space" in grown.user("doctor").out
+
+
+def test_counting_ends_when_its_time_is_over(grown: Grown) -> None:
+    home, clock = Home(grown.home), SystemClock()
+    assert growth.of_home(home, clock).complete
+    short = growth.of_home(home, clock, seconds=-1.0)
+    assert not short.complete
+    assert short.text.startswith("at least")
+
+
+@pytest.fixture
+def small_home(grown: Grown) -> Iterator[Grown]:
+    """That home on a disk of its own that is full; where none may be mounted, only nearly."""
+    disk = Path(tempfile.mkdtemp(dir=grown.user.folder))
+    size = sum(path.lstat().st_blocks * 512 + 4096 for path in grown.home.rglob("*")) + (1 << 20)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    shutil.copytree(grown.home, disk / "home")
+    aged(disk / "home")
+    with (disk / "filler").open("wb", buffering=0) as filler:
+        try:
+            while mounted and filler.write(b"x" * 4096) == 4096:
+                pass
+        except OSError:
+            pass
+    user = Caller(grown.user.folder, disk / "home")
+    yield Grown(user, grown.first, grown.second, grown.held)
+    user.close()
+    if mounted:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_home_says_what_to_do_and_prune_frees_it(small_home: Grown) -> None:
+    user = small_home.user
+    (user.folder / "source" / "more.txt").write_text("x" * 100_000)
+    full = shutil.disk_usage(user.home).free < 100_000
+    if full:
+        text = user("submit", "job.yaml", code=4).err
+        assert "disk is full" in text
+        assert "`orchestrator prune` shows what nothing needs any more); it would free" in text
+    assert "are free again" in user("prune", *AT_ONCE, "--yes").out
+    assert len(small_home.bundles()) == 1
+    assert shutil.disk_usage(user.home).free > 0

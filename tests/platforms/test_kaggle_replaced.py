@@ -1,0 +1,92 @@
+"""Somebody with access to the account puts a whole, consistent checkpoint in the place of ours."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import wire
+from orchestrator.core.session import Order, Outcome
+from orchestrator.errors import NotFound
+from orchestrator.platforms.kaggle import staging
+from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint
+from orchestrator.platforms.kaggle.uploads import upload
+from orchestrator.platforms.outbox import digest
+from tests.conformance.platform_suite import content
+from tests.conformance.test_platforms import agent
+from tests.forging import forge
+from tests.platforms.kaggle_box import FIRST, SECOND, Box, box, boxes
+
+__all__ = ["agent", "box", "boxes"]
+
+
+def prepared(box: Box) -> Order:
+    """The second session, which goes on from the newest checkpoint of the first; not yet launched."""
+    box.run_to_end()
+    order = box.resuming(SECOND, 11, 2)
+    newest = box.collect(FIRST).manifests[-1]
+    order = replace(order, resume_sha256=newest.sha256)
+    box.platform.prepare(order, box.materials(box.into(FIRST)))
+    return order
+
+
+def test_a_checkpoint_replaced_in_the_kernel_that_hands_it_over_is_refused(box: Box) -> None:
+    order = prepared(box)
+    assert box.staged(SECOND) == ["materials"]
+    assert order.resume is not None
+    forge(box.kaggle.kernel(FIRST).folder / "working" / "outbox", order.resume)
+    box.platform.launch(order)
+    result = box.until_ended(SECOND).result
+    assert result is not None
+    assert result.outcome is Outcome.LOST
+    assert f"checkpoint {order.resume} was replaced" in result.message
+    assert box.trainings(SECOND) == 0
+
+
+def test_a_dataset_in_the_place_of_ours_starts_nothing_and_is_replaced(box: Box, tmp_path: Path) -> None:
+    """Its names are as ours would be, and its order names the forged manifest."""
+    box.use(hand_over_bytes=1 << 40)
+    order = prepared(box)
+    assert box.staged(SECOND) == ["checkpoint", "materials"]
+    put_another(box, order, tmp_path / "forged")
+    assert staging.is_whole(staging.staged(box.platform._client, SECOND), order, handed=False)
+    with pytest.raises(NotFound):
+        box.platform.launch(order)
+    assert box.trainings(SECOND) == 0
+    box.platform.prepare(order, box.materials(box.into(FIRST)))
+    box.platform.launch(order)
+    result = box.until_ended(SECOND).result
+    assert result is not None
+    assert result.outcome is Outcome.COMPLETED, result
+    final = box.collect(SECOND).manifests[-1]
+    assert content(box.into(SECOND), final, "state.json") == box.expected(order, 11)
+
+
+def put_another(box: Box, order: Order, folder: Path) -> None:
+    """A dataset of the session's name with a forged checkpoint, and an order and names to go with it."""
+    client = box.platform._client
+    packed = {path.name.split("-")[0]: path.read_bytes() for path in box.mounted(SECOND)}
+    [home] = {path.name.split("-")[1] for path in box.mounted(SECOND)}
+    with tarfile.open(fileobj=io.BytesIO(packed["checkpoint"])) as tar:
+        tar.extractall(folder, filter="data")
+    assert order.resume is not None
+    forged = forge(folder / "staged", order.resume)
+    believed = wire.encode(replace(order, resume_sha256=forged.sha256))
+    folder.joinpath("order.json").write_bytes(believed)
+    with tarfile.open(folder / "checkpoint", "w") as tar:
+        tar.add(folder / "staged", "staged")
+    with tarfile.open(folder / "materials", "w") as tar:
+        tar.add(box.agent, "agent.pyz")
+        tar.add(box.bundle, "bundle.tar.gz")
+        tar.add(folder / "order.json", "order.json")
+    client.delete_dataset(SECOND)
+    tokens = []
+    for kind in ("checkpoint", "materials"):
+        name = StagedFile(kind, home, fingerprint(order), digest(folder / kind)).name
+        tokens.append(upload(client, (folder / kind).rename(folder / name), lambda _: None))
+    client.create_dataset(SECOND, tokens)
+    staging.wait_until_ready(client, box.platform._options, SECOND)

@@ -1,0 +1,259 @@
+"""What nobody foresaw costs one run, or one platform for a while, and nobody else: over the real engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator import controller, engine
+from orchestrator.core import decide as decide_module
+from orchestrator.core.draft import Decision, Inputs
+from orchestrator.core.event import Faulted, Noted, Wish, Wished
+from orchestrator.core.job import Claim, Precision, Profile
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Offer
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Observation, Order, StopReply
+from orchestrator.engine import Engine
+from orchestrator.market import Market
+from orchestrator.perform import Backends
+from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.simulated import Scenario
+from orchestrator.stores.memory import MemoryStore
+from orchestrator.unforeseen import Told
+from tests.test_engine import Small, scenario
+
+VERBS = ("prepare", "launch", "observe", "collect", "stop", "discard")
+
+
+class Buggy:
+    """Any platform, with a bug in some verbs that shows for sessions of the run `bad` only, or for all."""
+
+    def __init__(self, inner: Platform) -> None:
+        self.inner = inner
+        self.bugs: frozenset[str] = frozenset()
+        self.for_all = False
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def _perhaps(self, verb: str, *names: str) -> None:
+        if verb in self.bugs and (self.for_all or any(name.startswith("bad") for name in names)):
+            raise KeyError("a field that was always there")
+
+    def survey(self) -> tuple[Offer, ...]:
+        self._perhaps("survey")
+        return self.inner.survey()
+
+    def prepare(self, order: Order, materials: Materials) -> str | None:
+        self._perhaps("prepare", order.session)
+        return self.inner.prepare(order, materials)
+
+    def launch(self, order: Order) -> None:
+        self._perhaps("launch", order.session)
+        self.inner.launch(order)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        wanted = tuple(names)
+        self._perhaps("observe", *wanted)
+        return self.inner.observe(wanted)
+
+    def collect(self, name: str, into: Path) -> Collected:
+        self._perhaps("collect", name)
+        return self.inner.collect(name, into)
+
+    def stop(self, name: str) -> StopReply:
+        self._perhaps("stop", name)
+        return self.inner.stop(name)
+
+    def discard(self, name: str) -> None:
+        self._perhaps("discard", name)
+        self.inner.discard(name)
+
+
+class Guarded(Small):
+    """A small world whose platforms may have bugs, behind the barrier; `said` is the controller's log."""
+
+    def __init__(self, folder: Path, **scenarios: Scenario) -> None:
+        self.said: list[str] = []
+        self.unforeseen: Callable[[str, Exception], None] = Told(self.said.append)
+        self.buggy: dict[str, Buggy] = {}
+        super().__init__(folder, **scenarios)
+
+    def up(self, names: tuple[str, ...]) -> Engine:
+        takeover = self.ledger.take_over("test", now=self.clock.now())
+        self.buggy |= {name: Buggy(self.platforms[name]) for name in names if name not in self.buggy}
+        self.store = getattr(self, "store", MemoryStore())
+        platforms = {name: self.buggy[name] for name in names}
+        backends = Backends(platforms, self.store, self.folders, lambda name: name, self.unforeseen)
+        self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock,
+                             unforeseen=self.unforeseen)  # fmt: skip
+        return self.engine
+
+    def standing(self, run: str, phase: Phase) -> Callable[[], bool]:
+        return lambda: self.record(run).standing is phase
+
+    def events(self, run: str, kind: type) -> list[object]:
+        return [s.event for s in self.ledger.history(run) if isinstance(s.event, kind)]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Callable[..., Guarded]]:
+    made: list[Guarded] = []
+
+    def make(**scenarios: Scenario) -> Guarded:
+        made.append(Guarded(tmp_path, **scenarios))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ledger.close()
+
+
+Make = Callable[..., Guarded]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_bug_in_a_verb_costs_its_run_and_no_other(guarded: Make, verb: str) -> None:
+    world = guarded(box=scenario(slots=2))
+    world.buggy["box"].bugs = frozenset({verb})
+    world.submit("bad")
+    world.submit("good")
+    if verb == "stop":
+        assert world.until(world.phase("bad", Phase.RUNNING))
+        world.ledger.wish("bad", Wished(world.clock.now(), Wish.HOLD))
+    assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
+    assert world.until(lambda: bool(world.said))
+    assert any("KeyError" in text and "a field that was always there" in text for text in world.said)
+    assert any("Traceback" in text for text in world.said)
+    if verb in ("prepare", "observe", "collect"):
+        assert world.until(world.standing("bad", Phase.HELD))
+        assert "KeyError" in world.record("bad").standing_reason
+    world.buggy["box"].bugs = frozenset()
+    if verb == "stop":
+        assert world.until(lambda: world.record("bad").phase in (Phase.HELD, Phase.DONE))
+    if world.record("bad").standing is Phase.HELD:
+        world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(world.phase("bad", Phase.DONE), seconds=8 * 3600.0)
+
+
+def test_a_platform_whose_code_fails_is_closed_and_runs_go_elsewhere(guarded: Make) -> None:
+    fast = Profile(8, Precision.FP32, claim=Claim((90.0, 110.0), 16, "T4", "test", "2026-01-01"))
+    slow = Profile(8, Precision.FP32, claim=Claim((4.0, 6.0), 16, "cpu", "test", "2026-01-01"))
+    world = guarded(box=scenario(), cloud=scenario("T4"))
+    world.buggy["cloud"].bugs, world.buggy["cloud"].for_all = frozenset({"survey"}), True
+    world.submit("first", profiles=(("T4", fast), ("cpu", slow)))
+    assert world.until(lambda: world.record("first").session is not None)
+    session = world.record("first").session
+    assert session is not None
+    assert session.order.platform == "box"
+    assert world.until(world.phase("first", Phase.DONE))
+
+
+def test_readings_that_fail_for_all_blame_no_run(guarded: Make) -> None:
+    world = guarded(box=scenario(slots=2))
+    world.submit("one")
+    world.submit("two")
+    assert world.until(lambda: all(world.record(run).phase is Phase.RUNNING for run in ("one", "two")))
+    world.buggy["box"].bugs, world.buggy["box"].for_all = frozenset({"observe"}), True
+    world.until(lambda: False, seconds=60.0)
+    assert [world.record(run).fault for run in ("one", "two")] == ["", ""]
+    world.buggy["box"].bugs = frozenset()
+    assert world.until(lambda: all(world.record(run).phase is Phase.DONE for run in ("one", "two")))
+
+
+def broken_decide(monkeypatch: pytest.MonkeyPatch, run: str) -> Callable[[], None]:
+    """Plants a bug in decide that shows for one run; returns what mends it."""
+    real = decide_module.decide
+
+    def decide(record: RunRecord, inputs: Inputs) -> Decision:
+        if record.run == run:
+            raise OverflowError("int too large to convert to float")
+        return real(record, inputs)
+
+    monkeypatch.setattr(engine, "decide", decide)
+    return lambda: monkeypatch.setattr(engine, "decide", real)
+
+
+def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = guarded(box=scenario(slots=2))
+    world.submit("bad")
+    assert world.until(world.phase("bad", Phase.RUNNING))
+    mend = broken_decide(monkeypatch, "bad")
+    world.submit("good")
+    assert world.until(world.standing("bad", Phase.HELD))
+    assert "OverflowError" in world.record("bad").standing_reason
+    world.restart("box")
+    assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
+    assert world.record("bad").phase is Phase.RUNNING, "it stands where it stood"
+    assert len(world.events("bad", Faulted)) == 1
+    assert world.until(lambda: world.engine.idle), "nothing is left to do before a person acts"
+    mend()
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert not world.engine.idle
+    assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
+
+
+def test_a_run_that_nobody_wants_is_cancelled_even_if_decide_fails(
+    guarded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = guarded(box=scenario())
+    broken_decide(monkeypatch, "bad")
+    world.submit("bad")
+    assert world.until(world.standing("bad", Phase.HELD))
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(world.phase("bad", Phase.CANCELLED))
+
+
+def test_what_cannot_be_journalled_holds_its_run(guarded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = guarded(box=scenario(slots=2))
+    real = decide_module.decide
+
+    def decide(record: RunRecord, inputs: Inputs) -> Decision:
+        decision = real(record, inputs)
+        if record.run != "bad" or not decision.events:
+            return decision
+        poison = Noted(float("inf"), "a time that no database column and no JSON takes")
+        return Decision(decision.record, (*decision.events, poison), decision.actions, decision.due_at)
+
+    monkeypatch.setattr(engine, "decide", decide)
+    world.submit("bad")
+    world.submit("good")
+    assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
+    assert world.record("bad").standing is Phase.HELD
+    assert "journalling" in world.record("bad").standing_reason
+
+
+def test_in_tests_and_simulation_it_still_fails(tmp_path: Path) -> None:
+    world = Small(tmp_path, box=scenario())
+    world.platforms["box"].survey = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(ZeroDivisionError):
+        world.until(lambda: False, seconds=120.0)
+    world.ledger.close()
+
+
+def test_a_controller_whose_tick_fails_begins_anew(guarded: Make) -> None:
+    world = guarded(box=scenario())
+    world.engine.tick = lambda: 1 / 0  # type: ignore[method-assign]
+    anew = controller.run(
+        world.engine, world.clock, threading.Event(), lambda: False, leave_when_idle=True,
+        outdated=lambda: False, say=world.said.append, unforeseen=world.unforeseen,
+    )  # fmt: skip
+    assert anew
+    assert any("ZeroDivisionError" in text for text in world.said)
+
+
+def test_the_same_exception_again_and_again_fills_no_log() -> None:
+    said: list[str] = []
+    told = Told(said.append)
+    for _ in range(1000):
+        try:
+            raise ValueError("again")
+        except ValueError as error:
+            told("looking", error)
+    assert len(said) == 10
+    assert "met 512 times by now" in said[-1]

@@ -1,0 +1,151 @@
+"""What ends a session never waits behind what begins or reads one: real threads, platforms that hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.event import Submitted, Wish, Wished
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Offer, Traits
+from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
+from orchestrator.engine import Brought, Engine
+from orchestrator.ledger import Ledger
+from orchestrator.market import Market
+from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.stores.memory import MemoryStore
+from orchestrator.workers import ThreadWorkers
+from tests.core.runs import job
+
+DEADLINE_SECONDS = 20.0
+
+
+class Hanging:
+    """A platform whose sessions run for ever, and whose verbs hang where they are told to, until let go."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.hangs: set[str] = set()
+        self.hanging: list[str] = []
+        self.stopped: set[str] = set()
+        self.discarded: set[str] = set()
+        self.let_go = threading.Event()
+
+    def _perhaps(self, verb: str, *_: object) -> None:
+        if verb in self.hangs:
+            self.hanging.append(verb)
+            assert self.let_go.wait(4 * DEADLINE_SECONDS)
+
+    def survey(self) -> tuple[Offer, ...]:
+        self._perhaps("survey")
+        return (Offer(self.name, "cpu", Traits(poll_seconds=0.05, visibility_seconds=60.0), slots=16),)
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        self._perhaps("prepare", order, materials)
+
+    def launch(self, order: Order) -> None:
+        self._perhaps("launch", order)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        self._perhaps("observe")
+        ended = Observation(Sighting.ENDED, ("aaaa",))
+        alive = Observation(Sighting.RUNNING, ("aaaa",), AgentStatus("aaaa", 1, 0.0, "training"))
+        return {name: ended if name in self.stopped else alive for name in names}
+
+    def collect(self, name: str, into: Path) -> Collected:
+        self._perhaps("collect", name, into)
+        return Collected(())
+
+    def stop(self, name: str) -> StopReply:
+        self.stopped.add(name)
+        return StopReply.REQUESTED
+
+    def discard(self, name: str) -> None:
+        self.discarded.add(name)
+
+
+class Real:
+    """The real engine on threads and this machine's clock."""
+
+    def __init__(self, folder: Path, *platforms: Hanging) -> None:
+        self.clock = SystemClock()
+        self.wake = threading.Event()
+        self.ledger = Ledger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
+        self.workers: ThreadWorkers[Brought] = ThreadWorkers(self.wake)
+        takeover = self.ledger.take_over("test", now=self.clock.now())
+        named = {each.name: each for each in platforms}
+        backends = Backends(named, MemoryStore(), Folders(folder / "home"), lambda name: name)
+        self.engine = Engine(
+            self.ledger, takeover.fence, backends, Market(tuple(named)), self.workers, self.clock
+        )
+
+    def submit(self, run: str, platform: str) -> None:
+        spec = job(name=run, route=replace(job().route, platforms=(platform,)))
+        self.ledger.submit(Submitted(run, spec, self.clock.now()))
+
+    def until(self, condition: Callable[[], bool]) -> bool:
+        end = self.clock.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            if self.clock.monotonic() > end:
+                return False
+            self.wake.clear()
+            self.engine.tick()
+            self.clock.wait(self.wake, 0.02)
+        return True
+
+    def phase(self, run: str, phase: Phase) -> Callable[[], bool]:
+        return lambda: self.ledger.record(run).phase is phase
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Callable[..., Real]]:
+    made: list[tuple[Real, tuple[Hanging, ...]]] = []
+
+    def make(*platforms: Hanging) -> Real:
+        world = Real(tmp_path, *platforms)
+        made.append((world, platforms))
+        return world
+
+    yield make
+    for world, platforms in made:
+        for platform in platforms:
+            platform.let_go.set()
+        world.workers.close()
+        world.ledger.close()
+
+
+@pytest.mark.parametrize("verb", ["prepare", "collect", "survey", "launch"])
+def test_a_stop_is_asked_for_while_other_verbs_hang(real: Callable[..., Real], verb: str) -> None:
+    box = Hanging("box")
+    world = real(box)
+    for number in range(5):
+        world.submit(f"live{number}", "box")
+    assert world.until(lambda: all(world.phase(f"live{n}", Phase.RUNNING)() for n in range(5)))
+    box.hangs.add(verb)
+    for number in range(5):
+        world.submit(f"new{number}", "box")
+    assert world.until(lambda: len(box.hanging) >= (1 if verb == "survey" else 4)) or verb == "survey"
+    world.ledger.wish("live0", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(lambda: any(name.startswith("live0") for name in box.stopped))
+
+
+def test_a_platform_that_hangs_delays_no_other(real: Callable[..., Real]) -> None:
+    dark, box = Hanging("dark"), Hanging("box")
+    world = real(dark, box)
+    world.submit("lost", "dark")
+    assert world.until(world.phase("lost", Phase.RUNNING))
+    dark.hangs |= {"survey", "prepare", "launch", "observe", "collect"}
+    for number in range(5):
+        world.submit(f"more{number}", "dark")
+    assert world.until(lambda: len(dark.hanging) >= 4)
+    world.submit("first", "box")
+    assert world.until(world.phase("first", Phase.RUNNING))
+    world.ledger.wish("first", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(world.phase("first", Phase.CANCELLED))
+    assert world.until(lambda: bool(box.discarded))
