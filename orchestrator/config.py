@@ -340,7 +340,7 @@ def write_default(
     if path.exists():
         raise InputError(f"{path} is there already; edit it, or move it away first")
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, text)
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error

@@ -6,16 +6,21 @@ lies elsewhere comes with the platform or store that can reach it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError, Rejected
-from orchestrator.stores.atomic import digest_file, draft_folder, sync_folder
+from orchestrator.files import copy_file, copy_tree, draft_folder, frozen_mode, set_aside, sync_folder
+from orchestrator.stores.atomic import digest_file
+
+# Of these no retry makes anything else; a full disk or a network's pause may pass.
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP}
 
 
 def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
@@ -67,15 +72,21 @@ def key(inputs: tuple[Input, ...]) -> str:
 
 
 def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
-    """A folder below `into` that holds each input under its name, verified; made once for all sessions of a
-    job. None for no inputs. Raises Rejected where an input is no longer what was submitted, or is gone."""
+    """A folder below `into` that holds each input under its name; made once for all sessions of a job, and
+    verified for each: a copy that has changed is thrown away and made again. None for no inputs. Raises
+    Rejected where an input is no longer what was submitted, or is gone.
+
+    Reads every byte. Nothing cheaper would be proof: times and sizes are the writer's to set.
+    """
     if not inputs:
         return None
     target = into / key(inputs)
     if target.is_dir():
-        return target
-    into.mkdir(parents=True, exist_ok=True)
-    with draft_folder(into) as draft:
+        if _is_whole(target, inputs):
+            return target
+        set_aside(target)
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with draft_folder(into, 0o700) as draft:
         for each in inputs:
             _copy(each, draft / each.name)
         if not target.is_dir():
@@ -84,14 +95,30 @@ def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
     return target
 
 
+def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
+    """Whether the copy holds what was pinned, all of it as plain files of its own."""
+    if {path.name for path in folder.iterdir()} != {each.name for each in inputs}:
+        return False
+    try:
+        modes = [path.lstat().st_mode for path in folder.rglob("*")]
+        if not all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes):
+            return False
+        return all(digest(folder / each.name) == each.sha256 for each in inputs)
+    except OSError:  # a file is gone, or cannot be read any more
+        return False
+
+
 def _copy(each: Input, target: Path) -> None:
     source = Path(each.origin)
     try:
         if source.is_dir():
-            shutil.copytree(source, target)
+            copy_tree(source, target, follow=True, read_only=False)
         else:
-            shutil.copyfile(source, target)
-    except (FileNotFoundError, shutil.Error) as error:
-        raise Rejected(f"input {each.name!r}: {each.origin} cannot be read any more: {error}") from error
+            copy_file(source, target, frozen_mode(source), follow=True)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        what = f"{error.strerror} ({error.filename or each.origin})"
+        raise Rejected(f"input {each.name!r}: {each.origin} cannot be read any more: {what}") from error
     if digest(target) != each.sha256:
         raise Rejected(f"input {each.name!r}: {each.origin} has changed since the job was submitted")

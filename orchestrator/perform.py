@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
+from orchestrator.files import set_aside, write_whole
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -53,15 +55,30 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
 
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
+
+
+def _part(name: str) -> str:
+    if not _PART.fullmatch(name):
+        raise Rejected(f"{name!r} is no name of a run, a session or a file of ours: nothing was touched")
+    return name
+
+
+def _remove(folder: Path) -> None:
+    """What cannot be removed now, the next start removes."""
+    with contextlib.suppress(OSError):
+        set_aside(folder)
+
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things lie on this machine, below `$ORCHESTRATOR_HOME`."""
+    """Where things lie on this machine, below `$ORCHESTRATOR_HOME`. What a path is made of is checked here,
+    once for all: raises Rejected for a name that could lead anywhere else."""
 
     home: Path
 
     def bundle(self, sha256: str) -> Path:
-        return self.home / "bundles" / f"{sha256}.tar.gz"
+        return self.home / "bundles" / f"{_part(sha256)}.tar.gz"
 
     @property
     def agent(self) -> Path:
@@ -69,11 +86,11 @@ class Folders:
 
     def staged(self, session: str) -> Path:
         """The resume checkpoint on its way into a session."""
-        return self.home / "staged" / session
+        return self.home / "staged" / _part(session)
 
     def image(self, sha256: str) -> Path:
         """The frozen folders an image is built from."""
-        return self.home / "images" / f"{sha256}.tar.gz"
+        return self.home / "images" / f"{_part(sha256)}.tar.gz"
 
     @property
     def inputs(self) -> Path:
@@ -81,11 +98,11 @@ class Folders:
         return self.home / "inputs"
 
     def run(self, run: str) -> Path:
-        return self.home / "runs" / run
+        return self.home / "runs" / _part(run)
 
     def collected(self, run: str, session: str) -> Path:
         """What was brought of a session's outbox; checkpoints leave again once they are in the store."""
-        return self.run(run) / session
+        return self.run(run) / _part(session)
 
     def live(self, run: str) -> Path:
         """The newest reading of the run's session, for viewers; volatile."""
@@ -185,7 +202,7 @@ def _perform(action: Action, backends: Backends) -> Report:
         case Stop(session, platform):
             return Done(action, reply=backends.platform(platform).stop(session))
         case Discard(session, platform):
-            shutil.rmtree(backends.folders.staged(session), ignore_errors=True)
+            _remove(backends.folders.staged(session))
             backends.platform(platform).discard(session)
             return Done(action)
         case Retire():
@@ -213,7 +230,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     finally:
         folders.preparing(order.run).unlink(missing_ok=True)
     if staged is not None:
-        shutil.rmtree(staged, ignore_errors=True)
+        _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
 
 
@@ -229,7 +246,7 @@ def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
         trouble, reason = Trouble.CORRUPT, error.reason
     else:
         return None
-    shutil.rmtree(staged, ignore_errors=True)  # the next one is staged alone
+    _remove(staged)  # the next one is staged alone
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
     doubt = "" if left else _doubt(store, action)
     return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
@@ -263,9 +280,7 @@ def _tell(path: Path, text: str) -> None:
     """A line for viewers; a disk that is full costs only that."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(".tmp-preparing")
-        draft.write_text(text)
-        draft.replace(path)
+        write_whole(path, text.encode(), sync=False)
 
 
 def _collect(action: Collect, backends: Backends) -> Report:

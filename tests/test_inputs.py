@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,51 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     assert "'gone'" in message
     assert f"not {'0' * 64}" in message
     assert "kaggle:owner/dataset is not supported yet" in message
+
+
+def test_no_mode_of_an_input_is_widened(tmp_path: Path) -> None:
+    given = corpus(tmp_path)
+    (tmp_path / "vocabulary.txt").chmod(0o600)
+    staged = inputs.stage(inputs.pin(given), tmp_path / "home")
+    assert staged is not None
+    found = [staged, *staged.rglob("*")]
+    assert [path.name for path in found if path.stat().st_mode & 0o077] == []
+    assert [path.name for path in found if path.is_file() and path.stat().st_mode & 0o200] == []
+
+
+@pytest.mark.parametrize("damage", ["altered", "removed", "added", "linked", "pipe"])
+def test_a_copy_that_has_changed_is_made_again_from_its_origin(tmp_path: Path, damage: str) -> None:
+    pinned = inputs.pin(corpus(tmp_path))
+    staged = inputs.stage(pinned, tmp_path / "home")
+    assert staged is not None
+    file = staged / "corpus" / "a.jsonl"
+    match damage:
+        case "altered":
+            file.chmod(0o600)
+            file.write_text("[]\n")
+            os.utime(file, ns=(0, 0))
+        case "removed":
+            file.unlink()
+        case "added":
+            (staged / "corpus" / "b.jsonl").touch()
+        case "linked":
+            file.unlink()
+            file.symlink_to(tmp_path / "triples" / "a.jsonl")
+        case "pipe":
+            os.mkfifo(staged / "corpus" / "pipe")
+    again = inputs.stage(pinned, tmp_path / "home")
+    assert again == staged
+    assert [path.name for path in (staged / "corpus").iterdir()] == ["a.jsonl"]
+    assert file.read_text() == "{}\n"
+    assert not file.is_symlink()
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [staged.name]
+
+
+def test_a_copy_that_has_changed_and_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
+    pinned = inputs.pin(corpus(tmp_path))
+    staged = inputs.stage(pinned, tmp_path / "home")
+    assert staged is not None
+    (staged / "words").unlink()
+    (tmp_path / "vocabulary.txt").write_text("another\n")
+    with pytest.raises(Rejected, match=r"'words'.*has changed since the job was submitted"):
+        inputs.stage(pinned, tmp_path / "home")

@@ -285,6 +285,24 @@ def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Back
     assert failed.message == f"{order.session}: no field ***, nor b'***'"
 
 
+@pytest.mark.parametrize("name", ["../../victim", "..", "/victim", "a/../../../victim", "", ".tmp-x"])
+def test_a_name_that_leads_elsewhere_removes_nothing(backends: Backends, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    backends.folders.staged("a-s01").mkdir(parents=True)
+    for action in (Discard(name, "here"), Collect(RUN, name, "here", 1, "aaaa", frozenset(), last=False),
+                   Collect(name, ORDER.session, "here", 1, "aaaa", frozenset(), last=False)):  # fmt: skip
+        failed = perform(action, backends)
+        assert isinstance(failed, Failed)
+        assert failed.trouble is Trouble.REJECTED
+        assert "nothing was touched" in failed.message
+    assert victim.exists()
+    assert backends.folders.staged("a-s01").exists()
+    for path in (Folders.bundle, Folders.image, Folders.run, Folders.live, Folders.preparing):
+        with pytest.raises(Rejected):
+            path(backends.folders, name)
+
+
 def test_a_platform_that_is_not_configured_any_more_is_named(backends: Backends) -> None:
     gone = Backends({}, backends.store, backends.folders, backends.secret)
     for action in (Launch(ORDER), Discard(ORDER.session, "here")):

@@ -38,6 +38,8 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 # Who may import what of ours (DESIGN.md "The shape"): the longest prefix that fits the importing module. A
 # package may always import itself. A module without a row is a finding: say here where it stands.
 LEAVES = ("orchestrator.errors", "orchestrator.clock", "orchestrator.unforeseen")
+DISK = "orchestrator.files"
+PROCESSES = "orchestrator.processes"
 PURE = (*LEAVES, "orchestrator.core")
 PROTOCOLS = (
     "orchestrator.platforms.platform",
@@ -48,11 +50,14 @@ ENGINE = tuple(f"orchestrator.{part}" for part in ("engine", "market", "perform"
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
+    DISK: (),
+    PROCESSES: (),
     "orchestrator.unforeseen": (),
     "orchestrator.core": ("orchestrator.errors",),
     "orchestrator.training": (),
     "orchestrator.agent": (
         *LEAVES,
+        PROCESSES,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "session", "job", "mask", "wire")),
         # How a file that a script may have put there is read.
@@ -61,23 +66,26 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
     "orchestrator.session": ("orchestrator.core.bounds",),
-    "orchestrator.platforms": (*PURE, "orchestrator.session"),
-    "orchestrator.stores": PURE,
+    "orchestrator.platforms": (*PURE, "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.stores": (*PURE, DISK),
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
     "orchestrator.images": (*PURE, "orchestrator.bundle"),
     "orchestrator.leaving": PURE,
-    "orchestrator.inputs": (*PURE, "orchestrator.stores.atomic"),
+    "orchestrator.inputs": (*PURE, DISK, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
-    "orchestrator.ledger": PURE,
-    **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger", "orchestrator.inputs")),
+    "orchestrator.ledger": (*PURE, DISK),
+    "orchestrator.tidying": (*PURE, *PROTOCOLS, DISK, "orchestrator.perform"),
+    **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, DISK, "orchestrator.ledger", "orchestrator.inputs")),
     "orchestrator.pruning": (*PURE, *PROTOCOLS, "orchestrator.ledger", "orchestrator.inputs"),
     "orchestrator.controller": (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger"),
     "orchestrator.cli": ("orchestrator",),
     "orchestrator.__main__": ("orchestrator.cli",),
 }
 STANDARD_LIBRARY_ONLY = (
+    DISK,
+    PROCESSES,
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",

@@ -16,6 +16,7 @@ _FILES = (
     "__init__.py",
     "errors.py",
     "clock.py",
+    "processes.py",
     "core/__init__.py",
     "core/accelerators.py",
     "core/bounds.py",
@@ -49,7 +50,7 @@ def content() -> bytes:
 
 def build(target: Path) -> None:
     """Writes the zip application; the file appears whole or not at all, even beside other builders."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}")
     try:
         with temporary.open("wb") as file:

@@ -7,15 +7,13 @@ their workers into sessions of their own (torchrun does) do not escape. Decides 
 from __future__ import annotations
 
 import os
-import select
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
+from orchestrator import processes
+
 MARK = "ORCHESTRATOR_INCARNATION"
-_ROUNDS = 20
-_DEATH_MILLISECONDS = 2000  # a process in the middle of a disk write dies late
 
 
 class Guardian:
@@ -83,42 +81,10 @@ def kill_all(group: int | None, incarnation: str) -> None:
     The group's number must still be held: by its unreaped leader, or by the death of the one who would
     have reaped it.
     """
-    mark = f"{MARK}={incarnation}".encode()
-    for round_ in range(_ROUNDS):  # again, for what was born meanwhile
-        marked = _marked(mark)  # before the first signal: the dying lose their environment first
-        if group is not None and round_ == 0:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
-        if not marked:
-            return
-        for process in marked:
-            with suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        for process in marked:
-            dead = select.poll()
-            dead.register(process, select.POLLIN)
-            dead.poll(_DEATH_MILLISECONDS)
-            os.close(process)
-
-
-def _marked(mark: bytes) -> list[int]:
-    """Descriptors of the processes whose environment holds the mark; a descriptor outlives a pid's reuse."""
-    found = []
-    with suppress(FileNotFoundError):  # a system without /proc has the group only
-        for name in os.listdir("/proc"):  # noqa: PTH208 - hundreds of names, no need of paths
-            if not name.isdecimal() or int(name) == os.getpid():
-                continue
-            with suppress(OSError):
-                process = os.pidfd_open(int(name))
-                if _carries(name, mark):
-                    found.append(process)
-                else:
-                    os.close(process)
-    return found
-
-
-def _carries(pid: str, mark: bytes) -> bool:
-    try:
-        return mark in Path("/proc", pid, "environ").read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return False
+    mark = f"{MARK}={incarnation}"
+    marked = processes.find(mark)  # before the first signal: the dying lose their environment first
+    if group is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    processes.kill(marked)
+    processes.end(mark)  # what was born meanwhile

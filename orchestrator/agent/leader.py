@@ -19,6 +19,7 @@ from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.session import Order
+from orchestrator.processes import SESSION
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -50,6 +51,8 @@ def environment(
         "ORCHESTRATOR_PROGRESS": str(folder.progress),
         MARK: incarnation,
     }
+    if SESSION in inherited:
+        variables[SESSION] = inherited[SESSION]  # so that its platform finds what outlives the agent
     if resume is not None:
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:

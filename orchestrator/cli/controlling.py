@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import config as configuration
-from orchestrator import controller
+from orchestrator import controller, tidying
 from orchestrator.cli import health, live, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
@@ -25,10 +25,12 @@ from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import Watchers
 from orchestrator.errors import BackendError, InputError, OrchestratorError
+from orchestrator.files import open_log
 from orchestrator.ledger import Ledger, Owner
 from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0
+TIDIED_RUNS_MAX = 200  # a start takes no longer for all that there ever was
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 8 * 1024 * 1024
@@ -97,6 +99,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 watchers = Watchers(event=told, reading=writer.reading, silence=writer.silence)
                 engine = wired.engine(ledger, takeover.fence, wake, watchers, unforeseen)
                 note = health.notes(call.home, wired.clock, since)
+                _tidy(wired, ledger, say)
                 outdated = controller.run(
                     engine,
                     wired.clock,
@@ -113,6 +116,16 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 break
         say(f"controller {os.getpid()} {'starts anew' if outdated else 'leaves'}")
     return outdated
+
+
+def _tidy(wired: Wired, ledger: Ledger, say: Callable[[str], None]) -> None:
+    """Ends and removes what a crash left: of runs with anything on a platform, and of the last to end."""
+    runs = ledger.summaries()
+    live = ledger.live()
+    there = {record.run for record in live}
+    over = [each.run for each in runs if each.phase.final and each.run not in there][:TIDIED_RUNS_MAX]
+    records = (*live, *map(ledger.record, over))
+    tidying.begin(wired.backends(), records, (each.run for each in runs), wired.clock, say)
 
 
 def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:
@@ -162,7 +175,7 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
         return owner
     log = home.controller_log
     start = _trimmed_size(log)
-    with log.open("ab") as output:
+    with os.fdopen(open_log(log), "ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator", "up", "--until-idle"],
             stdin=subprocess.DEVNULL,
@@ -239,7 +252,7 @@ def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
 
 def _trimmed_size(log: Path) -> int:
     """Where new lines will begin; one earlier log is kept."""
-    if not log.exists():
+    if log.is_symlink() or not log.exists():
         return 0
     if log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))

@@ -15,6 +15,7 @@ from orchestrator.cli.home import Home
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.errors import BackendError
+from orchestrator.files import write_whole
 from orchestrator.ledger.takeover import Owner
 
 NOTE_SECONDS = 2.0
@@ -40,10 +41,8 @@ def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:
         if now - noted < NOTE_SECONDS:
             return
         noted = now
-        draft = home.tick.with_name(f".tmp-{home.tick.name}")
         with contextlib.suppress(OSError):
-            draft.write_bytes(wire.encode(Tick(since, now)))
-            draft.replace(home.tick)
+            write_whole(home.tick, wire.encode(Tick(since, now)), sync=False)
 
     return note
 

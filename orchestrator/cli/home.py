@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +73,18 @@ class Home:
     def result(self, run: str, step: int) -> Path:
         """Where `submit --follow` lays a finished run's checkpoint out."""
         return self.path / "results" / run / f"step-{step}"
+
+    def tighten(self) -> str:
+        """Makes the home and what lies in it this user's alone. Returns what to tell the user: nothing where
+        it was so, or where it is not ours to change."""
+        from orchestrator.files import tighten
+
+        mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.is_dir() else 0
+        for name in (CONFIG, self.crash_log.name, self.controller_log.name, self.tick.name):
+            tighten(self.path / name)
+        if not tighten(self.path):
+            return ""
+        return f"{self.path} was open to other users ({mode:04o}) and is now private ({mode & 0o700:04o})"
 
     def database(self) -> str:
         """The ledger's URL: of the config, else `$ORCHESTRATOR_DATABASE`, else a file in this home.

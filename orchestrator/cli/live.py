@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core import bounds, wire
 from orchestrator.core.session import AgentStatus, Observation
+from orchestrator.files import write_whole
 from orchestrator.platforms import reading
 from orchestrator.session import files
 from orchestrator.session.files import Odd
@@ -54,9 +55,7 @@ class Writer:
         with contextlib.suppress(OSError, ValueError):
             data = wire.encode(found)
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(".tmp-live.json")
-            draft.write_bytes(data)
-            draft.replace(path)
+            write_whole(path, data, sync=False)
 
 
 def read(folders: Folders, run: str, session: str | None) -> Live | None:

@@ -19,8 +19,11 @@ from orchestrator.cli.output import Output
 from orchestrator.cli.terminal import plain
 from orchestrator.clock import SystemClock, utc_text
 from orchestrator.errors import DiskFull, OrchestratorError, SpecError
+from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make none: looking for it took a fifth of what a listing takes
+SHARES = ("pull",)  # what it lays out is the user's, under the user's own umask
+TIGHTENS = ("up", "submit", "init", "doctor")  # listings change nothing
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -33,6 +36,10 @@ def run(given: Sequence[str]) -> int:
         options = arguments.parse(given)
         out = Output(getattr(options, "json", False))
         home = Home.of(getattr(options, "home", None))
+        if options.command not in SHARES:
+            os.umask(0o077)
+        if options.command in TIGHTENS and (told := home.tighten()):
+            out.remark(told)
         code = _command(options.command)(Call(options, home, out, SystemClock()))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -99,9 +106,10 @@ def _write_crash(text: str, home: Home | None) -> Path:
     entry = f"{utc_text(SystemClock().now())} orchestrator {' '.join(sys.argv[1:2])}\n{text}\n"
     for path in ([home.crash_log] if home is not None else []) + [_temporary()]:
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.exists() and path.stat().st_size > CRASH_BYTES_MAX
-            with path.open("w" if fresh else "a", encoding="utf-8", errors="replace") as stream:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(open_log(path), "a", encoding="utf-8", errors="replace") as stream:
+                if os.fstat(stream.fileno()).st_size > CRASH_BYTES_MAX:
+                    stream.truncate(0)
                 stream.write(entry)
             return path
     sys.stderr.write(plain(entry))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fcntl
+import os
 import secrets
 import string
 import tempfile
@@ -29,6 +30,7 @@ from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
+from orchestrator.files import open_log
 from orchestrator.leaving import Part
 from orchestrator.ledger import Ledger
 from orchestrator.perform import Folders
@@ -93,8 +95,8 @@ def _alone(call: Call) -> Iterator[None]:
     if not call.options.unless_running:
         yield
         return
-    call.home.path.mkdir(parents=True, exist_ok=True)
-    with (call.home.path / "submit.lock").open("a") as lock:
+    call.home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with os.fdopen(open_log(call.home.path / "submit.lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -16,6 +16,11 @@ def session_name(run: str, generation: int) -> str:
     return f"{run}-s{generation:02d}"
 
 
+def run_of(session: str) -> str:
+    """The run that a session's name belongs to."""
+    return session.rpartition("-s")[0]
+
+
 @dataclass(frozen=True)
 class Order:
     """Everything a session must do, complete and journalled before anything starts.

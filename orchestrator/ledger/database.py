@@ -10,7 +10,7 @@ import ipaddress
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -27,6 +27,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
+from orchestrator.files import tighten
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CONNECT_SECONDS = 10
@@ -52,6 +53,7 @@ class Database:
     def _connect(self, url: URL) -> Engine:
         if self.path is not None:
             self._make_folder(self.path.parent)
+            _make_private(self.path)
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
             if self._alone:
                 event.listen(engine, "connect", _keep_alone)
@@ -70,7 +72,7 @@ class Database:
 
     def _make_folder(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise AccessDenied(
                 f"the ledger's folder {folder} cannot be made ({error.strerror}): "
@@ -275,6 +277,14 @@ def _keep_alone(connection: sqlite3.Connection, _record: object) -> None:
     # Set before the first look into a WAL database, it then needs no -shm file (sqlite.org/wal.html, "Use of
     # WAL without shared-memory").
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
+
+def _make_private(path: Path) -> None:
+    """SQLite gives its other files the mode of the first. What cannot be made here, it explains itself."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        tighten(path.with_name(name))
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from orchestrator.errors import AccessDenied, ControllerRunning
+from orchestrator.files import tighten
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller
 
@@ -118,7 +119,8 @@ def _lock_path(database: Path) -> Path:
 def _lock_file(database: Path) -> Callable[[], None] | None:
     path = _lock_path(database)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        tighten(path)  # whoever can open it can hold it for ever
     except OSError as error:
         raise AccessDenied(
             f"{path} cannot be opened for writing ({error.strerror}): make its folder writable, or set "

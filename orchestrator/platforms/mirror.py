@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.core import bounds
-from orchestrator.platforms.outbox import write_whole
+from orchestrator.files import write_whole
 from orchestrator.platforms.platform import Collected
 from orchestrator.session import files
 from orchestrator.session.files import Odd

@@ -6,10 +6,8 @@ what a platform is, nor what becomes of the checkpoints. Layout: docs/session-fo
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import shutil
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,11 +17,11 @@ from typing import Protocol
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import PART_BYTES_MAX, CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import copy_open, sync_folder, write_whole
 from orchestrator.platforms.platform import Collected
 from orchestrator.session import files
 from orchestrator.session.files import Odd
 
-_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
 REFUSED = "refused"  # in a checkpoint's folder here: it was there and not whole
 _CHUNK_BYTES = 1 << 20
 
@@ -170,7 +168,8 @@ def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) 
 
 
 class FolderOutbox:
-    """An outbox that lies in a folder this machine can read; blobs come as hard links where they can."""
+    """An outbox that lies in a folder this machine can read. Blobs are copied: who wrote one may have it open
+    still, and would change under a second name what was verified."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -195,45 +194,8 @@ class FolderOutbox:
                 raise Odd(f"{name} is larger than {bounds.size_text(PART_BYTES_MAX)}")
             if files.is_sparse(self._size, self._on_disk):
                 raise Odd("its blobs are holes: hardly a byte of them is on the disk")
-            files.link_or_copy(file, target, PART_BYTES_MAX)
+            copy_open(file.fileno(), target, found.st_size)  # a link would stay open to the session
         return True
-
-
-def write_whole(target: Path, data: bytes, *, sync: bool = True, mode: int = 0o644) -> None:
-    """Puts a file in place whole or not at all: temporary name, fsync, rename, fsync of the folder."""
-    temporary = target.parent / f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError:  # a full disk must not be filled further by what it could not take
-        temporary.unlink(missing_ok=True)
-        raise
-    if sync:
-        sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """The same bytes under a second name: a hard link, or a copy where the file systems differ."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        shutil.copyfile(source, target)
 
 
 def digest(path: Path) -> str:

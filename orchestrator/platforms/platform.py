@@ -158,3 +158,13 @@ class BuildingImages(Protocol):
     def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
         """Those it has built for this home that no job with one of these frozen image folders needs; where
         that cannot be told, none. Changes nothing. `remove` takes each away."""
+
+
+@runtime_checkable
+class Tidying(Protocol):
+    """Optional: a platform on which a crash leaves what nobody will ask for again."""
+
+    def tidy(self) -> None:
+        """Ends and removes it: processes of sessions that are over, drafts of what was being staged. Called
+        when a controller starts, beside the other verbs. Nothing of a session that lives, nothing that
+        another process is writing, and nothing that a session made."""

@@ -7,7 +7,6 @@ nothing twice. Must never hold state of its own: another controller sees and doe
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
@@ -16,21 +15,20 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
+from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply, run_of
 from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
 from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring, write_whole
+from orchestrator.platforms.outbox import FolderOutbox, bring
 from orchestrator.platforms.platform import Collected, Leftover, Materials
-from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.platforms.session_folder import NAME, SessionFolder
 from orchestrator.platforms.session_options import SessionOptions
-from orchestrator.session import files
-from orchestrator.session.files import Odd
 
 _LOCK_FD = 3
-_NOTE_BYTES_MAX = 4096
 _PID_LIMIT = 1 << 22  # as high as the kernel goes
 # The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
@@ -57,6 +55,8 @@ class ProcessPlatform:
         self._clock = clock
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
+        self._asked_at: dict[tuple[str, str], float] = {}
+        self._ended: set[str] = set()  # sessions that were seen to have ended, with nothing left of them
 
     @property
     def name(self) -> str:
@@ -97,28 +97,29 @@ class ProcessPlatform:
 
     def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
         root = session.root
-        (root / "agent.pid").unlink(missing_ok=True)
-        write_whole(root / "launched", repr(self._clock.elapsed()).encode())
-        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        remove_tree(root / "agent.pid")
+        _leave(session, "launched", repr(self._clock.elapsed()))
+        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         pid = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(),
+            self._environment(session),
             setsid=True,
             # The lock goes by a dup in the child alone: made inheritable here, it could slip into an agent
             # that another thread starts at the same time.
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
         )
         with self._children_lock:
             self._children.add(pid)
 
-    def _environment(self) -> dict[str, str]:
-        """What the agent may know of the controller's environment: credentials stay home."""
+    def _environment(self, session: SessionFolder) -> dict[str, str]:
+        """What the agent may know of the controller's environment: credentials stay home. All that comes of
+        it bears the session's mark, by which it is found when agent and guardian are dead."""
         environment = {
             key: value
             for key, value in os.environ.items()
@@ -128,6 +129,7 @@ class ProcessPlatform:
         own = str(Path(sys.executable).parent)  # so that `python` is the one this package runs on
         environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
+        environment[processes.SESSION] = str(session.root)
         return environment
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
@@ -139,16 +141,19 @@ class ProcessPlatform:
         if session is None:
             return ABSENT
         try:
-            return self._reading(session)
+            return self._reading(name, session)
         except (OSError, ValueError) as error:  # one session that cannot be read must not hide the others
             return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
 
-    def _reading(self, session: SessionFolder) -> Observation:
+    def _reading(self, name: str, session: SessionFolder) -> Observation:
         observation = session.observation(killed=_text(session.root / "killed"))
+        if observation.sighting is Sighting.ENDED and name not in self._ended and not session.alive():
+            _end_rest(session)
+            self._ended.add(name)
         limit = self._options.session_seconds
         if limit is not None and observation.sighting in (Sighting.RUNNING, Sighting.PENDING):
-            age = self._age(session.root / "launched")
-            if age is not None and age > limit + self._options.slack_seconds:
+            age = self._age(session, "launched")
+            if age > limit + self._options.slack_seconds:
                 _kill(
                     session, f"killed: still running {age:.0f} s after its start, the limit is {limit:.0f} s"
                 )
@@ -166,13 +171,23 @@ class ProcessPlatform:
             return session  # whoever runs there has spoilt it, and is to be stopped all the same
         return session if order is not None and order.platform == self._name else None
 
-    def _age(self, path: Path) -> float | None:
-        """Seconds since the moment a file of ours records."""
+    def _is_foreign(self, session: SessionFolder) -> bool:
+        """Whether another platform staged it; what cannot be read any more is ours, as the folder is."""
         try:
-            began = float(_text(path) or "nan")
+            order = session.order()
+        except (ValueError, OSError):
+            return False
+        return order is not None and order.platform != self._name
+
+    def _age(self, session: SessionFolder, note: str) -> float:
+        """Seconds since a note of ours in the session's folder says something began; at least since this
+        controller first asked, for the session can write there too."""
+        now = self._clock.elapsed()
+        asked_at = self._asked_at.setdefault((session.root.name, note), now)
+        try:
+            return max(now - asked_at, now - float(_text(session.root / note) or "nothing"))
         except ValueError:
-            return None
-        return self._clock.elapsed() - began if math.isfinite(began) else None
+            return now - asked_at
 
     def _reap(self) -> None:
         with self._children_lock:
@@ -193,19 +208,19 @@ class ProcessPlatform:
 
     def stop(self, name: str) -> StopReply:
         session = SessionFolder.of(self._folder, name)
-        if self._own(name) is None:
-            if session.order() is not None:
-                return StopReply.ENDED  # another platform's: nothing of ours runs under this name
-            session.root.mkdir(parents=True, exist_ok=True)  # so that it will not be staged later
-        asked = session.root / "stop"
-        first = not asked.exists()
+        if self._is_foreign(session):
+            return StopReply.ENDED  # nothing of ours runs under this name
+        if not session.root.exists():
+            session.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that it is not staged later
+        first = not session.stopped
         if first:
-            write_whole(asked, repr(self._clock.elapsed()).encode())
+            _leave(session, "stop", repr(self._clock.elapsed()))
         with session.locked(self._clock) as lock:
             if lock is not None:
+                _end_rest(session)
                 return StopReply.ENDED
-        waited = self._age(asked)
-        if waited is not None and waited > self._options.grace_seconds:
+        waited = self._age(session, "stop")
+        if waited > self._options.grace_seconds:
             _kill(session, f"killed: still running {waited:.0f} s after it was asked to stop")
         elif first and session.incarnation is not None:
             _signal(session, signal.SIGTERM)  # before that it would not be understood; the file is enough
@@ -213,12 +228,18 @@ class ProcessPlatform:
 
     def discard(self, name: str) -> None:
         session = SessionFolder.of(self._folder, name)
-        if not session.root.exists() or (self._own(name) is None and session.order() is not None):
+        if not session.root.exists():
+            _end_rest(session)  # it may have taken its own folder away
+            return
+        if self._is_foreign(session):
             return
         with session.locked(self._clock) as lock:
             if lock is None:
                 raise Transient(f"{name} is still running", backend=self._name, operation="discard")
+            _end_rest(session)
             session.remove()
+        self._ended.discard(name)
+        self._asked_at = {key: at for key, at in self._asked_at.items() if key[0] != name}
         self._reap()
 
     def leftovers(self) -> tuple[Leftover, ...]:
@@ -232,30 +253,58 @@ class ProcessPlatform:
             _kill(session, "killed: no run needs it any more")
         self.discard(leftover.name)  # Transient until it has died
 
+    def tidy(self) -> None:
+        """Processes whose session's lock nobody holds: nothing of a training may outlive its agent and its
+        guardian. And drafts of sessions that were being staged or removed."""
+        for root in processes.values(processes.SESSION, f"{self._folder}{os.sep}"):
+            if Path(root).parent == self._folder and NAME.fullmatch(Path(root).name):
+                session = SessionFolder(Path(root))
+                if not session.alive():
+                    _end_rest(session)
+        if self._folder.is_dir():
+            sweep(self._folder)
+
 
 def _leftover(session: SessionFolder) -> Leftover:
-    order = session.order()
-    assert order is not None, "it is the platform's own"
-    alive = session.alive()
+    name, alive = session.root.name, session.alive()
     state = "running" if alive else "never started" if session.incarnation is None else "ended"
-    return Leftover("session folder", session.root.name, order.session, order.run, state, alive)
+    return Leftover("session folder", name, name, run_of(name), state, alive)
 
 
 def _kill(session: SessionFolder, reason: str) -> None:
-    """Ends the agent and its group at once; the reason is left where observe finds it."""
-    write_whole(session.root / "killed", reason.encode())
-    _signal(session, signal.SIGKILL)
+    """Ends all there is of the session at once; the reason is left where observe finds it."""
+    again = _text(session.root / "killed") is not None
+    _leave(session, "killed", reason)
+    found = _end_rest(session)
+    _signal(session, signal.SIGKILL)  # an agent that an earlier version started bears no mark
+    if again and not found:
+        session.break_lock()
+
+
+def _end_rest(session: SessionFolder) -> bool:
+    """Kills every process of the session, however far from its agent; whether there was one."""
+    return processes.end(f"{processes.SESSION}={session.root}", sessions=True)
+
+
+def _leave(session: SessionFolder, name: str, text: str) -> None:
+    """A note of ours in the session's folder, whatever the session has put in its place."""
+    try:
+        write_whole(session.root / name, text.encode())
+    except (IsADirectoryError, PermissionError):
+        allow(session.root)
+        remove_tree(session.root / name)
+        write_whole(session.root / name, text.encode())
 
 
 def _signal(session: SessionFolder, number: signal.Signals) -> None:
     """Signals the agent, SIGKILL its whole group; nothing where its pid has become another's."""
     text = _text(session.root / "agent.pid") or ""
-    if not text.isdecimal() or not 1 < int(text) < _PID_LIMIT:
+    if not text.isascii() or not text.isdecimal() or not 1 < int(text[:9]) < _PID_LIMIT:
         return
     pid = int(text)
     try:
         held = os.pidfd_open(pid)  # from here on the pid means one process, or none
-    except ProcessLookupError:
+    except OSError:
         return
     try:
         command = Path(f"/proc/{pid}/cmdline")
@@ -272,11 +321,7 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
 
 
 def _text(path: Path) -> str | None:
-    """A note of ours in a session's folder; None where there is none, or something else in its place."""
-    try:
-        data = files.read(path.parent, path.name, _NOTE_BYTES_MAX)
-    except Odd:
-        return None
+    data = read_small(path)
     return None if data is None else data.decode(errors="replace").strip()
 
 

@@ -25,6 +25,7 @@ from orchestrator.platforms.platform import (
     Leftover,
     Materials,
     Platform,
+    Tidying,
 )
 
 T = TypeVar("T")
@@ -99,3 +100,8 @@ class RetryingPlatform:
     def remove(self, leftover: Leftover) -> None:
         assert isinstance(self._inner, Cleaning), "it has no leftovers"
         self._again(self._inner.remove, leftover)
+
+    def tidy(self) -> None:
+        """Nothing where a crash of the inner platform leaves nothing."""
+        if isinstance(self._inner, Tidying):
+            self._again(self._inner.tidy)

@@ -6,13 +6,12 @@ disk. Decides nothing, starts nothing and knows no process: liveness is the lock
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
-import shutil
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting
 from orchestrator.errors import NameTaken, Rejected
+from orchestrator.files import copy_file, copy_tree, draft_folder, set_aside, sync_folder, write_whole
 from orchestrator.platforms import reading
 from orchestrator.platforms.mirror import WHOLE
-from orchestrator.platforms.outbox import link_or_copy, sync_folder, write_whole
 from orchestrator.platforms.platform import Materials
 from orchestrator.session import files
 from orchestrator.session.files import Odd
@@ -33,6 +32,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")
 _INCARNATION, _UNREADABLE = "outbox/incarnation", "unreadable"
 _LOCK_TRIES = 200
 _LOCK_PAUSE_SECONDS = 0.01
+_NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_LOCK = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR})
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,16 @@ class SessionFolder:
         if there == order or (there is None and self.root.exists()):
             return  # staged already, or stopped before it was: it will never start
         parent = self.root.parent
-        parent.mkdir(parents=True, exist_ok=True)
-        temporary = parent / f".tmp-{order.session}-{uuid.uuid4().hex[:8]}"
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            _fill(temporary, order, materials)
-            if there is not None:
-                self._withdraw()
-            temporary.rename(self.root)
+            with draft_folder(parent, 0o700) as draft:
+                _fill(draft, order, materials)
+                if there is not None:
+                    self._withdraw()
+                draft.rename(self.root)
         except OSError:
             if self.order() != order and not self.stopped:  # else: staged or stopped by another meanwhile
                 raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(parent)
 
     def _withdraw(self) -> None:
@@ -105,22 +104,18 @@ class SessionFolder:
 
     def remove(self) -> None:
         """Takes the folder away: at once under its name, then its contents."""
-        gone = self.root.parent / f".tmp-gone-{self.root.name}-{uuid.uuid4().hex[:8]}"
-        try:
-            self.root.rename(gone)
-        except FileNotFoundError:
-            return
-        shutil.rmtree(gone)
+        set_aside(self.root)
 
     # --- the lock ---------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether an agent (or its launcher) holds the lock."""
+        """Whether an agent (or its launcher) holds the lock. What is no lock (a session may have put a pipe
+        or a link there) is held by nobody."""
         try:
-            descriptor = os.open(
-                self.root / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
-        except FileNotFoundError:
+            descriptor = os.open(self.root / "lock", os.O_RDONLY | _NO_TRICKS)
+        except OSError as error:
+            if error.errno not in _NO_LOCK:
+                raise
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -130,6 +125,11 @@ class SessionFolder:
             os.close(descriptor)
         return False
 
+    def break_lock(self) -> None:
+        """Takes the lock away from whoever holds it. Only once no process of the session is left: it is then
+        held by something that the session has hidden, and that must not keep it for ever."""
+        set_aside(self.root / "lock")
+
     @contextmanager
     def locked(self, clock: Clock | None = None) -> Iterator[int | None]:
         """The descriptor of the lock, held exclusively; None where somebody else keeps it.
@@ -137,14 +137,23 @@ class SessionFolder:
         With a clock it tries for two seconds, so that another's momentary look at the lock is not taken
         for a living agent. Closing the descriptor releases the lock, unless a child has inherited it.
         """
-        try:
-            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise Rejected(f"{self.root.name} is not prepared") from None
+        descriptor = self._open_lock()
         try:
             yield descriptor if self._take(descriptor, clock) else None
         finally:
             os.close(descriptor)
+
+    def _open_lock(self) -> int:
+        for _ in range(2):
+            try:
+                return os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | _NO_TRICKS, 0o600)
+            except FileNotFoundError:
+                raise Rejected(f"{self.root.name} is not prepared") from None
+            except OSError as error:
+                if error.errno not in _NO_LOCK:
+                    raise
+                self.break_lock()  # a link, a folder, a pipe: no lock of ours
+        raise Rejected(f"something in {self.root} puts itself in the place of the lock")
 
     def _take(self, descriptor: int, clock: Clock | None) -> bool:
         for _ in range(_LOCK_TRIES if clock else 1):
@@ -201,23 +210,18 @@ class SessionFolder:
 
 
 def _fill(folder: Path, order: Order, materials: Materials) -> None:
-    """Everything of a session that has not started, under a name that nobody looks for."""
-    folder.mkdir(mode=0o700)
-    link_or_copy(materials.agent, folder / "agent.pyz")
-    link_or_copy(materials.bundle, folder / "bundle.tar.gz")
+    """Everything of a session that has not started, under a name that nobody looks for. Copies, never links:
+    what a session writes into its own files must reach nobody else's."""
+    copy_file(materials.agent, folder / "agent.pyz", 0o400)
+    copy_file(materials.bundle, folder / "bundle.tar.gz", 0o400)
     if order.resume is not None:
         resume = materials.resume
         if resume is None or not (resume / "checkpoints" / order.resume / "manifest.json").is_file():
             raise Rejected(f"the order resumes at {order.resume}, the materials do not hold it")
-        _link_tree(resume / "checkpoints" / order.resume, folder / "staged" / "checkpoints" / order.resume)
-        _link_tree(resume / "blobs", folder / "staged" / "blobs")
+        copy_tree(resume / "checkpoints" / order.resume, folder / "staged" / "checkpoints" / order.resume)
+        copy_tree(resume / "blobs", folder / "staged" / "blobs")
     if materials.inputs is not None:
-        _link_tree(materials.inputs, folder / "inputs")
+        copy_tree(materials.inputs, folder / "inputs")
     if materials.secrets:
-        write_whole(folder / "secrets.json", json.dumps(dict(materials.secrets)).encode(), mode=0o600)
+        write_whole(folder / "secrets.json", json.dumps(dict(materials.secrets)).encode())
     write_whole(folder / "order.json", wire.encode(order))
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, target, copy_function=lambda a, b: link_or_copy(Path(a), Path(b)))

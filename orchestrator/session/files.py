@@ -124,13 +124,6 @@ def link(file: FileIO, target: Path) -> bool:
     return True
 
 
-def link_or_copy(file: FileIO, target: Path, bytes_max: int) -> None:
-    """The very file that is open under a second name: a hard link, or a copy where there can be none."""
-    if not link(file, target):
-        with target.open("xb") as copied:
-            copy(file, copied, bytes_max)
-
-
 def kind(mode: int) -> str:
     """What a mode stands for, in words."""
     return _KINDS.get(stat.S_IFMT(mode), "no file")

@@ -217,6 +217,29 @@ def lacks(store: Store, run: str, name: str) -> str:
     return ""
 
 
+def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int) -> int:
+    """Deletes what a publisher that died left of the run: blobs that no manifest of their lineage names, in
+    generations below `closed_below`, of which nothing publishes any more. Returns how many.
+
+    `keep` names the accepted checkpoints. A lineage in which the manifest of one of those is gone, or any
+    cannot be read, is left alone: its blobs may be all that is left of it. Idempotent.
+    """
+    root = f"runs/{run}/blobs/"
+    there = [stat.key for stat in store.list(root)]
+    needed = _needed(store, run, set(), _refs(keep)) if there else {}
+    gone = 0
+    for key in there:
+        lineage, _, sha256 = key.removeprefix(root).partition("/")
+        generation = _generation(lineage)
+        if generation is None or generation >= closed_below:
+            continue
+        blobs = needed.get(lineage, frozenset())
+        if blobs is not None and sha256 not in blobs:
+            store.delete(key)
+            gone += 1
+    return gone
+
+
 def _needed(
     store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef]
 ) -> dict[str, frozenset[str] | None]:

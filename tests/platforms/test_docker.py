@@ -23,6 +23,7 @@ from orchestrator.core.offer import UntilKind
 from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.docker.options import DockerOptions
+from orchestrator.platforms.platform import Cleaning, Leftover
 from tests.conformance.test_platforms import agent
 from tests.docker_engine import MISSING, Engine, installed, load_python_image, running
 from tests.platforms import docker_box
@@ -379,7 +380,7 @@ def kill_while_preparing(box: Box) -> None:
 
 def test_what_a_killed_preparer_leaves_is_cleaned_by_the_next(box: Box) -> None:
     kill_while_preparing(box)
-    box.client.volumes.create("a-s01.stray", labels={"orchestrator.session": "a-s01"})
+    box.client.volumes.create("a-s01.0123abcd", labels={"orchestrator.session": "a-s01"})
     assert box.see("a-s01") == ABSENT
     box.until(lambda: taken(lambda: box.start(box.order("a-s01"))))
     box.until_ended("a-s01")
@@ -392,6 +393,24 @@ def test_what_a_killed_preparer_leaves_is_cleaned_by_discard(box: Box) -> None:
     kill_while_preparing(box)
     box.until(lambda: taken(lambda: box.platform.discard("a-s01")))
     assert box.left() == ([], [])
+
+
+def test_a_container_made_by_docker_commit_is_somebody_elses(box: Box) -> None:
+    """It inherits every label of the session it was made from, and runs with a volume of its user's."""
+    box.run()
+    box.until(lambda: box.platform.stop("a-s01") is StopReply.ENDED)
+    box.docker("commit", "a-s01", "theirs/experiment")
+    box.docker("run", "-d", "--name", "theirs", "-v", "their-data:/orchestrator", "--entrypoint", "sleep",
+               "theirs/experiment", "300")  # fmt: skip
+    theirs = box.client.containers.get("theirs")
+    assert theirs.labels["orchestrator.session"] == "a-s01"
+    assert isinstance(box.platform, Cleaning)
+    assert [each.name for each in box.platform.leftovers()] == ["a-s01"]
+    box.platform.remove(Leftover("container", "theirs", "a-s01", "a", "running", alive=True))
+    box.platform.discard("a-s01")
+    assert box.left() == (["theirs"], ["their-data"])
+    theirs.reload()
+    assert theirs.status == "running"
 
 
 def taken(verb: Callable[[], object]) -> bool:

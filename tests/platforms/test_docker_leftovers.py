@@ -18,6 +18,7 @@ from tests.docker_engine import Engine
 
 HOME = "0" * 32
 LABELS = {f"{LABEL}.home": HOME, f"{LABEL}.session": "a-s01", f"{LABEL}.run": "a"}
+PROBE = "orchestrator-probe-0123abcd"
 IDLE = ["python", "-c", "import threading; threading.Event().wait(60)"]
 
 
@@ -41,15 +42,15 @@ def test_all_who_draw_the_mark_of_a_home_at_once_draw_the_same(tmp_path: Path) -
 
 def test_only_what_bears_the_mark_is_named(client: docker.DockerClient, python_image: str) -> None:
     client.api.create_container(python_image, ["true"], name="a-s01", labels=LABELS)
-    client.api.create_container(python_image, ["true"], name="probe", labels={f"{LABEL}.home": HOME})
+    client.api.create_container(python_image, ["true"], name=PROBE, labels={f"{LABEL}.home": HOME})
     client.api.create_container(python_image, ["true"], name="theirs", labels={f"{LABEL}.home": "1" * 32})
     client.api.create_container(python_image, ["true"], name="strange")
     client.api.create_volume("a-s01.stopped", labels=LABELS)
     client.api.create_volume("strange")
     found = {each.name: each for each in leftovers.found(client, HOME)}
-    assert set(found) == {"a-s01", "probe", "a-s01.stopped"}
+    assert set(found) == {"a-s01", PROBE, "a-s01.stopped"}
     assert (found["a-s01"].session, found["a-s01"].run, found["a-s01"].alive) == ("a-s01", "a", False)
-    assert (found["probe"].session, found["probe"].run) == ("", "")
+    assert (found[PROBE].session, found[PROBE].run) == ("", "")
     for each in found.values():
         leftovers.remove(client, HOME, each)
         leftovers.remove(client, HOME, each)
@@ -71,9 +72,9 @@ def test_what_has_come_alive_since_is_left_alone(client: docker.DockerClient, py
 
 
 def test_a_volume_that_is_used_is_left_alone(client: docker.DockerClient, python_image: str) -> None:
-    client.api.create_volume("a-s01.1", labels=LABELS)
+    client.api.create_volume("a-s01.0123abcd", labels=LABELS)
     [found] = leftovers.found(client, HOME)
-    host = client.api.create_host_config(mounts=[docker.types.Mount("/x", "a-s01.1")])
+    host = client.api.create_host_config(mounts=[docker.types.Mount("/x", "a-s01.0123abcd")])
     client.api.create_container(python_image, ["true"], name="late", host_config=host)
     with pytest.raises(Transient, match="in use"):
         leftovers.remove(client, HOME, found)

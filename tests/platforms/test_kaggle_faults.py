@@ -443,6 +443,12 @@ def test_what_lies_there_is_listed_for_its_own_home_only(box: Box) -> None:
     assert box.platform.leftovers() == ()
     assert [each.name for each in other.leftovers()] == [SECOND]
     assert [path.name for path in box.mounted(THIRD)] == ["data.csv"]
+    box.platform.remove(replace(dataset, name=THIRD))
+    box.platform.remove(replace(dataset, name="data-of-mine"))
+    box.platform.discard(THIRD)
+    with pytest.raises(Rejected, match="is not ours"):
+        box.platform.prepare(box.order(THIRD, generation=3), box.materials())
+    assert [path.name for path in box.mounted(THIRD)] == ["data.csv"]
 
 
 def test_what_vanishes_meanwhile_hides_nothing_that_lies_there(box: Box) -> None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
-from orchestrator.core.session import Outcome, Result
+from orchestrator.core.session import Outcome, Result, run_of
 from orchestrator.errors import QuotaExhausted, Rejected
 from orchestrator.platforms.kaggle import endings, kernel, refusals
 from orchestrator.platforms.kaggle.kernel import SLUG_MAX, StagedFile, slug
@@ -46,7 +46,7 @@ def test_a_long_name_is_shortened_where_it_tells_least() -> None:
     assert long.endswith("-7f3kq2vd-s03")
     assert "--" not in long
     assert kernel.is_session(long)
-    assert kernel.run_of(long) == long.removesuffix("-s03")
+    assert run_of(long) == long.removesuffix("-s03")
 
 
 def test_what_was_staged_is_told_by_its_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring, link_or_copy
+from orchestrator.platforms.outbox import FolderOutbox, bring
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
@@ -140,7 +141,33 @@ def test_growing_files_are_continued_and_whole_ones_replaced(outbox: Path, into:
     assert not (into / "result.json").exists()
 
 
-def test_an_outbox_on_another_disk_is_copied(tmp_path: Path) -> None:
-    source = Path("/proc/self/cmdline")  # a file system that never gives hard links
-    link_or_copy(source, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+def test_what_a_session_writes_after_the_verification_reaches_nobody(outbox: Path, into: Path) -> None:
+    """It keeps its blob open, and changes the bytes once they were brought."""
+    manifest = commit(outbox, 5, b"weights")
+    [sha256] = manifest.blobs()
+    with (outbox / "blobs" / sha256).open("r+b") as kept_open:
+        assert bring(FolderOutbox(outbox), into).manifests == (manifest,)
+        kept_open.write(b"altered")
+        kept_open.flush()
+    assert (into / "blobs" / sha256).read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("shape", ["link", "pipe", "folder", "sparse"])
+def test_what_is_no_plain_file_of_a_blobs_size_is_no_blob(outbox: Path, into: Path, shape: str) -> None:
+    manifest = commit(outbox, 5, b"weights")
+    blob = outbox / "blobs" / next(iter(manifest.blobs()))
+    blob.rename(outbox / "weights")
+    match shape:
+        case "link":
+            blob.symlink_to(outbox / "weights")
+        case "pipe":
+            os.mkfifo(blob)
+        case "folder":
+            blob.mkdir()
+        case "sparse":
+            with blob.open("wb") as file:
+                file.truncate(1 << 40)
+    found = bring(FolderOutbox(outbox), into)
+    assert found.manifests == ()
+    assert [name for name, _ in found.corrupt] == [manifest.name]
+    assert list((into / "blobs").iterdir()) == []

@@ -22,7 +22,8 @@ _BLOCK = tarfile.BLOCKSIZE
 
 @dataclass(frozen=True)
 class Entry:
-    """One member: a folder (None), bytes, or a local file that does not change meanwhile."""
+    """One member: a folder (None), bytes, or a local file that does not change meanwhile. `mode` is a file's;
+    a folder may be entered as well by whoever may read it."""
 
     name: str
     content: bytes | Path | None
@@ -36,7 +37,7 @@ def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
         info = tarfile.TarInfo(entry.name)
         info.uid, info.gid, info.mode = uid, gid, entry.mode
         if entry.content is None:
-            info.type, info.mode = tarfile.DIRTYPE, 0o700
+            info.type, info.mode = tarfile.DIRTYPE, entry.mode | (entry.mode & 0o400) >> 2
             yield info.tobuf(tarfile.PAX_FORMAT)
             continue
         try:
@@ -55,12 +56,13 @@ def _file(info: tarfile.TarInfo, content: bytes | Path) -> Iterator[bytes]:
     yield b"\0" * (-info.size % _BLOCK)
 
 
-def tree(folder: Path, name: str) -> Iterator[Entry]:
-    """A local folder and all below it, as `name`."""
-    yield Entry(name, None)
+def tree(folder: Path, name: str, *, read_only: bool = False) -> Iterator[Entry]:
+    """A local folder and all below it, as `name`; `read_only`: so that its owner there cannot write to it."""
+    mode = 0o400 if read_only else 0o600
+    yield Entry(name, None, mode)
     for path in sorted(folder.rglob("*")):
         inside = f"{name}/{path.relative_to(folder).as_posix()}"
-        yield Entry(inside, None if path.is_dir() else path)
+        yield Entry(inside, None if path.is_dir() else path, mode)
 
 
 def only_file(stream: Iterable[bytes], size_max: int) -> bytes:

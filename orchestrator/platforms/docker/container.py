@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tarfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,11 +33,15 @@ from orchestrator.platforms.docker.endings import moment
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Materials
+from orchestrator.platforms.session_folder import NAME
 
 LABEL = "orchestrator"
 ROOT = "/orchestrator"
 FOLDER = f"{ROOT}/session"
 _GIB = 1024**3
+_PROBE = re.compile(r"orchestrator-probe-[0-9a-f]{8}")
+_PREPARING = r"\.preparing-[0-9a-f]{8}"
+_VOLUME = r"\.([0-9a-f]{8}|stopped)"
 _ATTEMPTS = 5
 T = TypeVar("T")
 _LAST_LINES, _LAST_CHARS = 5, 1000
@@ -84,6 +89,16 @@ class Found:
         return self.name == self.session
 
     @property
+    def is_named(self) -> bool:
+        """Whether its name fits its label, as ours do. `docker commit` hands our labels on to an image, and
+        that to containers which are somebody else's: a label alone says nothing."""
+        if not self.session:
+            return _PROBE.fullmatch(self.name) is not None
+        return NAME.fullmatch(self.session) is not None and (
+            self.prepared or re.fullmatch(f"{self.session}{_PREPARING}", self.name) is not None
+        )
+
+    @property
     def started(self) -> bool:
         return self.state != "created"
 
@@ -94,12 +109,13 @@ class Found:
 
 
 def listed(client: docker.DockerClient, **labels: str) -> tuple[Found, ...]:
-    """Every container with these labels, in one call."""
+    """Every container with these labels and a name that fits them, in one call."""
     wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()] or [f"{LABEL}.session"]
     rows = client.api.containers(all=True, filters={"label": wanted})
-    return tuple(
+    found = (
         Found(row["Id"], _name(row["Names"] or ["/"]), str(row["State"]), dict(row["Labels"])) for row in rows
     )
+    return tuple(each for each in found if each.is_named)
 
 
 def _name(names: list[str]) -> str:
@@ -227,7 +243,7 @@ def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
         )
         yield from archives.tree(resume / "blobs", "session/staged/blobs")
     if materials.inputs is not None:
-        yield from archives.tree(materials.inputs, "session/inputs")
+        yield from archives.tree(materials.inputs, "session/inputs", read_only=True)
     if materials.secrets:
         yield Entry("session/secrets.json", json.dumps(dict(materials.secrets)).encode())
     yield Entry("session/order.json", wire.encode(order))
@@ -327,9 +343,10 @@ def remove(client: docker.DockerClient, container: str) -> None:
         client.api.remove_container(container, v=True)
     except DockerNotFound:
         return
-    volumes = [mount["Name"] for mount in inspected["Mounts"] if mount.get("Destination") == ROOT]
-    for volume in volumes:
-        _remove(client, "", volume)
+    session = str((inspected["Config"].get("Labels") or {}).get(f"{LABEL}.session", ""))
+    for mount in inspected["Mounts"]:
+        if mount.get("Destination") == ROOT and is_volume_of(session, mount.get("Name", "")):
+            _remove(client, "", mount["Name"])
 
 
 def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
@@ -344,9 +361,15 @@ def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
         pass
 
 
+def is_volume_of(session: str, name: str) -> bool:
+    """Whether a volume of this name is one that we make for the session."""
+    return NAME.fullmatch(session) is not None and re.fullmatch(f"{session}{_VOLUME}", name) is not None
+
+
 def remove_volumes(client: docker.DockerClient, *, keep: str = "", **labels: str) -> None:
     """Takes away what volumes with these labels are left without a container, except `keep`."""
     wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()]
     for row in client.api.volumes(filters={"label": wanted})["Volumes"] or ():
-        if row["Name"] != keep:
+        session = (row["Labels"] or {}).get(f"{LABEL}.session", "")
+        if row["Name"] != keep and is_volume_of(session, row["Name"]):
             _remove(client, "", row["Name"])

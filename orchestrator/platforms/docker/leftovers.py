@@ -1,13 +1,16 @@
 """What this home has on an engine: its containers and volumes, by label; and which home this is.
 
-Must never know which session lives: the ledger does. Touches nothing of another home, or without a label.
+Must never know which session lives: the ledger does. Touches nothing of another home,
+and nothing whose name or label alone looks like ours.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import docker
 from docker.errors import APIError
@@ -48,7 +51,7 @@ def home(folder: Path) -> str:
 
 
 def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:
-    """Everything with this home's label; a volume that a container has goes with its container."""
+    """Everything with this home's label and a name that fits; volumes go with their containers."""
     mine = containers.listed(client, home=home)
     rows = client.api.volumes(filters={"label": [f"{LABEL}.home={home}"]})["Volumes"] or ()
     used = {
@@ -66,9 +69,15 @@ def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:
             state="of no container",
         )
         for row in rows
-        if row["Name"] not in used
+        if row["Name"] not in used and _is_ours(row, home)
     )
     return (*(_container(each) for each in mine), *volumes)
+
+
+def _is_ours(volume: Mapping[str, Any], home: str) -> bool:
+    labels = volume["Labels"] or {}
+    session = labels.get(f"{LABEL}.session", "")
+    return labels.get(f"{LABEL}.home") == home and containers.is_volume_of(session, volume["Name"])
 
 
 def _container(each: Found) -> Leftover:
@@ -80,7 +89,8 @@ def remove(client: docker.DockerClient, home: str, leftover: Leftover) -> None:
     """Removes one, if it is still there and as it was found. Raises Transient where it has come alive."""
     try:
         if leftover.kind == VOLUME:
-            client.api.remove_volume(leftover.name)
+            if _is_ours(client.api.inspect_volume(leftover.name), home):
+                client.api.remove_volume(leftover.name)
             return
         for each in containers.listed(client, home=home):
             if each.name != leftover.name:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from orchestrator.core.session import run_of
 from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import SETTINGS
 from orchestrator.platforms.kaggle.endings import OVER
-from orchestrator.platforms.kaggle.kernel import StagedFile, is_session, run_of
+from orchestrator.platforms.kaggle.kernel import StagedFile, is_session
 from orchestrator.platforms.kaggle.options import HOUR
 from orchestrator.platforms.kaggle.values import Pool, Quotas
 from orchestrator.platforms.platform import Finding, Health, Leftover
@@ -72,8 +73,11 @@ def _is_ours(client: KaggleClient, slug: str, home: str) -> bool:
     return any(each is not None and each.home == home for each in files)
 
 
-def remove(client: KaggleClient, leftover: Leftover) -> None:
-    """Removes it; a kernel that runs only where it was found running. Raises Transient otherwise."""
+def remove(client: KaggleClient, home: str, leftover: Leftover) -> None:
+    """Removes it if it is a session's of this home; a kernel that runs only where it was found running.
+    Raises Transient otherwise."""
+    if not is_session(leftover.name) or not _is_ours(client, leftover.name, home):
+        return
     status = client.status(leftover.name)
     alive = status is not None and status.state not in OVER
     if alive and not leftover.alive:

@@ -20,9 +20,9 @@ from urllib3.exceptions import HTTPError as TransferError
 
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import BackendError, NotFound, Rejected, Transient
+from orchestrator.files import sync_folder
 from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.outbox import sync_folder
 
 CHUNK_BYTES = 1 << 20
 _EXPIRED = (400, 401, 403, 404, 410)  # what storages say of a signed URL that is too old; Google's says 400

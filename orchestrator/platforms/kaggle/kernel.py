@@ -82,11 +82,6 @@ def is_session(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def run_of(name: str) -> str:
-    """The run a session's slug belongs to, as far as it was not shortened."""
-    return name.rpartition("-s")[0]
-
-
 def writer(order: Order) -> str | None:
     """The kernel that wrote the checkpoint to resume from, if a session on Kaggle did; None: none resumed."""
     ref = None if order.resume is None else CheckpointRef.parse(order.resume)

@@ -8,9 +8,9 @@ anything but the endpoint of its options.
 from __future__ import annotations
 
 import fcntl
-import shutil
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
+from orchestrator.files import set_aside, sweep, write_whole
 from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
@@ -29,7 +30,7 @@ from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.outbox import INCARNATION, MARKER, STATUS, KernelOutbox
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Status
-from orchestrator.platforms.outbox import bring, write_whole
+from orchestrator.platforms.outbox import bring
 from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
 from orchestrator.platforms.session_folder import NAME
 
@@ -77,7 +78,12 @@ class KagglePlatform:
         return tuple(checking.leftovers(self._client, self._home))
 
     def remove(self, leftover: Leftover) -> None:
-        checking.remove(self._client, leftover)
+        checking.remove(self._client, self._home, leftover)
+
+    def tidy(self) -> None:
+        """What was being packed when a controller died, secrets included."""
+        with suppress(FileNotFoundError):
+            sweep(self._folder / "packing", prefix="")
 
     # --- Starting ---------------------------------------------------------------------------------------
 
@@ -321,15 +327,16 @@ class KagglePlatform:
         status = self._status(name)
         if status is not None and status.state not in OVER | {SAVED}:
             raise Transient(f"{name} is still running", backend=self._name, operation="discard")
-        if status is not None:
-            self._client.delete_kernel(slug(name))
-        self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
+        if not staging.is_foreign(self._client, slug(name)):
+            if status is not None:
+                self._client.delete_kernel(slug(name))
+            self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
         self._cited_mark(slug(name)).unlink(missing_ok=True)
         self._staged_mark(name).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
         self._empty_since.pop(name, None)
         self._saving_since.pop(name, None)
-        shutil.rmtree(self._packing(name), ignore_errors=True)
+        set_aside(self._packing(name))
         self._pushed_mark(name).unlink(missing_ok=True)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from orchestrator.core import wire
 from orchestrator.core.session import Order
 from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.files import held_folder
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
@@ -58,6 +58,20 @@ def _files(client: KaggleClient, name: str) -> Mapping[str, int]:
         return {}
 
 
+def is_foreign(client: KaggleClient, name: str) -> bool:
+    """Whether a dataset of this name holds files, and none of a session: it is its user's own. Before any is
+    to be seen, nobody can tell."""
+    files = _files(client, name)
+    return bool(files) and not any(StagedFile.parse(each) for each in files)
+
+
+def _clear(client: KaggleClient, name: str) -> None:
+    """Takes an earlier try's dataset away. Raises Rejected where it is none of ours."""
+    if is_foreign(client, name):
+        raise Rejected(f"a dataset named {name} on the account is not ours: rename or remove it")
+    client.delete_dataset(name)
+
+
 def stage(
     client: KaggleClient,
     options: KaggleOptions,
@@ -75,7 +89,7 @@ def stage(
     """
     name = slug(order.session)
     if client.dataset_status(name) is not None:
-        client.delete_dataset(name)
+        _clear(client, name)
     with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
         sizes = {path.name: path.stat().st_size for path in packed}
         note("\n".join(sizes))
@@ -87,7 +101,7 @@ def stage(
     except Rejected:
         if client.dataset_status(name) is None:
             raise
-        client.delete_dataset(name)  # of an earlier try, and it was not to be seen yet
+        _clear(client, name)  # of an earlier try, and it was not to be seen yet
         raise Transient(f"there was a dataset {name} already", operation="prepare") from None
     materials.say("waiting for Kaggle to take the upload in")
     wait_until_ready(client, options, name)
@@ -122,16 +136,12 @@ def _packed(
             "the job names secrets, which would travel in a private dataset: allow it in the config with "
             "`send_secrets: true` of this platform", operation="prepare"
         )  # fmt: skip
-    shutil.rmtree(here, ignore_errors=True)  # of a controller that was killed
-    here.mkdir(mode=0o700, parents=True)  # there may be secrets in it
-    try:
+    with held_folder(here):  # there may be secrets in it
         packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
         if materials.resume is not None and not handed:
             resume = materials.resume
             packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, "staged")))
         yield tuple(packed)
-    finally:
-        shutil.rmtree(here, ignore_errors=True)
 
 
 def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tarfile.TarFile], None]) -> Path:
@@ -145,10 +155,16 @@ def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None
     tar.add(materials.agent, "agent.pyz")
     tar.add(materials.bundle, "bundle.tar.gz")
     if materials.inputs is not None:
-        tar.add(materials.inputs, "inputs")
+        tar.add(materials.inputs, "inputs", filter=_read_only)
     _put(tar, "order.json", wire.encode(order))
     if materials.secrets:
         _put(tar, "secrets.json", json.dumps(dict(materials.secrets)).encode())
+
+
+def _read_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nobody else's, and not to be written to by a training that opens it in the wrong mode."""
+    member.mode = 0o700 if member.isdir() else 0o400
+    return member
 
 
 def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -1,0 +1,148 @@
+"""What a crash left in this home, its store and on its platforms: ended and removed when a controller starts.
+
+Decides what nobody can want any more: drafts, checkpoints on their way into sessions that are over, blobs
+of runs that published them in part. Must never touch what a session made and nobody has taken over, nor
+what a live session or another process uses. What is merely old is not its business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from orchestrator.clock import Clock
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import OrchestratorError
+from orchestrator.files import remove_tree, sweep
+from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.platform import Tidying
+from orchestrator.stores import checkpoints as stored
+
+SECONDS_MAX = 60.0  # of the part that a large store may make long; the next start goes on
+_DRAFT = (".tmp-", ".pull-")
+DRAFT_SECONDS = 3600.0  # nobody writes one file for so long without a byte
+
+
+def begin(
+    backends: Backends,
+    records: Iterable[RunRecord],
+    runs: Iterable[str],
+    clock: Clock,
+    say: Callable[[str], None],
+) -> threading.Thread:
+    """To be called by who has just taken over the ledger, before its first tick. What is doomed in the home
+    is listed before this returns, so that nothing of this controller's is; the rest goes on in a thread.
+
+    `records`: every run with anything on a platform, and of the others those whose store is to be swept.
+    `runs`: the names of all in the ledger; of others, which may be another ledger's, nothing is touched.
+    """
+    known = tuple(records)
+    live = frozenset(name for record in known for name in _there(record))
+    doomed = tuple(of_sessions_over(backends.folders, frozenset(runs), live))
+
+    def tidy() -> None:
+        for path in doomed:
+            with contextlib.suppress(OSError):
+                remove_tree(path)
+        sweep_drafts(backends.folders, clock.now())
+        tidy_platforms(backends, say)
+        sweep_store(backends, known, clock, say)
+
+    thread = threading.Thread(target=tidy, name="tidying", daemon=True)
+    thread.start()
+    return thread
+
+
+def _there(record: RunRecord) -> list[str]:
+    """The run's sessions that may still be somewhere."""
+    strays = [stray.session for stray in record.strays]
+    return strays if record.session is None else [*strays, record.session.name]
+
+
+def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str]) -> Iterator[Path]:
+    """What this home holds for sessions of these runs that are over: checkpoints staged for them, blobs
+    brought of them, and drafts beside what was brought. Of all this a controller is the only writer."""
+    for staged in _entries(folders.home / "staged"):
+        if staged.name not in live and staged.name.rpartition("-s")[0] in runs:
+            yield staged
+    for run in _entries(folders.home / "runs"):
+        if run.name not in runs:
+            continue
+        for each in _entries(run):
+            if each.name.startswith(_DRAFT):
+                yield each
+            elif each.name not in live:
+                for brought in _entries(each):
+                    if brought.name.startswith(_DRAFT):
+                        yield brought
+                    elif brought.name == "blobs":
+                        yield from _entries(brought)
+
+
+def sweep_drafts(folders: Folders, now: float) -> None:
+    """Drafts that nobody holds: those that are locked by their writers stay, and of the others the young,
+    since a submit may be writing them now."""
+    home = folders.home
+    named = (home / name for name in ("bundles", "images", "inputs", "staged"))
+    for folder in (home, *named, *_entries(home / "results")):
+        with contextlib.suppress(OSError):
+            sweep(folder)
+        for each in _entries(folder):
+            if each.name.startswith(_DRAFT) and _is_stale(each, now):
+                with contextlib.suppress(OSError):
+                    remove_tree(each)
+
+
+def tidy_platforms(backends: Backends, say: Callable[[str], None]) -> None:
+    """Each platform's own leavings: processes of sessions that are over, what was being staged."""
+    for platform in backends.platforms.values():
+        try:
+            if isinstance(platform, Tidying):
+                platform.tidy()
+        except (OrchestratorError, OSError) as error:
+            say(f"{platform.name} could not be tidied, the next start tries again: {error}")
+
+
+def sweep_store(
+    backends: Backends, records: Iterable[RunRecord], clock: Clock, say: Callable[[str], None]
+) -> None:
+    """Blobs in the home store that no manifest names, of generations that nobody publishes any more; for as
+    long as SECONDS_MAX."""
+    ends = clock.monotonic() + SECONDS_MAX
+    gone = 0
+    for record in records:
+        if clock.monotonic() > ends:
+            break
+        keep = [checkpoint.name for checkpoint in record.accepted]
+        try:
+            gone += stored.sweep_orphans(backends.store, record.run, keep, _closed_below(record))
+        except (OrchestratorError, OSError) as error:
+            say(f"the home store could not be tidied, the next start tries again: {error}")
+            break
+    if gone:
+        say(f"removed {gone} blobs from the home store that no checkpoint names")
+
+
+def _closed_below(record: RunRecord) -> int:
+    """Of what generations nothing is published any more: those before the first that may still be somewhere,
+    else all there were. The run's next session begins another."""
+    numbers = (name.rpartition("-s")[2] for name in _there(record))
+    return min((int(n) if n.isdecimal() else 0 for n in numbers), default=record.generation + 1)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a folder holds; nothing where it is none, or a link to one."""
+    try:
+        return sorted(folder.iterdir()) if stat.S_ISDIR(folder.lstat().st_mode) else []
+    except OSError:
+        return []
+
+
+def _is_stale(path: Path, now: float) -> bool:
+    try:
+        return now - path.lstat().st_mtime > DRAFT_SECONDS
+    except OSError:
+        return False

@@ -1,0 +1,64 @@
+"""A home is its owner's alone, whatever it was before; and a start clears away what a killed one left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.cli.calls import Caller, wait_until
+
+
+def open_to_others(home: Path) -> list[str]:
+    """All that others may read, write or lock. A session's source has the modes of its archive, behind a
+    folder that is closed."""
+    found = (path for path in home.rglob("*") if not path.is_symlink() and "source" not in path.parts)
+    return [str(path.relative_to(home)) for path in found if path.lstat().st_mode & 0o077]
+
+
+def test_a_home_is_made_private_and_a_start_clears_it_up(user: Caller, tmp_path: Path) -> None:
+    user.home.chmod(0o755)
+    (user.home / "config.yaml").chmod(0o644)
+    answer = user("submit", user.job(total=2000))
+    run = answer.out.split()[0]
+    assert f"{user.home} was open to other users (0755) and is now private (0700)" in answer.err
+    user.wait_for_checkpoint(run)
+    assert user.home.stat().st_mode & 0o777 == 0o700
+    assert open_to_others(user.home) == []
+    user("pull", run, "-o", str(tmp_path / "pulled"))
+    pulled = (tmp_path / "pulled" / "state.json").stat().st_mode & 0o777
+    assert pulled == 0o666 & ~umask(), "what the user asked for has the modes that the user gives to files"
+    owner = user.owner()
+    assert owner is not None
+    os.kill(owner.pid, signal.SIGKILL)
+    wait_until(lambda: user.owner() is None, "the controller to be gone")
+    left = [
+        user.home / "staged" / f"{run}-s00" / "blobs",
+        user.home / "runs" / run / ".tmp-live.json-1-2",
+        user.home / "platforms" / "here" / ".tmp-orchestrator-left",
+    ]
+    for path in left:
+        path.mkdir(parents=True)
+    (user.home / "staged").chmod(0o700)
+    (user.home / "ledger.sqlite.lock").chmod(0o644)
+    again = user("up", "--detach")
+    assert "open to other users" not in again.err
+    wait_until(lambda: not any(path.exists() for path in left), "the start to clear up")
+    assert open_to_others(user.home) == []
+    user("cancel", run)
+    user.wait_for_phase(run, "cancelled")
+
+
+def test_logs_follow_no_link(user: Caller, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (user.home / "controller.log").symlink_to(victim)
+    told = user("submit", user.job(), code=4)
+    assert "controller.log" in told.err
+    assert victim.read_text() == "precious"
+
+
+def umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

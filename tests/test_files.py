@@ -1,0 +1,159 @@
+"""Files of ours: copies that share nothing, drafts that outlive nobody, logs that follow no link."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import files
+
+UNPRIVILEGED = 65534
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+
+
+def test_a_copied_folder_is_read_only_and_no_mode_is_wider_than_it_was(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for name, mode in (("secret", 0o600), ("open", 0o644), ("sub/program", 0o755)):
+        (source / name).write_text(name)
+        (source / name).chmod(mode)
+    files.copy_tree(source, tmp_path / "copy")
+    assert modes(tmp_path / "copy") == {"secret": 0o400, "open": 0o400, "sub": 0o500, "sub/program": 0o500}
+    assert (tmp_path / "copy" / "sub" / "program").read_text() == "sub/program"
+    assert (tmp_path / "copy" / "open").stat().st_ino != (source / "open").stat().st_ino
+
+
+def test_large_and_sparse_files_are_copied_whole(tmp_path: Path) -> None:
+    data = os.urandom((3 << 20) + 7)
+    (tmp_path / "source").write_bytes(data)
+    files.copy_file(tmp_path / "source", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == data
+    with pytest.raises(FileExistsError):
+        files.copy_file(tmp_path / "source", tmp_path / "copy")
+    with pytest.raises(OSError, match="larger than 10 bytes"):
+        files.copy_file(tmp_path / "source", tmp_path / "other", bytes_max=10)
+    assert not (tmp_path / "other").exists()
+
+
+def test_no_link_in_a_tree_is_followed_unless_asked(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    (tmp_path / "source" / "folder").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.copy_tree(tmp_path / "source", tmp_path / "copy")
+    files.copy_tree(tmp_path / "source", tmp_path / "asked", follow=True)
+    assert (tmp_path / "asked" / "folder" / "secret").read_text() == "secret"
+
+
+REMOVES = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from pathlib import Path
+from orchestrator import files
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+try:
+    files.remove_tree(Path(sys.argv[2]))
+except OSError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be")
+def test_a_folder_without_rights_is_removed_and_nothing_behind_its_links(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "kept").touch()
+    doomed = tmp_path / "doomed"
+    (doomed / "closed" / "below").mkdir(parents=True)
+    (doomed / "closed" / "below" / "file").touch()
+    (doomed / "link").symlink_to(tmp_path / "victim")
+    for path in (doomed, *doomed.rglob("*")):
+        os.chown(path, UNPRIVILEGED, UNPRIVILEGED, follow_symlinks=False)
+    for path in (doomed / "closed" / "below", doomed / "closed", doomed):
+        path.chmod(0)
+    repository = str(Path(files.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVES, str(UNPRIVILEGED), str(doomed), repository],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not doomed.exists()
+    assert (tmp_path / "victim" / "kept").exists()
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    files.remove_tree(tmp_path / "nothing")
+    files.set_aside(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_follows_no_link_and_waits_for_no_pipe(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(victim)
+    os.link(victim, tmp_path / "second-name")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "second-name", "pipe"):
+        with pytest.raises(OSError):
+            files.open_log(tmp_path / name)
+    assert victim.read_text() == "precious"
+    (tmp_path / "log").write_text("before\n")
+    (tmp_path / "log").chmod(0o644)
+    with os.fdopen(files.open_log(tmp_path / "log"), "w") as log:
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\nafter\n"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_whole_file_is_private_and_replaces_a_link_not_its_target(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "note").symlink_to(tmp_path / "victim")
+    files.write_whole(tmp_path / "note", b"ours")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "note").read_bytes() == b"ours"
+    assert (tmp_path / "note").stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "note"}
+
+
+def test_a_sweep_takes_what_nobody_holds(tmp_path: Path) -> None:
+    dead = tmp_path / f"{files.PREFIX}dead"
+    dead.mkdir()
+    (dead / "file").touch()
+    (tmp_path / "kept").touch()
+    with files.draft_folder(tmp_path) as living, files.held_folder(tmp_path / "held"):
+        files.sweep(tmp_path, prefix="held")
+        files.sweep(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {"kept", "held", living.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"kept"}
+
+
+def test_small_files_of_any_shape_are_read_or_not_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_bytes(b"x" * 5000)
+    (tmp_path / "note").write_bytes(b"12.5")
+    found = {name: files.read_small(tmp_path / name) for name in ("pipe", "link", "folder", "large", "gone")}
+    assert set(found.values()) == {None}
+    assert files.read_small(tmp_path / "note") == b"12.5"
+
+
+def test_a_swept_draft_was_locked_by_nobody(tmp_path: Path) -> None:
+    with (
+        files.draft_file(tmp_path) as draft,
+        draft.path.open("rb") as other,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,0 +1,158 @@
+"""What a start removes of what a crash left; and all that it leaves alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import tidying
+from orchestrator.clock import SystemClock
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+from orchestrator.files import PREFIX, draft_folder
+from orchestrator.perform import Backends, Folders
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.memory import MemoryStore
+from tests.core.runs import RUN, assigned, record
+
+OLD = (1.0, 1.0)
+
+
+@pytest.fixture
+def backends(tmp_path: Path) -> Backends:
+    return Backends({}, MemoryStore(), Folders(tmp_path / "home"), secret=lambda name: name)
+
+
+def put(path: Path, text: str = "", *, old: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if old:
+        os.utime(path, OLD)
+    return path
+
+
+def tidy(backends: Backends, *records: RunRecord) -> list[str]:
+    said: list[str] = []
+    tidying.begin(backends, records, [RUN], SystemClock(), said.append).join(30.0)
+    assert [each.name for each in threading.enumerate() if each.name == "tidying"] == []
+    return said
+
+
+def test_what_was_staged_and_brought_for_sessions_that_are_over_goes(backends: Backends) -> None:
+    folders, live, over = backends.folders, f"{RUN}-s01", f"{RUN}-s00"
+    gone = [
+        put(folders.staged(over) / "blobs" / "a"),
+        put(folders.collected(RUN, over) / "blobs" / "a"),
+        put(folders.collected(RUN, over) / ".tmp-status.json-1-2"),
+        put(folders.run(RUN) / ".tmp-live.json-1-2"),
+    ]
+    stay = [
+        put(folders.staged(live) / "blobs" / "a"),
+        put(folders.collected(RUN, live) / "blobs" / "a"),
+        put(folders.collected(RUN, over) / "log" / "000001.log"),
+        put(folders.collected(RUN, over) / "checkpoints" / "c" / "manifest.json"),
+        put(folders.live(RUN)),
+        put(folders.staged("another-ledgers-s01") / "blobs" / "a"),
+        put(folders.collected("another-ledgers", "another-ledgers-s01") / "blobs" / "a"),
+    ]
+    assert tidy(backends, record(assigned())) == []
+    assert [path for path in gone if path.exists()] == []
+    assert [path for path in stay if not path.exists()] == []
+
+
+def test_drafts_go_unless_somebody_is_writing_them(backends: Backends) -> None:
+    home = backends.folders.home
+    gone = [
+        put(home / ".tmp-agent.pyz-1-2", old=True),
+        put(home / "bundles" / ".tmp-abc.tar.gz", old=True),
+        put(home / "inputs" / f"{PREFIX}dead" / "corpus").parent,
+        put(home / "results" / RUN / ".pull-abc", old=True),
+    ]
+    stay = [
+        put(home / "bundles" / ".tmp-young.tar.gz"),
+        put(home / "config.yaml", old=True),
+        put(home / "ledger.sqlite-wal", old=True),
+        put(home / "bundles" / "whole.tar.gz", old=True),
+    ]
+    with draft_folder(home / "inputs") as living:
+        tidy(backends)
+        assert living.exists()
+    assert [path for path in gone if path.exists()] == []
+    assert [path for path in stay if not path.exists()] == []
+
+
+def test_a_link_in_the_home_leads_a_sweep_nowhere(backends: Backends, tmp_path: Path) -> None:
+    victim = put(tmp_path / "victim" / "blobs" / "precious")
+    backends.folders.run(RUN).mkdir(parents=True)
+    (backends.folders.run(RUN) / f"{RUN}-s00").symlink_to(tmp_path / "victim")
+    (backends.folders.home / "staged").symlink_to(tmp_path / "victim")
+    (backends.folders.home / "bundles").symlink_to(tmp_path / "victim" / "blobs")
+    put(tmp_path / "victim" / "blobs" / ".tmp-old", old=True)
+    tidy(backends)
+    assert victim.exists()
+    assert (tmp_path / "victim" / "blobs" / ".tmp-old").exists()
+
+
+# --- The store --------------------------------------------------------------------------------------------
+
+
+def published(backends: Backends, tmp_path: Path, step: int, generation: int) -> Manifest:
+    data = f"{step} {generation}".encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    entry = FileEntry("state", len(data), (Part(sha256, len(data)),))
+    manifest = Manifest(RUN, CheckpointRef(step, generation, "aaaa"), 16, (entry,))
+    (tmp_path / "blobs").mkdir(exist_ok=True)
+    (tmp_path / "blobs" / sha256).write_bytes(data)
+    folder = tmp_path / "checkpoints" / manifest.name
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_bytes(manifest.encode())
+    stored.publish(backends.store, RUN, manifest, tmp_path)
+    return manifest
+
+
+def orphan(backends: Backends, tmp_path: Path, generation: int) -> str:
+    """A blob whose publisher died before the manifest."""
+    data = f"orphan {generation}".encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    (tmp_path / sha256).write_bytes(data)
+    key = f"runs/{RUN}/blobs/g{generation:02d}-aaaa/{sha256}"
+    backends.store.put(key, tmp_path / sha256, sha256)
+    return key
+
+
+def keys(backends: Backends) -> set[str]:
+    return {stat.key for stat in backends.store.list("")}
+
+
+def over(generation: int, *accepted: Manifest) -> RunRecord:
+    found = tuple(Accepted(each.ref, each.size) for each in accepted)
+    return replace(record(), phase=Phase.DONE, generation=generation, accepted=found)
+
+
+def test_blobs_that_no_manifest_names_go_once_their_generation_is_closed(
+    backends: Backends, tmp_path: Path
+) -> None:
+    first, second = (published(backends, tmp_path, 10 * g, g) for g in (1, 2))
+    whole = keys(backends)
+    orphans = [orphan(backends, tmp_path, generation) for generation in (1, 2, 3)]
+    live = record(assigned(generation=2))
+    assert tidy(backends, live) == ["removed 1 blobs from the home store that no checkpoint names"]
+    assert keys(backends) == whole | set(orphans[1:]), "a living session may be publishing"
+    tidy(backends, over(2, first, second))
+    assert keys(backends) == whole | {orphans[2]}, "of a generation that this ledger never had"
+
+
+def test_a_lineage_whose_accepted_manifest_is_gone_keeps_its_blobs(
+    backends: Backends, tmp_path: Path
+) -> None:
+    manifest = published(backends, tmp_path, 10, 1)
+    backends.store.delete(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json")
+    left = keys(backends)
+    assert tidy(backends, over(1, manifest)) == []
+    assert keys(backends) == left != set()
