@@ -13,8 +13,9 @@ ARG PIP_TRUSTED_HOST
 ARG PIP_CERT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-RUN python -m pip install --quiet setuptools==80.9.0
-COPY pyproject.toml README.md LICENSE ./
+COPY scripts/build.lock ./
+RUN python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r build.lock
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY orchestrator orchestrator
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
 
@@ -28,13 +29,17 @@ ARG PIP_CERT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/orchestrator
-COPY pyproject.toml scripts/constraints.txt ./
-RUN python -c "import tomllib; \
-project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*project['dependencies'], *project['optional-dependencies']['postgresql'], sep='\n')" > requirements.txt \
-    && python -m pip --python /opt/orchestrator install --quiet -r requirements.txt -c constraints.txt
+# Every package by its hash, nothing looked up, nothing built: a changed mirror is refused.
+COPY scripts/runtime.lock ./
+RUN python -m pip --python /opt/orchestrator install --quiet --require-hashes --no-deps --only-binary :all: \
+    -r runtime.lock
 COPY --from=wheel /wheels /wheels
-RUN python -m pip --python /opt/orchestrator install --quiet --no-index --no-deps /wheels/*.whl
+RUN python -m pip --python /opt/orchestrator install --quiet --no-index --no-deps /wheels/*.whl \
+    && python -m pip --python /opt/orchestrator check
+# The licences of all that the image holds beyond its base.
+COPY LICENSE NOTICE scripts/notices.py ./
+RUN mkdir -p /opt/orchestrator/share/licenses && cp LICENSE NOTICE /opt/orchestrator/share/licenses/ \
+    && /opt/orchestrator/bin/python notices.py > /opt/orchestrator/share/licenses/THIRD-PARTY-NOTICES
 
 # --- The image --------------------------------------------------------------------------------------------
 FROM python

@@ -6,7 +6,7 @@ PYTHON ?= python3
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 
-.PHONY: help setup demo demo-docker kaggle-local test lint soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local test lint lock soak bench docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -37,6 +37,9 @@ lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+lock: setup ## write the lists of packages anew (UPGRADE=1: the newest that fit)
+	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 soak: setup ## the long tests: simulation, torture and fuzz, 20 minutes each
 	@$(BIN)/pytest -m soak --timeout 0 -s

@@ -39,12 +39,14 @@ _WILD = re.compile(r"\*+")
 
 @dataclass(frozen=True)
 class _Entry:
-    """One thing that goes along: a file with its size when it was found, or a link with its target."""
+    """One thing that goes along: a file with its size when it was found, or what is given as its content, or
+    a link with its target."""
 
     name: str
     path: Path
     size: int = 0
     link: str | None = None
+    given: bytes | None = None
 
 
 class _Faults:
@@ -71,19 +73,23 @@ class _Faults:
 
 
 def freeze(
-    source: Path | None, into: Path, *, allow: Collection[str] = (), also: Mapping[str, Path] | None = None
+    source: Path | None,
+    into: Path,
+    *,
+    allow: Collection[str] = (),
+    also: Mapping[str, Path | bytes] | None = None,
 ) -> str:
     """Writes `<into>/<sha256>.tar.gz`, durable when this returns, and returns the sha256 of its bytes.
 
     `source` (None: nothing) goes along as `.gitignore` files say, its own, those below it and those above it
     up to the repository. `allow` are paths in it that only look like credentials. `also` maps paths in the
-    archive to further files, which go along whatever `.gitignore` says. Changes nothing where the archive is
-    there already. Raises InputError naming everything that may not or cannot go along.
+    archive to further files, or to their content, which go along whatever `.gitignore` says. Changes nothing
+    where the archive is there already. Raises InputError naming everything that may not or cannot go along.
     """
     faults = _Faults()
     entries = {} if source is None else {e.name: e for e in _walk(source, into, faults)}
     for name, path in (also or {}).items():
-        entries[name] = _Entry(name, path.resolve(), _size(path))
+        entries[name] = _given(name, path)
     place = source or into
     _check_size(place, list(entries.values()))
     for name, entry in entries.items():
@@ -219,6 +225,12 @@ def _link(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry
     yield _Entry(name, path, link=target.relative_to(root).as_posix())
 
 
+def _given(name: str, what: Path | bytes) -> _Entry:
+    if isinstance(what, bytes):
+        return _Entry(name, Path(name), len(what), given=what)
+    return _Entry(name, what.resolve(), _size(what))
+
+
 def _is_parent(folder: str, entries: Mapping[str, _Entry]) -> bool:
     return any(name.startswith(folder + "/") for name in entries)
 
@@ -305,7 +317,7 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
                 info.linkname = os.path.relpath(entry.link, str(Path(entry.name).parent))
                 archive.addfile(info)
                 continue
-            content, mode = _read(entry.path)
+            content, mode = _read(entry.path) if entry.given is None else (entry.given, 0o644)
             mark = None if entry.name in allow else credentials.in_content(content)
             if mark is not None:
                 faults.credentials.append(mark.at(_plain(entry.name)))

@@ -1,7 +1,8 @@
-"""Makes `.venv` ready: finds a Python, builds the environment, installs what constraints.txt pins.
+"""Makes `.venv` ready: finds a Python, builds the environment, installs what the locks list.
 
-Decides which build of torch this machine gets. Standard library only, and readable by every Python 3.7+,
-so that one that is too old can say so. Does nothing when nothing changed since the last time.
+Decides which build of torch this machine gets. pip takes a package only if its hash is in a lock. Standard
+library only, and readable by every Python 3.7+, so that one that is too old can say so. Does nothing when
+nothing changed since the last time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
-CONSTRAINTS = Path("scripts", "constraints.txt")
-DECISIVE = (Path("pyproject.toml"), CONSTRAINTS, Path("scripts", "setup.py"))
+TORCH_CPU = Path("images", "base", "torch-cpu.txt")
+TORCH_CUDA = Path("images", "base", "torch-cuda.txt")
+LOCKS = (Path("scripts", "runtime.lock"), Path("scripts", "development.lock"))
+DECISIVE = (Path("pyproject.toml"), TORCH_CPU, TORCH_CUDA, *LOCKS, Path("scripts", "setup.py"))
+# All that is taken is in the lists, in one version and with its hashes. Nothing is built, as what builds a
+# package would come without a hash.
+LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
 # An index that is not there may cost this much, not pip's default of minutes.
 PROBE = ("--retries", "1", "--timeout", "10")
 
@@ -106,38 +112,35 @@ def create(venv: Path) -> None:
 
 
 def install(root: Path, python: Path) -> None:
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-c", str(root / CONSTRAINTS)]
-    torch, driver = pinned(root, "torch"), has_nvidia_driver()
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
+    driver = has_nvidia_driver()
+    lock = TORCH_CUDA if driver else TORCH_CPU
+    torch = pinned(root / lock, "torch")
     print(f"set-up: installing {torch} ({'CUDA' if driver else 'CPU'} build)", flush=True)
     index = [] if driver else cpu_index(pip, torch, CPU_INDEX)
-    run([*pip, *index, torch], "installing torch")
+    run([*pip, *index, *LOCKED, "-r", str(root / lock)], "installing torch")
     print("set-up: installing the project and its tools", flush=True)
-    run([*pip, "--quiet", "--editable", f"{root}[postgresql,training,test]"], "installing the project")
+    lists = [word for path in LOCKS for word in ("-r", str(root / path))]
+    run([*pip, "--quiet", *LOCKED, *lists], "installing what the project needs")
+    # By the setuptools that the lists brought: an isolated build would fetch one without a hash.
+    own = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(root)]
+    run([*pip, *own], "installing the project")
 
 
 def cpu_index(pip: list[str], torch: str, url: str) -> list[str]:
-    """The index options with which pip gets a build of torch without CUDA.
+    """The index options with which pip gets `torch`, a build without CUDA.
 
-    From the CPU index at `url` if that offers one, otherwise from wherever pip is configured to look;
-    raises SetupError where only a CUDA build would be found.
+    None from wherever pip is configured to look if it is there, otherwise the CPU index at `url`; raises
+    SetupError where neither has it.
     """
-    index = ["--extra-index-url", url]
-    alone = [*pip, *PROBE, "--no-deps", torch]
-    if dry_run([*alone, *index]) == dry_run(alone):
-        index = []
-    cuda = sorted(filter(is_cuda, dry_run([*pip, *index, torch])))
-    if cuda:
-        raise SetupError(
-            f"this machine has no NVIDIA driver, and the only build of {torch} that pip finds would bring "
-            f"{len(cuda)} CUDA packages ({', '.join(cuda[:3])} …), gigabytes of no use here.\n"
-            f"The CPU build is at {url}, which could not be reached: make it reachable, name a mirror\n"
-            "by TORCH_CPU_INDEX=https://…, or put the wheel into a folder named by PIP_FIND_LINKS."
-        )
-    return index
-
-
-def is_cuda(name: str) -> bool:
-    return name.lower().startswith(("nvidia-", "nvidia_", "cuda-", "cuda_"))
+    for index in ([], ["--extra-index-url", url]):
+        if dry_run([*pip, *index, *PROBE, "--no-deps", torch]):
+            return index
+    raise SetupError(
+        f"this machine has no NVIDIA driver, so it needs {torch}, a build without CUDA; PyPI has none.\n"
+        f"It is at {url}, which could not be reached: make it reachable, name a mirror\n"
+        "by TORCH_CPU_INDEX=https://…, or put the wheel into a folder named by PIP_FIND_LINKS."
+    )
 
 
 def dry_run(command: list[str]) -> dict[str, str]:
@@ -151,9 +154,12 @@ def dry_run(command: list[str]) -> dict[str, str]:
     return {item["metadata"]["name"]: item["download_info"]["url"] for item in items}
 
 
-def pinned(root: Path, package: str) -> str:
-    lines = (root / CONSTRAINTS).read_text(encoding="utf-8").splitlines()
-    return next(line for line in lines if line.startswith(f"{package}=="))
+def pinned(lock: Path, package: str) -> str:
+    """Its line for this system, without its hashes: `torch==2.13.0+cpu`."""
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    here = [line.rstrip(" \\") for line in lines if line.startswith(f"{package}==")]
+    named = [line for line in here if f"'{sys.platform}'" in line or ";" not in line]
+    return named[0].partition(" ;")[0]
 
 
 def run(command: list[str], what: str) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from orchestrator import images
 from orchestrator.platforms.docker import builder
+from scripts import setup
 from tests.docker_engine import PYTHON_IMAGE, Engine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,8 +74,7 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 
 def _torch_wheel(folder: Path) -> bool:
     """Whether pip of this machine finds the torch of images/base, by its own settings; then it is there."""
-    pins = (ROOT / "images" / "base" / "torch-cpu.txt").read_text().splitlines()
-    wanted = next(line for line in pins if line.startswith("torch="))
+    wanted = setup.pinned(ROOT / setup.TORCH_CPU, "torch")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from docker.utils.build import exclude_paths
 from orchestrator import bundle
 from orchestrator.errors import InputError
 from orchestrator.images import freeze
+from scripts.lock import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
 SIMPLE = "ARG PYTHON_IMAGE=python:3.11\nFROM ${PYTHON_IMAGE}\n"
@@ -315,25 +315,18 @@ def test_the_repositorys_images_freeze_with_the_jobs_requirements(into: Path) ->
     assert found["1/requirements.txt"] == requirements.read_text()
     assert set(found) == {
         "0/Dockerfile", "0/.dockerignore", "0/torch-cpu.txt", "0/torch-cuda.txt", "0/torch-tpu.txt",
-        "1/Dockerfile", "1/.dockerignore", "1/constraints.txt", "1/requirements.txt", "chain.json",
+        "1/Dockerfile", "1/.dockerignore", "1/requirements.lock", "1/requirements.txt", "chain.json",
     }  # fmt: skip
 
 
-def pins(path: Path) -> dict[str, str]:
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    matches = {line: re.fullmatch(r"([A-Za-z0-9_.-]+)={2,3}([\w.]+)(?:\+cpu)?", line) for line in lines}
-    loose = [line for line, match in matches.items() if match is None]
-    assert not loose
-    return {m[1].lower().replace("_", "-"): m[2] for m in matches.values() if m is not None}
-
-
 def test_images_pin_every_package_to_the_versions_that_the_tests_pass_with() -> None:
-    tested = pins(ROOT / "scripts" / "constraints.txt")
-    for path in ("base/torch-cpu.txt", "base/torch-cuda.txt", "graphmer/constraints.txt"):
-        pinned = pins(ROOT / "images" / path)
+    locks = ("scripts/runtime.lock", "scripts/development.lock", "images/base/torch-cpu.txt")
+    tested = pinned(ROOT / path for path in locks)
+    for path in ("base/torch-cuda.txt", "graphmer/requirements.lock"):
+        of_image = pinned([ROOT / "images" / path])
         assert {
-            name: version for name, version in pinned.items() if tested.get(name, version) != version
+            name: version for name, version in of_image.items() if tested.get(name, version) != version
         } == {}
-    assert {"torch": "2.9.0", "torch-xla": "2.9.0"}.items() <= pins(
-        ROOT / "images/base/torch-tpu.txt"
+    assert {"torch": "2.9.0", "torch-xla": "2.9.0"}.items() <= pinned(
+        [ROOT / "images/base/torch-tpu.txt"]
     ).items()

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from orchestrator import config
 from orchestrator.clock import SystemClock
 from orchestrator.platforms import catalog
-from scripts import setup, system_parts
+from scripts import lock, notices, setup, system_parts
 
 ROOT = Path(setup.__file__).parent.parent
-TORCH = "torch==2.13.0"
+TORCH = "torch==2.13.0+cpu"
+DOCKERFILES = ("Dockerfile", "images/base/Dockerfile", "images/graphmer/Dockerfile")
+LOCKED_LINE = r"[a-z0-9-]+={2,3}[\w.+]+(?: ; [^#]*?)? (?: +--hash=sha256:[0-9a-f]{64})+"
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
@@ -49,7 +57,6 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def offer_cuda_build(wheels: Path) -> None:
     write_wheel(wheels, "torch", "2.13.0", requires="nvidia-cublas")
-    write_wheel(wheels, "nvidia-cublas", "13.1")
 
 
 def test_a_cuda_build_is_refused_without_a_driver(pip: list[str], tmp_path: Path) -> None:
@@ -57,7 +64,7 @@ def test_a_cuda_build_is_refused_without_a_driver(pip: list[str], tmp_path: Path
     with pytest.raises(setup.SetupError) as refusal:
         setup.cpu_index(pip, TORCH, (tmp_path / "unreachable").as_uri())
     text = str(refusal.value)
-    assert "nvidia-cublas" in text
+    assert "needs torch==2.13.0+cpu" in text
     assert "TORCH_CPU_INDEX" in text
 
 
@@ -76,12 +83,126 @@ def test_a_cpu_build_at_hand_needs_no_index(pip: list[str], tmp_path: Path) -> N
     assert setup.cpu_index(pip, TORCH, (tmp_path / "unreachable").as_uri()) == []
 
 
+def locked(folder: Path, wheel: Path) -> list[str]:
+    """A list of that wheel as it is now, as pip's words."""
+    name, version = wheel.name.split("-")[:2]
+    text = f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    (folder / "locked.txt").write_text(text)
+    return [*setup.LOCKED, "--target", str(folder / "installed"), "-r", str(folder / "locked.txt")]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_package_that_is_not_what_was_locked_is_refused(
+    pip: list[str], tmp_path: Path, changed: bool
+) -> None:
+    """Changed on the index or on its way, in the same version."""
+    write_wheel(tmp_path / "wheels", "greeting", "1.0")
+    [wheel] = (tmp_path / "wheels").iterdir()
+    words = locked(tmp_path, wheel)
+    if changed:
+        write_wheel(tmp_path / "wheels", "greeting", "1.0", requires="evil")
+    done = subprocess.run([*pip, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) is changed
+    assert ("THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr) is changed
+    assert (tmp_path / "installed").exists() is not changed
+
+
+def test_what_is_in_no_list_is_not_installed(pip: list[str], tmp_path: Path) -> None:
+    """No dependency comes along that nobody locked."""
+    write_wheel(tmp_path / "wheels", "unlisted", "1.0")
+    write_wheel(tmp_path / "wheels", "greeting", "1.0", requires="unlisted")
+    words = locked(tmp_path, tmp_path / "wheels" / "greeting-1.0-py3-none-any.whl")
+    subprocess.run([*pip, *words], capture_output=True, check=True)
+    assert [path.name for path in (tmp_path / "installed").iterdir()] == ["greeting-1.0.dist-info"]
+
+
+def test_set_up_and_both_images_install_by_hash_alone() -> None:
+    """Every call of pip that reaches an index gives a list, and no name of a package."""
+    texts = {path: (ROOT / path).read_text() for path in (*DOCKERFILES, "scripts/setup.py")}
+    for path in DOCKERFILES:
+        commands = texts[path].replace("\\\n", " ").splitlines()
+        calls = [
+            part for line in commands if "-m pip " in line for part in line.split("&&") if "-m pip " in part
+        ]
+        fetching = [call for call in calls if " install " in call and "--no-index" not in call]
+        assert fetching, path
+        assert all("--require-hashes --no-deps --only-binary :all:" in call for call in fetching), path
+    assert texts["scripts/setup.py"].count("*LOCKED, ") == 2
+
+
+def test_every_list_has_hashes_and_no_address() -> None:
+    lists = [*ROOT.glob("scripts/*.lock"), *ROOT.glob("images/*/*.lock"), *ROOT.glob("images/base/*.txt")]
+    assert len(lists) == len(lock.LISTS)
+    for path in lists:
+        text = path.read_text()
+        assert "://" not in text
+        entries = [entry for entry in text.replace("\\\n", " ").splitlines() if not entry.startswith("#")]
+        assert entries
+        assert all(re.fullmatch(LOCKED_LINE, entry) for entry in entries), path
+
+
+def test_the_lists_serve_this_machine_and_fit_together() -> None:
+    """They hold what pyproject.toml asks for, and what is installed by them lacks nothing."""
+    paths = ("scripts/runtime.lock", "scripts/development.lock", "images/base/torch-cpu.txt")
+    listed = lock.pinned(ROOT / path for path in paths)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(line for each in project["optional-dependencies"].values() for line in each),
+    ]
+    for each in map(Requirement, wanted):
+        assert each.specifier.contains(listed[canonicalize_name(each.name)]), each
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("wheel", "ours"),
+    [
+        ("a-1-py3-none-any.whl", True),
+        ("a-1-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+        ("a-1-cp39-abi3-macosx_11_0_arm64.whl", True),
+        ("a-1-cp313-abi3-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp313-cp313t-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", False),
+        ("a-1-cp311-cp311-win_amd64.whl", False),
+    ],
+)
+def test_the_lists_hold_wheels_for_the_machines_we_support(wheel: str, ours: bool) -> None:
+    assert lock.serves(wheel) is ours
+
+
+def test_the_notices_name_every_package_with_a_licence() -> None:
+    packages = {notices.name(each): each for each in metadata.distributions()}
+    text = notices.notices(packages.values())
+    named = re.findall(rf"^{notices.RULE}\n([\w.-]+) (\S+)\nLicence: \S", text, re.MULTILINE)
+    assert dict(named) == {name: each.version for name, each in packages.items() if name != notices.OURS}
+    assert "Permission is hereby granted" in text
+
+
+def test_a_package_without_a_text_of_its_licence_says_so(tmp_path: Path) -> None:
+    write_wheel(tmp_path, "greeting", "1.0")
+    with zipfile.ZipFile(tmp_path / "greeting-1.0-py3-none-any.whl") as archive:
+        archive.extractall(tmp_path / "site")
+    text = notices.notices(metadata.distributions(path=[str(tmp_path / "site")]))
+    assert "greeting 1.0\nLicence: unstated\nIts package brings no text of its licence." in text
+
+
+def test_the_licence_is_whole() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "[yyyy]" not in text
+    assert "[name of copyright owner]" not in text
+    owner = re.search(r"Copyright \d{4}.*", text)
+    assert owner is not None
+    assert owner[0] in (ROOT / "NOTICE").read_text()
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout in a folder with a space, holding what set-up reads."""
     root = tmp_path / "a clone"
-    (root / "scripts").mkdir(parents=True)
     for path in setup.DECISIVE:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, root / path)
     return root
 

@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.stores": (*PURE, DISK),
     "orchestrator.spec": PURE,
     "orchestrator.bundle": PURE,
+    "orchestrator.requirements": PURE,
     "orchestrator.images": (*PURE, "orchestrator.bundle"),
     "orchestrator.leaving": PURE,
     "orchestrator.inputs": (*PURE, DISK, "orchestrator.stores.atomic"),

@@ -168,7 +168,9 @@ class Session:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
         try:
-            pip = Installation.begin(self.folder, order.requirements, variables, self.log)
+            pip = Installation.begin(
+                self.folder, order.requirements, variables, self.log, lock=order.requirements_lock
+            )
             site = self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import bundle, images, inputs, leaving, spec
+from orchestrator import bundle, images, inputs, leaving, requirements, spec
 from orchestrator.cli import controlling, following, hints, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
@@ -86,7 +86,24 @@ def _parsed(call: Call, wired: Wired) -> Parsed:
     if wanted:
         route = replace(parsed.job.route, platforms=wanted)
         parsed = replace(parsed, job=replace(parsed.job, route=route))
-    return parsed
+    return _locked(call, parsed)
+
+
+def _locked(call: Call, parsed: Parsed) -> Parsed:
+    """With the versions of its requirements settled; where that fails, as they are, and said so."""
+    if parsed.requirements is None:
+        return parsed
+    if parsed.job.requirements not in parsed.source_allow:
+        leaving.check_requirements(parsed.requirements)  # before its addresses are asked for anything
+    try:
+        lock = requirements.lock(parsed.requirements, {**os.environ, **dict(parsed.job.env)})
+    except requirements.NotLocked as error:
+        call.out.remark(
+            f"requirements not locked: {error}\nEach session installs the newest then: a hop may bring other "
+            'versions. To lock them: docs/training-contract.md, "Requirements".'
+        )
+        return parsed
+    return parsed if lock is None else parsed.locked(lock.encode())
 
 
 @contextlib.contextmanager
@@ -135,9 +152,6 @@ def _check_secrets(wired: Wired, job: Job) -> None:
 def _frozen(parsed: Parsed, into: Path) -> tuple[Job, tuple[Part, ...]]:
     """The job with everything it names pinned, archives of its source and image in the home `into`; and what
     of it leaves. Raises InputError where any of it may not."""
-    inside = parsed.job.requirements
-    if parsed.requirements is not None and inside not in parsed.source_allow:
-        leaving.check_requirements(parsed.requirements)
     given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
     pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
     sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
@@ -183,6 +197,7 @@ def _tell_submitted(
     document = {
         "run": run,
         "submitted": True,
+        "requirements_locked": None if job.requirements is None else job.requirements_lock is not None,
         "verdict": verdict(route),
         "opens_at": opens_at(route),
         "route": routing.route_json(route),

@@ -54,6 +54,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         disk_gb=job.needs.disk_gb,
         image=job.image,
         requirements=job.requirements,
+        requirements_lock=job.requirements_lock,
         internet=job.needs.internet,
         inputs=job.inputs,
         env=job.env,

@@ -195,6 +195,7 @@ class Job:
 
     `bundle` is the sha256 of the source archive, empty until submit has frozen it. `command` is split
     already and still holds its placeholders. `profiles` maps accelerator names, and perhaps `default`.
+    `requirements` and `requirements_lock` are paths in the bundle; without a lock each session resolves anew.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Job:
     without_progress: int = 3
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
+    requirements_lock: str | None = None
 
     def profile(self, accelerator: str) -> Profile | None:
         """The profile for an accelerator, falling back to `default`; None where the job has neither."""

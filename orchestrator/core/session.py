@@ -61,6 +61,7 @@ class Order:
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
     resume_sha256: str | None = None
+    requirements_lock: str | None = None
 
 
 class Outcome(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, R
 
 REQUIREMENTS_ELSEWHERE = ".orchestrator/requirements.txt"
 """Where in the bundle a requirements file goes that lies outside the source."""
+REQUIREMENTS_LOCK = ".orchestrator/requirements.lock"
+"""Where in the bundle their lock goes."""
 
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
@@ -67,12 +69,21 @@ class Parsed:
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
     input_allow: tuple[tuple[str, ...], ...] = ()
+    lock: bytes | None = None
 
     @property
-    def also(self) -> dict[str, Path]:
-        """What goes into the bundle beside the source: path in the bundle → file."""
-        inside = self.job.requirements
-        return {inside: self.requirements} if inside is not None and self.requirements is not None else {}
+    def also(self) -> dict[str, Path | bytes]:
+        """What goes into the bundle beside the source: path in the bundle → file, or its content."""
+        found: dict[str, Path | bytes] = {}
+        if self.job.requirements is not None and self.requirements is not None:
+            found[self.job.requirements] = self.requirements
+        if self.job.requirements_lock is not None and self.lock is not None:
+            found[self.job.requirements_lock] = self.lock
+        return found
+
+    def locked(self, lock: bytes) -> Parsed:
+        """The same with its requirements locked."""
+        return replace(self, lock=lock, job=replace(self.job, requirements_lock=REQUIREMENTS_LOCK))
 
 
 def load(path: Path) -> Parsed:

@@ -68,7 +68,8 @@ class Caller:
         kept = {key: value for key, value in os.environ.items() if key in KEPT}
         path = os.pathsep.join((str(BINARIES), os.environ["PATH"]))
         homes = {"HOME": str(self.folder), "ORCHESTRATOR_HOME": str(self.home)}
-        return {**kept, **homes, "PATH": path, **(more or {})}
+        # A job's requirements are not locked: no test asks a package index of the outside.
+        return {**kept, **homes, "PATH": path, "PIP_NO_INDEX": "1", **(more or {})}
 
     def start(self, *words: str, program: str = "orchestrator", **more: str) -> subprocess.Popen[str]:
         """Starts a command without waiting for it; `more` goes into its environment."""

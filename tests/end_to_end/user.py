@@ -172,7 +172,8 @@ class User:
         return subprocess.Popen(
             [*through, str(_COMMAND), *words],
             cwd=self.folder,
-            env={**given, "ORCHESTRATOR_HOME": str(self.home)},
+            # No index: a job's requirements are not locked, as no test asks one of the outside.
+            env={**given, "ORCHESTRATOR_HOME": str(self.home), "PIP_NO_INDEX": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,208 @@
+"""Locks a job's requirements at submit: every package in one version, by the hashes of its files.
+
+Decides which versions every session of a run installs. uv resolves them, for every Python and machine at
+once, and runs nothing of any package. The lock holds names, versions, hashes, and the addresses of package
+indexes that the requirements themselves give; never a login. Must never know jobs, runs or platforms: what a
+platform keeps of its own is for the agent to say (orchestrator.agent.requirements).
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from uv import find_uv_bin
+
+PYTHON = "3.11"
+"""The oldest Python that the agent runs on."""
+SECONDS_MAX = 120
+FILES_MAX = 100
+BYTES_MAX = 1_000_000
+
+_RELEASE = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\]\s*)?(?:[;<>=!~(][^@]*)?")
+_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(.+)")
+_SOURCE = re.compile(r"(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)(?:\s|=).+")
+_FLAG = re.compile(r"--(?:pre|no-index|prefer-binary)")
+_LOGIN = re.compile(r"://[^/\s@]*@")
+_SAID_MAX = 300
+
+_HEAD = """# Locked when the job was submitted: what {name} comes to. Each session installs these
+# versions, checked by these hashes, or keeps what its platform has and {name} allows.
+"""
+
+
+class NotLocked(Exception):
+    """The requirements stay as they are; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One logical line of a requirements file, without its comment."""
+
+    file: Path
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.number}"
+
+
+def lock(file: Path, variables: Mapping[str, str]) -> str | None:
+    """The lock of a requirements file, in pip's format; None where the file is one itself, with hashes.
+
+    `variables` are those that a session's pip would see, PIP_INDEX_URL among them. Reaches the package index;
+    takes two minutes at most. Raises NotLocked.
+    """
+    try:
+        lines = list(_lines(file, seen=set()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotLocked(f"{file.name} cannot be read: {error}") from error
+    if any("--hash" in line.text for line in lines):
+        return None
+    sources = list(dict.fromkeys(line.text for line in lines if _SOURCE.fullmatch(line.text)))
+    for line in lines:
+        _check(line)
+    environment, options = _settings(variables, sources)
+    if any(line.text == "--pre" for line in lines):
+        options = (*options, "--prerelease", "allow")
+    locked = _resolved(file, environment, options)
+    head = _HEAD.format(name=file.name)
+    return head + "".join(f"{each}\n" for each in sources) + locked
+
+
+def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
+    """Its logical lines and those of the files it includes, in their order; no file twice."""
+    if file.resolve() in seen or len(seen) >= FILES_MAX:
+        return
+    seen.add(file.resolve())
+    if not file.is_file():
+        raise NotLocked(f"{file.name} is no file")
+    with file.open("rb") as stream:
+        content = stream.read(BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise NotLocked(f"{file.name} is larger than {BYTES_MAX / 1e6:.0f} MB")
+    if b"${" in content:
+        # uv would put it into the address it asks: with a stranger's file, anything of the environment.
+        raise NotLocked(f"{file.name} refers to a variable; give a private index as the secret PIP_INDEX_URL")
+    text, began = "", 1
+    for number, raw in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
+        began = began if text else number
+        text += re.sub(r"(^|\s)#.*$", "", raw)
+        if text.endswith("\\"):
+            text = text[:-1]
+            continue
+        line, text = _Line(file, began, text.strip()), ""
+        nested = _NESTED.fullmatch(line.text)
+        if nested is not None and "://" not in nested[2]:
+            yield from _lines(file.parent / nested[2].strip(), seen)
+        elif line.text:
+            yield line
+
+
+def _check(line: _Line) -> None:
+    """Raises NotLocked for what no version and no hash can pin, and for what may not be written down."""
+    if _LOGIN.search(line.text):
+        raise NotLocked(f"{line} holds an address with a login; give the index as the secret PIP_INDEX_URL")
+    if _SOURCE.fullmatch(line.text):
+        if "find-links" in line.text or line.text.startswith("-f"):
+            place = re.split(r"\s+|=", line.text, maxsplit=1)[1]
+            if not place.startswith(("https://", "http://")):
+                raise NotLocked(f"{line} takes packages from a folder")
+    elif not _FLAG.fullmatch(line.text) and not _RELEASE.fullmatch(line.text):
+        raise NotLocked(f"{line} is no released version of a package: {line.text[:80]}")
+
+
+def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
+    command = [
+        "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
+        "--universal", "--python-version", PYTHON, "--python", sys.executable, "--no-python-downloads",
+        "--no-build",  # nothing of a package runs here
+        "--fork-strategy", "fewest",  # the same version on each Python, where one serves all
+        "--generate-hashes", "--no-header", "--annotation-style", "line",
+        "--index-strategy", "unsafe-best-match",  # as pip does in the session: the best of all indexes
+        *options, f"./{file.name}",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            [find_uv_bin(), *command], cwd=file.absolute().parent, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=SECONDS_MAX, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise NotLocked(f"the package index did not answer within {SECONDS_MAX} s") from None
+    except OSError as error:
+        raise NotLocked(f"uv cannot be started: {error}") from error
+    if done.returncode:
+        raise NotLocked(_reason(done.stderr.decode(errors="replace")))
+    locked = done.stdout.decode()
+    entries = [each for each in re.split(r"\n(?=[^\s#])", locked) if each.strip()]
+    bare = next((each for each in entries if "--hash=" not in each), None)
+    if bare is not None:
+        raise NotLocked(f"the package index has no hash for {bare.split()[0]}")
+    return locked
+
+
+def _reason(said: str) -> str:
+    """uv's own words in one line: what failed and why, without the addresses that it tried."""
+    words = [re.sub(r"^(?:error|cause): ", "", line.strip()) for line in said.splitlines() if line.strip()]
+    told = ": ".join(words[:2]) or "uv says nothing"
+    return re.sub(r"\bhttps?://\S+", "the package index", told)[:_SAID_MAX]
+
+
+# --- The package index that pip would ask -----------------------------------------------------------------
+
+_FROM_PIP = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+    "PIP_CERT": "SSL_CERT_FILE",
+    "PIP_PROXY": "ALL_PROXY",
+}
+# Of the environment uv sees no more than this: no login of anybody's is among it.
+_KEPT = re.compile(r"PATH|HOME|USER|LANG|LC_\w+|TMPDIR|XDG_\w+|NETRC|SSL_CERT_\w+|(?i:\w+_proxy)")
+_WAIT = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
+
+
+def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """uv's variables and options, from pip's settings. An address may hold a login, so it is no argument.
+    `sources` are the file's own: an index that it names replaces all others."""
+    kept = {name: value for name, value in variables.items() if _KEPT.fullmatch(name)}
+    pip = _configured(variables) | {name: value for name, value in variables.items() if value}
+    told = {ours: pip[theirs].strip() for theirs, ours in _FROM_PIP.items() if pip.get(theirs, "").strip()}
+    if "UV_FIND_LINKS" in told:
+        told["UV_FIND_LINKS"] = ",".join(told["UV_FIND_LINKS"].split())
+    if any(re.match(r"-i\b|--index-url\b", line) for line in sources):
+        told = {name: value for name, value in told.items() if name not in ("UV_DEFAULT_INDEX", "UV_INDEX")}
+    offline = pip.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on")
+    return kept | _WAIT | told, ("--no-index",) if offline else ()
+
+
+def _configured(variables: Mapping[str, str]) -> dict[str, str]:
+    """PIP_… → value, as pip's configuration files have them; later files win, as with pip."""
+    home = Path(variables.get("HOME") or Path.home())
+    config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config / "pip" / "pip.conf"]
+    files.append(Path(sys.prefix, "pip.conf"))
+    if given := variables.get("PIP_CONFIG_FILE"):
+        files = [] if given == os.devnull else [*files, Path(given)]
+    found: dict[str, str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            continue
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                found |= {_variable(name): " ".join(value.split()) for name, value in parser.items(section)}
+    return found
+
+
+def _variable(name: str) -> str:
+    return f"PIP_{name.upper().replace('-', '_')}"

@@ -1,0 +1,52 @@
+"""`submit` and `plan` lock a job's requirements, and say so where they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+from tests.cli.calls import Answer, Caller, wait_until
+from tests.package_index import package_index
+
+NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
+
+
+def job_that_needs(user: Caller, text: str) -> str:
+    (user.folder / "requirements.txt").write_text(text)
+    job = user.job(total=2000)  # so that its first session is still there when it is looked at
+    with (user.folder / job).open("a") as stream:
+        stream.write("requirements: requirements.txt\n")
+    return job
+
+
+def asking(user: Caller, address: str, *words: str) -> Answer:
+    """What a command says with that package index in its settings."""
+    return user(
+        *words, PIP_INDEX_URL=address, PIP_NO_INDEX="0", PIP_CONFIG_FILE=os.devnull, NO_PROXY="127.0.0.1"
+    )
+
+
+def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp_path: Path) -> None:
+    with package_index(tmp_path / "index") as index:
+        answer = asking(user, index.address, "submit", job_that_needs(user, "greeting\n"))
+    assert "not locked" not in answer.err
+    [path] = wait_until(lambda: list(user.home.glob("platforms/*/*/order.json")), "a session's order")
+    lock = json.loads(path.read_bytes())["requirements_lock"]
+    with tarfile.open(path.with_name("bundle.tar.gz")) as archive:
+        stream = archive.extractfile(lock)
+        assert stream is not None
+        assert "greeting==1.0" in stream.read().decode()
+
+
+def test_an_index_out_of_reach_leaves_them_unlocked_and_is_said(user: Caller) -> None:
+    """The user goes on, knowing; nothing of the address is shown."""
+    answer = asking(user, NOWHERE, "plan", job_that_needs(user, "greeting\n"))
+    assert "requirements not locked: " in answer.err
+    assert "a hop may bring other versions" in answer.err
+    assert "t0ken" not in answer.out + answer.err
+
+
+def test_a_job_without_requirements_asks_no_index(user: Caller) -> None:
+    assert asking(user, NOWHERE, "plan", user.job()).err == ""
