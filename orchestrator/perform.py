@@ -11,7 +11,7 @@ import errno
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import inputs
@@ -31,6 +31,7 @@ from orchestrator.core.action import (
 from orchestrator.core.bounds import COLLECT_CHECKPOINTS_MAX
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import Order
 from orchestrator.errors import (
     AccessDenied,
@@ -39,6 +40,7 @@ from orchestrator.errors import (
     InputError,
     NameTaken,
     NotFound,
+    OrchestratorError,
     QuotaExhausted,
     Rejected,
     Transient,
@@ -130,13 +132,29 @@ class Backends:
 
 
 def perform(action: Action, backends: Backends) -> Report:
-    """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's."""
+    """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's; and
+    without the secrets."""
     try:
-        return _reported(action, backends)
+        report = _reported(action, backends)
     except Exception as error:  # noqa: BLE001 the barrier: told, and reported as this action's
         doing = f"{action.kind} of {action.session or 'a run'}"
+        _mask(action, backends).error(error)
         backends.unforeseen(doing, error)
-        return Failed(action, Trouble.UNFORESEEN, sentence(doing, error))
+        report = Failed(action, Trouble.UNFORESEEN, sentence(doing, error))
+    if isinstance(report, Failed):
+        return replace(report, message=_mask(action, backends).text(report.message))
+    return report
+
+
+def _mask(action: Action, backends: Backends) -> Mask:
+    """The secrets that this action sends somewhere, whose answer may repeat them."""
+    if not isinstance(action, Prepare | Launch):
+        return Mask()
+    values = []
+    for name in action.order.secrets:
+        with contextlib.suppress(OrchestratorError):  # it is not there: nothing was sent
+            values.append(backends.secret(name))
+    return Mask(values)
 
 
 def _reported(action: Action, backends: Backends) -> Report:
@@ -197,6 +215,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None and (lost := _bring_resume(action, backends.store, staged)) is not None:
         return lost
     image = frozen_image(order.image)
+    mask = _mask(action, backends)
     materials = Materials(
         bundle=folders.bundle(order.bundle),
         agent=folders.agent,
@@ -204,7 +223,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         inputs=inputs.stage(order.inputs, folders.inputs),
         image=None if image is None else folders.image(image),
         secrets={name: backends.secret(name) for name in order.secrets},
-        say=lambda text: _tell(folders.preparing(order.run), text),
+        say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
     )
     try:
         pinned = backends.platform(order.platform).prepare(order, materials)

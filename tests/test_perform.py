@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +14,7 @@ import pytest
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.session import Order
-from orchestrator.errors import Rejected
+from orchestrator.errors import AccessDenied, Rejected
 from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
@@ -229,6 +231,58 @@ def test_discarding_a_session_leaves_no_staged_checkpoint_behind(backends: Backe
     bring(staged, 10)
     assert isinstance(perform(Discard(ORDER.session, "here"), backends), Done)
     assert not staged.exists()
+
+
+class Repeating(SimulatedPlatform):
+    """A platform whose refusal repeats what it was sent."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        [line, other] = materials.secrets["KEY"].splitlines()
+        materials.say(f"sending {line}")
+        raise Rejected(f"{order.session}: no field {line}, nor {base64.b64encode(other.encode())!r}")
+
+
+class Failing(SimulatedPlatform):
+    """A platform with a bug that tells all it has."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:  # noqa: ARG002
+        try:
+            raise KeyError(materials.secrets["KEY"])
+        except KeyError as error:
+            raise ZeroDivisionError("x" * 180 + materials.secrets["KEY"]) from error
+
+
+def test_a_bug_that_tells_a_secret_is_journalled_and_logged_without_it(backends: Backends) -> None:
+    told: list[str] = []
+
+    def hear(doing: str, error: Exception) -> None:
+        told.append(doing + "".join(traceback.format_exception(error)))
+
+    here: Platform = Failing("here", Scenario(), VirtualClock())
+    known = replace(backends, platforms={"here": here}, secret=lambda _: "hunter2-" * 9, unforeseen=hear)
+    failed = perform(Prepare(replace(ORDER, secrets=("KEY",))), known)
+    assert isinstance(failed, Failed)
+    assert failed.trouble is Trouble.UNFORESEEN
+    assert "hunter2" not in failed.message + told[0]
+    assert "KeyError: '***'" in told[0]
+
+
+def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Backends) -> None:
+    order = replace(ORDER, secrets=("KEY", "GONE"))
+    here: Platform = Repeating("here", Scenario(), VirtualClock())
+
+    def secret(name: str) -> str:
+        if name == "GONE":
+            raise AccessDenied("it is not there")
+        return "the first line\nand the second"
+
+    failed = perform(Prepare(order), replace(backends, platforms={"here": here}, secret=secret))
+    assert isinstance(failed, Failed)
+    assert failed.message == "it is not there"
+    order = replace(order, secrets=("KEY",))
+    failed = perform(Prepare(order), replace(backends, platforms={"here": here}, secret=secret))
+    assert isinstance(failed, Failed)
+    assert failed.message == f"{order.session}: no field ***, nor b'***'"
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "/victim", "a/../../../victim", "", ".tmp-x"])

@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *LEAVES,
         PROCESSES,
         # One definition of Order and Result on both sides: docs/decisions/001.
-        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "session", "job", "wire")),
+        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "session", "job", "mask", "wire")),
         # How a file that a script may have put there is read.
         "orchestrator.session",
         # What the probe tells devices apart by.

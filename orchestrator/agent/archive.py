@@ -23,6 +23,7 @@ _FILES = (
     "core/checkpoint.py",
     "core/gpu_names.py",
     "core/job.py",
+    "core/mask.py",
     "core/session.py",
     "core/wire.py",
     "session/__init__.py",

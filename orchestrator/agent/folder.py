@@ -78,7 +78,8 @@ class Folder:
 
     @property
     def progress(self) -> Path:
-        return self.outbox / "progress.jsonl"
+        """Where the command reports; a copy without the secrets lies in the outbox."""
+        return self.work / "progress.jsonl"
 
     def lay_out(self) -> None:
         """Makes the agent's own folders, and sets a little room aside for the result of a full disk."""

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core import bounds
+from orchestrator.core.mask import Mask, MaskedStream
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
 # Never through a link, never waiting for the reader of a FIFO: the command may write here, too.
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SECRET_BYTES_MIN = 4  # shorter ones would blot out ordinary words
 
 
 class Log:
-    """Thread-safe. `written` counts the bytes the command has said, `lost` those that found no room."""
+    """Thread-safe. `written` counts the bytes the command has said, `lost` those that found no room; `mask`
+    takes the secrets out of both its own lines and the command's."""
 
     def __init__(self, folder: Path, clock: Clock, segment_bytes: int, total_bytes: int) -> None:
         self._folder = folder
@@ -31,20 +31,21 @@ class Log:
         self._segment_bytes = segment_bytes
         self._segments_max = max(2, total_bytes // segment_bytes)
         self._lock = threading.Lock()
-        self._secrets: list[bytes] = []
-        self._held = b""
+        self._masked = MaskedStream(Mask())
         self._tail = b""
         self._size = 0
         self._fresh = True
         self._number = 1
         self._kept = [1]
+        self.mask = Mask()
         self.written = 0
         self.lost = 0
 
-    def hide(self, secrets: Iterable[str]) -> None:
-        """From now on these texts appear as `***`."""
-        values = {secret.encode() for secret in secrets}
-        self._secrets = sorted((v for v in values if len(v) >= _SECRET_BYTES_MIN), key=len, reverse=True)
+    def hide(self, mask: Mask) -> None:
+        """From now on what it masks appears as `***`. Call it before the command says anything."""
+        with self._lock:
+            self.mask = mask
+            self._masked = MaskedStream(mask)
 
     def say(self, text: str) -> None:
         """One line of the agent's own."""
@@ -53,7 +54,7 @@ class Log:
             self._append(line if self._fresh else b"\n" + line)
 
     def _own_line(self, text: str) -> bytes:
-        return f"[agent {utc_text(self._clock.now())}] {text}\n".encode(errors="replace")
+        return f"[agent {utc_text(self._clock.now())}] {self.mask.text(text)}\n".encode(errors="replace")
 
     def pump(self, output: IO[bytes]) -> None:
         """Copies the command's output until its end; always goes on reading, or the command would block."""
@@ -64,7 +65,7 @@ class Log:
     def write(self, data: bytes, *, last: bool = False) -> None:
         with self._lock:
             self.written += len(data)
-            shown = self._without_secrets(self._held + data, last)
+            shown = self._masked.feed(data, last=last)
             self._tail = (self._tail + shown)[-2 * TAIL_BYTES :]
             self._append(shown)
 
@@ -77,13 +78,6 @@ class Log:
             data = data[data.find(b"\n") + 1 :]
         lines = data.decode(errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
-
-    def _without_secrets(self, data: bytes, last: bool) -> bytes:
-        for secret in self._secrets:
-            data = data.replace(secret, b"***")
-        held = 0 if last else max((_overlap(data, secret) for secret in self._secrets), default=0)
-        self._held = data[len(data) - held :]
-        return data[: len(data) - held]
 
     def _append(self, data: bytes) -> None:
         while data:
@@ -119,9 +113,3 @@ class Log:
             self._put(self._own_line(f"the log is longer than {limit}: some of it before this is left out"))
             dropped = self._kept.pop(max(1, self._segments_max // 8))
             (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)
-
-
-def _overlap(data: bytes, secret: bytes) -> int:
-    """Length of the longest end of the data that may be the beginning of the secret."""
-    longest = min(len(secret) - 1, len(data))
-    return next((n for n in range(longest, 0, -1) if data.endswith(secret[:n])), 0)

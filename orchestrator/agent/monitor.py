@@ -17,6 +17,7 @@ from orchestrator.agent.log import Log
 from orchestrator.agent.outbox import Outbox, saved_in
 from orchestrator.agent.plan import Costs
 from orchestrator.agent.progress import Progress
+from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
@@ -43,11 +44,12 @@ class Monitor:
         self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
         self.settings, self.clock = settings, clocks.clock
         self.progress = Progress(folder.progress, settings.rate_window)
+        self.relay = Relay(folder.progress, folder.outbox / folder.progress.name, log.mask)
         self.costs = Costs()
         self.committed: int | None = None
         self.unpublished = ""
         outbox = Outbox(
-            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes
+            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes, log.mask
         )
         self.committer = Committer(outbox, self.clock, settings.commit_retry)
         self.committer.start()
@@ -98,6 +100,7 @@ class Monitor:
         self.pump.join(_PUMP_SECONDS)
         self._usage.finish()
         self._look()
+        self.relay.finish()
         self.committer.finish()
         while self.committer.is_alive() and not self._out_of_budget():
             self._look()
@@ -131,6 +134,7 @@ class Monitor:
         elif self.progress.step is None and self.log.written > self._heard:
             self._alive_at = now  # what never reports a step at least speaks
         self._heard = self.log.written
+        self.relay.copy()
         self._find_saves(now)
         while self.committer.news:
             self._hear(self.committer.news.popleft())

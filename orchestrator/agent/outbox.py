@@ -31,6 +31,7 @@ from orchestrator.core.checkpoint import (
     safe_path,
     superseded,
 )
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import Order
 from orchestrator.session import files
 from orchestrator.session.files import Odd
@@ -55,6 +56,7 @@ class Outbox:
         environment: Mapping[str, str],
         clock: Clock,
         part_bytes: int,
+        mask: Mask | None = None,
     ) -> None:
         self._folder = folder
         self._order = order
@@ -62,6 +64,7 @@ class Outbox:
         self._environment = environment
         self._clock = clock
         self._part_bytes = part_bytes
+        self._mask = mask or Mask()
         self._blobs = folder.outbox / "blobs"
         self.manifests: tuple[Manifest, ...] = ()
 
@@ -108,7 +111,7 @@ class Outbox:
             parent=self._order.resume,
             code=self._order.bundle,
             environment=self._environment,
-            metrics=_metrics(saved),
+            metrics=_metrics(saved, self._mask),
             created_at=self._clock.now(),
         )
 
@@ -248,20 +251,29 @@ def _contents(saved: Path) -> Iterator[str]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise Unfit(f"{saved.name} holds {name!r}, which is neither file nor folder")
         if path.is_file():
-            if not safe_path(name) or not name.isprintable() or len(name.encode()) > bounds.PATH_BYTES_MAX:
+            if not safe_path(name) or not _is_text(name) or len(name.encode()) > bounds.PATH_BYTES_MAX:
                 raise Unfit(f"{saved.name} holds a file named {name[:200]!r}")
             yield name
 
 
-def _metrics(saved: Path) -> dict[str, float]:
-    """The finite numbers of metrics.json; anything else in it is left out."""
+def _is_text(name: str) -> bool:
+    """Whether a manifest, which is UTF-8, can hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
+    """The finite numbers of metrics.json, by names without secrets; anything else in it is left out."""
     try:
         document = json.loads(files.read(saved, "metrics.json", bounds.METRICS_BYTES_MAX) or b"")
         pairs = document.items()
     except (OSError, Odd, ValueError, AttributeError, RecursionError):
         return {}
     finite = (
-        (name, float(value))
+        (mask.text(name), float(value))
         for name, value in pairs
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         and bounds.text(name, bounds.METRIC_NAME_BYTES_MAX) == name

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import AgentStatus, Result
 
 
@@ -33,7 +34,8 @@ class Clocks:
 
 
 class Report:
-    """Set the attributes as they become known; `beat` writes them when it is time or something changed."""
+    """Set the attributes as they become known; `beat` writes them when it is time or something changed. What
+    `mask` knows is in no text that is written."""
 
     def __init__(self, folder: Folder, incarnation: str, clock: Clock, period: float) -> None:
         self._folder = folder
@@ -44,6 +46,7 @@ class Report:
         self._next = 0.0
         self._last: object = None
         self._warnings: tuple[str, ...] = ()
+        self.mask = Mask()
         self.clocks: Clocks | None = None
         self.resume_step: int | None = None
         self.step: int | None = None
@@ -55,7 +58,7 @@ class Report:
 
     def warn(self, text: str) -> bool:
         """Adds a warning once; returns whether it is new."""
-        text = bounds.text(text, bounds.WARNING_BYTES_MAX)
+        text = bounds.text(self.mask.text(text), bounds.WARNING_BYTES_MAX)
         if text in self._warnings:
             return False
         self._warnings = (*self._warnings, text)[-bounds.WARNINGS_MAX :]
@@ -74,8 +77,9 @@ class Report:
     def end(self, result: Result) -> bool:
         """Writes the last status and then the result, if need be in the room that was kept free for it."""
         self._last = None
-        message = bounds.text(result.message, bounds.MESSAGE_BYTES_MAX)
-        result = replace(result, message=message, tail=bounds.text(result.tail, bounds.TAIL_BYTES_MAX))
+        message, tail = self.mask.text(result.message), self.mask.text(result.tail)
+        message = bounds.text(message, bounds.MESSAGE_BYTES_MAX)
+        result = replace(result, message=message, tail=bounds.text(tail, bounds.TAIL_BYTES_MAX))
         with suppress(OSError):
             self._folder.ballast.unlink()
         self.beat("ended")

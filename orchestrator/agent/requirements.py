@@ -49,7 +49,6 @@ _UNSAID = re.compile(
 )
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _URL_QUERY = re.compile(r"(://[^\s?]+\?)[^\s'\")]+")
-_SECRET_MIN = 4  # as in the log: shorter ones would blot out ordinary words
 
 _CUT_OFF = re.compile(
     r"""NewConnectionError | ConnectTimeout | ReadTimeout | NameResolutionError | ProxyError | ProtocolError
@@ -109,14 +108,10 @@ class Site:
 class Installation:
     """One run of pip. Begin it in the main thread, so that nothing can start after a stop was heard."""
 
-    def __init__(
-        self, site: Site, process: subprocess.Popen[bytes], log: Log, secrets: Iterable[str]
-    ) -> None:
+    def __init__(self, site: Site, process: subprocess.Popen[bytes], log: Log) -> None:
         self._site = site
         self._process = process
         self._log = log
-        parts = {part for secret in secrets for part in secret.splitlines() if len(part) >= _SECRET_MIN}
-        self._secrets = sorted(parts, key=len, reverse=True)
 
     @classmethod
     def begin(
@@ -125,7 +120,6 @@ class Installation:
         path: str,
         variables: Mapping[str, str],
         log: Log,
-        secrets: Iterable[str],
         *,
         lock: str | None = None,
     ) -> Installation:
@@ -163,14 +157,14 @@ class Installation:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        return cls(site, process, log, secrets)
+        return cls(site, process, log)
 
     def finish(self) -> Site:
         """Logs what pip says until it ends. Raises Failed."""
         assert self._process.stdout is not None
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for raw in self._process.stdout:
-            line = masked(raw.decode(errors="replace").rstrip(), self._secrets)
+            line = masked(self._log.mask.data(raw).decode(errors="replace").rstrip())
             if not line:
                 continue
             tail.append(line)
@@ -189,12 +183,10 @@ class Installation:
         return any(_NOT_FETCHED in line and _CUT_OFF.search(line) for line in lines)
 
 
-def masked(line: str, secrets: Iterable[str]) -> str:
-    """The line without secrets, credentials and signatures in URLs; empty if it names index or proxy."""
+def masked(line: str) -> str:
+    """The line without credentials and signatures in URLs; empty if it names index or proxy."""
     if _UNSAID.search(line):
         return ""
-    for secret in secrets:
-        line = line.replace(secret, "***")
     return _URL_QUERY.sub(r"\1***", _CREDENTIALS.sub("***@", line))
 
 

@@ -28,6 +28,7 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.core.mask import Mask
 from orchestrator.core.session import Order, Outcome, Result
 from orchestrator.errors import CorruptCheckpoint
 
@@ -89,7 +90,7 @@ class Session:
         except Over as over:
             result = replace(self._result(over.outcome, str(over)), tail=over.tail or self.log.tail())
         except Exception:  # noqa: BLE001 - whatever it is, the engine must hear of it
-            tail = traceback.format_exc()[-8192:]
+            tail = self.log.mask.text(traceback.format_exc())[-8192:]
             result = replace(
                 self._result(Outcome.CRASHED, "the agent failed; this is its own bug"), tail=tail
             )
@@ -135,11 +136,23 @@ class Session:
             values = self.folder.take_secrets()
         except (OSError, ValueError) as error:
             raise Over(Outcome.CRASHED, f"secrets.json cannot be read: {error}") from error
-        self.log.hide(values.values())
+        self._hide(Mask(values.values()))
         missing = [name for name in order.secrets if name not in values]
         if missing:
             raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
         return values
+
+    def _hide(self, mask: Mask) -> None:
+        """From now on no secret is said, not even by a bug's traceback on standard error, which a platform
+        may keep."""
+        self.log.hide(mask)
+        self.report.mask = mask
+
+        def last_words(error: BaseException | None) -> None:
+            sys.stderr.write(mask.text("".join(traceback.format_exception(error))))
+
+        sys.excepthook = lambda _kind, error, _trace: last_words(error)
+        threading.excepthook = lambda thread: last_words(thread.exc_value)
 
     def _probe(self, order: Order) -> dict[str, str]:
         """What the command needs to see its devices. A substitution is a lack of what was ordered."""
@@ -156,12 +169,7 @@ class Session:
         variables = self._variables(order, values, clocks, resume=None, site=None)
         try:
             pip = Installation.begin(
-                self.folder,
-                order.requirements,
-                variables,
-                self.log,
-                values.values(),
-                lock=order.requirements_lock,
+                self.folder, order.requirements, variables, self.log, lock=order.requirements_lock
             )
             site = self._beside("installing", clocks, pip.finish)
         except Failed as error:

@@ -55,7 +55,9 @@ BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
 LATEST = _flag("--latest", help="the newest that is whole (the default)")
 VERIFY = _flag("--verify", help="read every byte in the home store")
 FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
-RAW = _flag("--raw", help="the training's bytes alone, without a line between sessions")
+RAW = _flag(
+    "--raw", help="the training's bytes alone, without a line between sessions; shown harmless on a terminal"
+)
 DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="leave when nothing is left to do or to wait for")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")

@@ -75,7 +75,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
     def write(line: dict[str, object], text: str) -> None:
         with contextlib.suppress(OSError):  # a log that cannot be written ends no controller
             call.out.record(line)
-            call.out.say(text)
+            call.out.say(text.replace("\n", "\n  "))  # so that no session's text passes for a line of ours
             sys.stdout.flush()
 
     def say(text: str) -> None:

@@ -5,7 +5,9 @@ Reads what the controller has brought of their logs; asks no platform.
 
 from __future__ import annotations
 
+import codecs
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from orchestrator.cli import interrupt, story
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.terminal import last_state
 from orchestrator.clock import utc_text
 from orchestrator.core.event import Assigned
 from orchestrator.core.lifecycle import Phase
@@ -21,6 +24,7 @@ from orchestrator.ledger import Ledger
 
 LOOK_SECONDS = 0.5
 _READ_BYTES = 1 << 20
+_HELD_MAX = 1 << 20  # characters of a line that has not ended
 _SESSION = re.compile(r".*-s(\d+)")
 
 
@@ -39,9 +43,9 @@ def logs(call: Call) -> int:
                 if resting or not call.options.follow:
                     break
                 call.clock.wait(never, LOOK_SECONDS)
+        printer("", b"")
         if away.seen:
             return Exit.INTERRUPTED
-        printer("", b"")
         if reader.is_empty:
             over = ledger.record(run).phase.final
             call.out.remark(f"{run} has no log {'(any more: `prune` removes old ones)' if over else 'yet'}")
@@ -96,23 +100,64 @@ def _printer(call: Call, ledger: Ledger, run: str) -> Printer:
     """Takes data of a session; the session "" ends the stream."""
     if call.out.as_json:
         return _json_printer(call)
-    before = ""
-    complete = True
+    if call.options.raw and not sys.stdout.isatty():
+        return _byte_printer()
+    lines, before = Lines(in_place=call.options.follow and call.out.is_terminal), ""
 
     def write(session: str, data: bytes) -> None:
-        nonlocal before, complete
-        stream = sys.stdout.buffer
-        if session != before and not call.options.raw:
-            stream.write(b"" if complete else b"\n")
-            if session:
-                stream.write(_headline(call, ledger, run, session).encode())
-            complete = True
+        nonlocal before
+        if session != before:
+            lines.end()
+            if session and not call.options.raw:
+                call.out.say(_headline(call, ledger, run, session))
+                sys.stdout.flush()
         before = session
-        stream.write(data)
-        complete = data.endswith(b"\n") if data else complete
-        stream.flush()
+        lines.take(data)
 
     return write
+
+
+def _byte_printer() -> Printer:
+    """The bytes as they are: for a file or a program, never for a terminal."""
+
+    def write(_session: str, data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    return write
+
+
+class Lines:
+    """A session's bytes as harmless lines on standard output. `in_place`: a line that has not ended yet is
+    shown as well, and written over when there is more of it."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        self._in_place = in_place
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._shown = ""  # of the line that has not ended
+
+    def take(self, data: bytes, *, last: bool = False) -> None:
+        *lines, self._held = (self._held + self._decoder.decode(data, last)).split("\n")
+        if last or len(self._held) > _HELD_MAX:
+            lines, self._held = [*lines, *([self._held] if self._held else [])], ""
+        said = "".join(f"{last_state(line)}\n" for line in lines)
+        held = self._fitting(last_state(self._held)) if self._in_place else ""
+        if said or held != self._shown:
+            over = "\r\x1b[K" if self._shown else ""
+            sys.stdout.buffer.write((over + said + held).encode(sys.stdout.encoding, "replace"))
+            sys.stdout.buffer.flush()
+        self._shown = held
+
+    def end(self) -> None:
+        """What has not ended is a line of its own."""
+        self.take(b"", last=True)
+        self._decoder.reset()
+
+    def _fitting(self, text: str) -> str:
+        """On one row, or it could not be written over; characters may be two columns wide."""
+        columns = shutil.get_terminal_size().columns
+        return text.expandtabs()[: columns - 1 if text.isascii() else columns // 2]
 
 
 def _json_printer(call: Call) -> Printer:
@@ -137,4 +182,4 @@ def _headline(call: Call, ledger: Ledger, run: str, session: str) -> str:
         if isinstance(stored.event, Assigned) and stored.event.order.session == session:
             order = stored.event.order
             words += [story.place(order), story.resume_text(order), utc_text(stored.event.at)]
-    return call.out.paint(f"── {' · '.join(words)} ──", "dim") + "\n"
+    return call.out.paint(f"── {' · '.join(words)} ──", "dim")

@@ -1,6 +1,7 @@
 """How anything is printed: lines and tables for people, JSON for programs; calm, aligned, plain when piped.
 
-Knows no run and no command. Loads rich only where a terminal is looking.
+Whatever is said is made harmless here (`terminal`), but for the styles that `paint` gave. Knows no run and no
+command. Loads rich only where a terminal is looking.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from orchestrator.cli.terminal import one_line, plain
+
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_NO_COLOUR = re.compile(r"\x1b(?!\[[0-9;]*m)")  # escapes that do more than our own do
+# Our own styles inside a text; nobody else can write one, as the word is drawn anew by each process.
+_PEN = f"\x1b<{os.urandom(12).hex()}:"
+_PENS = re.compile(rf"({_PEN}[0-9]+>)")
 GAP = "  "
 
 
@@ -31,25 +36,26 @@ class Output:
     def say(self, text: str = "") -> None:
         """A line for people."""
         if not self.as_json:
-            print(printable(text))
+            print(_inked(text))
 
     def remark(self, text: str) -> None:
         """A line beside the answer, on standard error, so that what is piped stays clean."""
         if not self.as_json:
-            print(printable(text), file=sys.stderr, flush=True)
+            print(_inked(text), file=sys.stderr, flush=True)
 
     def document(self, value: object) -> None:
         """The whole answer as one JSON document."""
         if self.as_json:
-            print(json.dumps(plain(value), indent=2))
+            print(_json(value, indent=2))
 
     def record(self, value: object) -> None:
         """One line of a stream of JSON."""
         if self.as_json:
-            print(json.dumps(plain(value)), flush=True)
+            print(_json(value), flush=True)
 
     def paint(self, text: str, style: str) -> str:
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._coloured and text else text
+        """The text in a style, for `say` and `facts`; where there are no colours, as it is."""
+        return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self._coloured and text else text
 
     def phase_colour(self, phase: str) -> str:
         return phase_style(phase) or "bold"
@@ -69,8 +75,10 @@ class Output:
 
     def _wrapped(self, text: str, indent: int) -> list[str]:
         """The text's lines; on a terminal none is longer than what is left beside the indent."""
-        lines = text.splitlines()
-        if not self.is_terminal or "\x1b" in text:
+        if _PEN in text:
+            return text.split("\n")
+        lines = plain(text).rstrip("\n").split("\n")
+        if not self.is_terminal:
             return lines
         room = max(20, shutil.get_terminal_size().columns - indent)
         return [
@@ -88,8 +96,9 @@ class Output:
         if self.is_terminal:
             self._rich_table(headers, rows, right)
             return
-        widths = [max(len(row[c]) for row in (headers, *rows)) for c in range(len(headers))]
-        for row in (headers, *rows):
+        lines = [[one_line(cell) for cell in row] for row in (headers, *rows)]
+        widths = [max(len(row[c]) for row in lines) for c in range(len(headers))]
+        for row in lines:
             cells = (
                 cell.rjust(width) if c in right else cell.ljust(width)
                 for c, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -108,7 +117,7 @@ class Output:
             is_last = c == len(headers) - 1
             table.add_column(header, justify="right" if c in right else "left", no_wrap=not is_last)
         for row in rows:
-            table.add_row(*(Text(printable(cell), style=phase_style(cell)) for cell in row))
+            table.add_row(*(Text(plain(cell), style=phase_style(cell)) for cell in row))
         Console(no_color=not self._coloured, highlight=False).print(table)
 
 
@@ -120,13 +129,22 @@ def phase_style(text: str) -> str:
     }.get(text, "")  # fmt: skip
 
 
-def printable(text: str) -> str:
-    """Without the control characters by which a file name or a log line could steer the terminal."""
-    shown = "".join(c if c.isprintable() or c in "\n\t\x1b" else "\ufffd" for c in text)
-    return _NO_COLOUR.sub("\ufffd", shown)
+def _inked(text: str) -> str:
+    """The text made harmless, our own styles as the terminal knows them."""
+    if _PEN not in text:
+        return plain(text)
+    pieces = _PENS.split(text)
+    pieces[::2] = map(plain, pieces[::2])
+    pieces[1::2] = (f"\x1b[{pen[len(_PEN) : -1]}m" for pen in pieces[1::2])
+    return "".join(pieces)
 
 
-def plain(value: object) -> Any:
+def _json(value: object, indent: int | None = None) -> str:
+    """In ASCII, so that no character of a session reaches a terminal but as an escape."""
+    return json.dumps(simple(value), indent=indent).replace("\x7f", "\\u007f")
+
+
+def simple(value: object) -> Any:
     """What JSON can hold of a value: our dataclasses by their fields; a number that is not finite is null."""
     from orchestrator.core import wire
 

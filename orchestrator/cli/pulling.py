@@ -10,11 +10,12 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.naming import local_names
 from orchestrator.cli.output import number_text, size_text
 from orchestrator.core.checkpoint import Accepted, FileEntry, Grade, Manifest, grade, newest
 from orchestrator.core.run import RunRecord
@@ -29,11 +30,13 @@ _HASH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Pulled:
-    """A checkpoint as it lies in a folder now. `skipped`: newer ones that failed, with the reason."""
+    """A checkpoint as it lies in a folder now. `skipped`: newer ones that failed, with the reason. `renamed`:
+    the files that could not keep their name here, with the one they got."""
 
     checkpoint: Accepted
     folder: Path
     skipped: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ def pull(call: Call) -> int:
     pulled = bring(call, store, record, wanted, target)
     call.out.document({
         "run": record.run, "checkpoint": pulled.checkpoint.name, "step": pulled.checkpoint.ref.step,
-        "folder": str(pulled.folder), "skipped": pulled.skipped,
+        "folder": str(pulled.folder), "skipped": pulled.skipped, "renamed": dict(pulled.renamed),
     })  # fmt: skip
     if not pulled.checkpoint.sha256:
         call.out.remark("an older version accepted it and kept no sha256: whole, but not authenticated")
@@ -180,7 +183,7 @@ def bring(
     for candidate in candidates:
         folder = (target or Path(f"{record.run}-step-{candidate.ref.step}")).expanduser().absolute()
         try:
-            _bring_one(call, store, record.run, candidate, folder)
+            manifest = _bring_one(call, store, record.run, candidate, folder)
         except (CorruptCheckpoint, NotFound) as error:
             reason = error.reason if isinstance(error, CorruptCheckpoint) else _gone(store)
             skipped.append(f"step {candidate.ref.step:,} ({candidate.name}) cannot be used: {reason}")
@@ -188,7 +191,10 @@ def bring(
                 raise _nothing_whole(store, record, candidate, reason) from error
             call.out.remark(f"{skipped[-1]}; falling back to the one before")
         else:
-            return Pulled(candidate, folder, tuple(skipped))
+            renamed = _renamed(manifest)
+            for given, name in renamed:
+                call.out.remark(f"renamed: {given!a} is {name} here")
+            return Pulled(candidate, folder, tuple(skipped), renamed)
     raise AssertionError("the last candidate is brought, or raises")
 
 
@@ -204,10 +210,12 @@ def _nothing_whole(store: Store, record: RunRecord, tried: Accepted, reason: str
     return CorruptCheckpoint(tried.name, f"{reason}; other steps in the store: {steps or 'none'}")
 
 
-def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Path) -> None:
+def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Path) -> Manifest:
+    """The manifest of what lies in the folder now."""
     if folder.exists():
-        if _is_same(folder, stored.read(store, run, wanted.name, wanted.sha256)):
-            return
+        manifest = stored.read(store, run, wanted.name, wanted.sha256)
+        if _is_same(folder, _here(manifest)):
+            return manifest
         raise InputError(
             f"{folder} exists and holds something else; name another folder with -o, or move it away"
         )
@@ -217,7 +225,19 @@ def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Pat
         _shown(call, Path(parts), wanted.size),
     ):
         manifest = stored.fetch(store, run, wanted.name, Path(parts), wanted.sha256)
-        stored.restore(Path(parts), manifest, folder)
+        stored.restore(Path(parts), _here(manifest), folder)
+    return manifest
+
+
+def _here(manifest: Manifest) -> Manifest:
+    """With the names that its files have on this machine."""
+    names = local_names(entry.path for entry in manifest.files)
+    return replace(manifest, files=tuple(replace(each, path=names[each.path]) for each in manifest.files))
+
+
+def _renamed(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    names = local_names(entry.path for entry in manifest.files)
+    return tuple((given, name) for given, name in names.items() if given != name)
 
 
 def _is_same(folder: Path, manifest: Manifest) -> bool:

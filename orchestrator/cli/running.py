@@ -16,6 +16,7 @@ from orchestrator.cli import arguments
 from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
 from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
+from orchestrator.cli.terminal import plain
 from orchestrator.clock import SystemClock, utc_text
 from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
@@ -111,7 +112,7 @@ def _write_crash(text: str, home: Home | None) -> Path:
                     stream.truncate(0)
                 stream.write(entry)
             return path
-    sys.stderr.write(entry)
+    sys.stderr.write(plain(entry))
     return Path("/dev/stderr")
 
 

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from orchestrator.cli.live import Live, Progress, progress
-from orchestrator.cli.output import Output, clock_text, number_text, phase_style, printable
+from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text
+from orchestrator.cli.terminal import plain
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
@@ -222,14 +223,14 @@ class TerminalView:
         line.add_row(
             Text(utc_text(event.at)[11:], style="dim"),
             Text(session.ljust(3)),
-            Text(printable(text), style=_event_style(event)),
+            Text(plain(text), style=_event_style(event)),
         )
         self._console.print(line)
 
     def remark(self, text: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(printable(text), style="yellow"))
+        self._console.print(Text(plain(text), style="yellow"))
 
     def show(self, sight: Sight) -> None:
         self._panel.update(_panel(self._run, sight), refresh=True)
@@ -264,5 +265,5 @@ def _panel(run: str, sight: Sight) -> RenderableType:
         Text(f"{found.share:.0%}"),
     )
     figures = Text(" · ".join(sight.figures()) or "–")
-    where = Text(" · ".join([printable(sight.whereabouts()), sight.checkpoint()]), style="dim")
+    where = Text(" · ".join([plain(sight.whereabouts()), sight.checkpoint()]), style="dim")
     return Group(Text(), head, bar, figures, where)

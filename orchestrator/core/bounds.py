@@ -36,6 +36,7 @@ RESULT_BYTES_MAX = 256 * KIB
 ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; ours, but it lies where a script can write
 METRICS_BYTES_MAX = 1 * MIB
 PROGRESS_LINE_BYTES_MAX = 1 * MIB
+RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # what leaves a session of its reports
 
 # --- Checkpoints ------------------------------------------------------------------------------------------
 
@@ -127,6 +128,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("result.json", size_text(RESULT_BYTES_MAX), _UNREAD),
     ("order.json", size_text(ORDER_BYTES_MAX), "the session is shown with the reason"),
     ("a line of progress.jsonl", size_text(PROGRESS_LINE_BYTES_MAX), "ignored, with a warning"),
+    ("what the agent copies of progress.jsonl", size_text(RELAYED_PROGRESS_BYTES_MAX),
+     "the rest stays in the session; its steps still count"),
     ("a manifest", size_text(MANIFEST_BYTES_MAX), _CORRUPT),
     ("files of a checkpoint", f"{FILES_MAX:,}, each path of {size_text(PATH_BYTES_MAX)}", _CORRUPT),
     ("bytes of a checkpoint", size_text(CHECKPOINT_BYTES_MAX), _CORRUPT),

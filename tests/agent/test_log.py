@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 
 from orchestrator.agent.log import Log
 from orchestrator.agent.progress import Progress
+from orchestrator.agent.relay import Relay
 from orchestrator.clock import SystemClock
+from orchestrator.core import bounds
+from orchestrator.core.mask import Mask
 
 
 def text(folder: Path) -> bytes:
@@ -22,7 +26,7 @@ def text(folder: Path) -> bytes:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100])
 def test_a_secret_is_hidden_however_it_is_torn(tmp_path: Path, size: int) -> None:
     log = Log(tmp_path, SystemClock(), 1 << 20, 1 << 26)
-    log.hide(["secret-one", "secret-two!", "abc"])
+    log.hide(Mask(["secret-one", "secret-two!", "abc"]))
     said = b"x secret-one secret-on secret-two!secret-one\nabc secret-tw"
     for at in range(0, len(said), size):
         log.write(said[at : at + size])
@@ -101,3 +105,37 @@ def test_a_torn_line_waits_for_its_end_and_a_file_begun_anew_is_read_anew(tmp_pa
     path.write_text('{"step": 2}\n')
     assert progress.read(2.0)
     assert (progress.step, progress.unreadable) == (2, 0)
+
+
+def test_reports_leave_without_the_secrets_up_to_a_bound(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    relay = Relay(source, target, Mask(["hunter2-hunter2"]))
+    assert not relay.copy()
+    for piece in ('{"step": 1, "note": "hunter2-', 'hunter2"}\n', '{"step": 2}\nhunter2'):
+        with source.open("a") as file:
+            file.write(piece)
+        assert not relay.copy()
+    assert target.read_text() == '{"step": 1, "note": "***"}\n{"step": 2}\n'
+    relay.finish()
+    assert target.read_text().endswith("\nhunter2")
+    with source.open("wb") as file:  # begun anew
+        file.write(b"anew")
+    relay.finish()
+    assert target.read_text().endswith("\nhunter2anew")
+    with source.open("wb") as file:
+        file.truncate(1 << 40)
+    relay.finish()
+    assert target.stat().st_size == bounds.RELAYED_PROGRESS_BYTES_MAX - len("hunter2-hunter2") + len("***")
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_reports_that_are_a_pipe_or_a_link_hold_nobody_up(tmp_path: Path, which: str) -> None:
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("there\n")
+    (tmp_path / which).unlink()
+    os.mkfifo(tmp_path / which)
+    Relay(tmp_path / "source", tmp_path / "target", Mask()).finish()
+    (tmp_path / which).unlink()
+    (tmp_path / which).symlink_to(tmp_path / "elsewhere")
+    Relay(tmp_path / "source", tmp_path / "target", Mask()).finish()
+    assert not (tmp_path / "elsewhere").exists()

@@ -105,7 +105,9 @@ def test_a_commit_that_failed_leaves_the_save_and_nothing_else_and_succeeds_late
     assert not path.exists()
 
 
-@pytest.mark.parametrize("kind", ["empty", "symbolic link", "pipe", "line break in a name", "taken away"])
+@pytest.mark.parametrize(
+    "kind", ["empty", "symbolic link", "pipe", "backslash in a name", "no text in a name", "taken away"]
+)
 def test_what_can_be_no_checkpoint_is_unfit(folder: Folder, kind: str) -> None:
     path = saved(folder, 1)
     match kind:
@@ -113,13 +115,26 @@ def test_what_can_be_no_checkpoint_is_unfit(folder: Folder, kind: str) -> None:
             (path / "link").symlink_to("/etc/hostname")
         case "pipe":
             os.mkfifo(path / "pipe")
-        case "line break in a name":
-            (path / "a\nb").write_bytes(b"x")
+        case "backslash in a name":
+            (path / "a\\b").write_bytes(b"x")
+        case "no text in a name":
+            (path / "\udcff").write_bytes(b"x")
         case "taken away":
             path.rmdir()
     with pytest.raises(Unfit):
         outbox_of(folder).commit(path)
     assert on_disk(folder) == []
+
+
+def test_names_that_are_odd_are_kept_as_they_are(folder: Folder) -> None:
+    path = saved(folder, 1)
+    names = ["-rf", "a\nb", "\x1b]52;c;cm0=\x07", "\u202etxt.exe", "trailing "]
+    for name in names:
+        (path / name).write_bytes(b"x")
+    manifest = outbox_of(folder).commit(path)
+    assert manifest is not None
+    assert set(names) <= {entry.path for entry in manifest.files}
+    assert on_disk(folder) == [manifest]
 
 
 def test_only_renamed_saves_are_found(folder: Folder) -> None:
@@ -136,6 +151,7 @@ def test_only_renamed_saves_are_found(folder: Folder) -> None:
         (b'{"mrr": 0.5, "n": 3, "nan": NaN, "inf": Infinity, "t": true, "s": "x", "l": [1]}',
          {"mrr": 0.5, "n": 3.0}),
         (b'{"huge": 1%s}' % (b"0" * 400), {}),
+        (b'{"\\ud800": 1, "n": 2}', {"n": 2.0}),
         (b"[1]", {}),
         (b"not json", {}),
         (b"\xff", {}),

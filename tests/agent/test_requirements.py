@@ -347,9 +347,8 @@ def test_what_the_platform_has_of_torch_and_its_kin_keeps_its_version() -> None:
         ("  --extra-index-url https://index/simple", ""),
         ("Downloading https://me:pass@host/a.whl (3 kB)", "Downloading https://***@host/a.whl (3 kB)"),
         ("Downloading https://host/a.whl?sig=abc (3 kB)", "Downloading https://host/a.whl?*** (3 kB)"),
-        ("the word hunter2 is said", "the word *** is said"),
         ("Collecting greeting", "Collecting greeting"),
     ],
 )
 def test_credentials_in_pips_words_are_masked(line: str, shown: str) -> None:
-    assert masked(line, ["hunter2"]) == shown
+    assert masked(line) == shown

@@ -269,7 +269,7 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
         assert seen["PYTHONPATH"] == f"{source}:{tmp_path / 'agent.pyz'}:/given"
         assert (seen["MINE"], seen["OMP_NUM_THREADS"], seen["PYTHONUNBUFFERED"]) == ("1", "3", "1")
         assert seen["ORCHESTRATOR_INPUTS"] == str(tmp_path / "inputs")
-        assert seen["ORCHESTRATOR_PROGRESS"] == str(tmp_path / "outbox" / "progress.jsonl")
+        assert seen["ORCHESTRATOR_PROGRESS"] == str(tmp_path / "work" / "progress.jsonl")
         left = float(seen["ORCHESTRATOR_DEADLINE"]) - SystemClock().now()
         assert 3000 < left < 3600
         assert float(seen["ORCHESTRATOR_PEAK_FLOPS"]) == catalogue["cpu"].peak_flops[Precision.FP32]

@@ -1,0 +1,73 @@
+"""Names for what a session named, fit for this machine: no control character, no leading dash, none too long.
+
+Decides what a file of a checkpoint is called where it is pulled; inside sessions it keeps its own name. Pure:
+reads no folder. Must never give two files one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+
+PIECE_BYTES_MAX = 255
+_MARK_DIGITS = 8
+
+
+def local_names(paths: Iterable[str]) -> dict[str, str]:
+    """Path → path, piece by piece: what is unfit in a piece is percent-encoded; a piece that is too long, or
+    taken by then, ends in a mark of its own. Paths are of one checkpoint: none is the folder of another."""
+    paths = sorted(paths)
+    below: defaultdict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        folder = ""
+        for piece in path.split("/"):
+            below[folder].add(piece)
+            folder = f"{folder}/{piece}"
+    renamed = {folder: _fitted(pieces) for folder, pieces in below.items()}
+    return {path: _local(path, renamed) for path in paths}
+
+
+def _local(path: str, renamed: dict[str, dict[str, str]]) -> str:
+    folder, found = "", []
+    for piece in path.split("/"):
+        found.append(renamed[folder][piece])
+        folder = f"{folder}/{piece}"
+    return "/".join(found)
+
+
+def _fitted(pieces: set[str]) -> dict[str, str]:
+    """The pieces of one folder, each with the name it gets: those that are fit keep theirs."""
+    given = {piece: piece for piece in pieces if _encoded(piece) == piece and _fits(piece)}
+    taken = set(given)
+    for piece in sorted(pieces - taken):
+        name, digits = _encoded(piece), _MARK_DIGITS
+        while name in taken or not _fits(name):
+            mark = f"~{hashlib.sha256(_bytes(piece)).hexdigest()[:digits]}"
+            kept = _bytes(_encoded(piece))[: PIECE_BYTES_MAX - len(mark)]
+            name, digits = kept.decode(errors="ignore") + mark, digits + 1
+        given[piece] = name
+        taken.add(name)
+    return given
+
+
+def _encoded(piece: str) -> str:
+    """Without what steers a terminal, hides, passes for an option or is lost at the end."""
+    last = len(piece.rstrip(" "))
+    return "".join(
+        character if character.isprintable() and at < last and not (at == 0 and character == "-")
+        else "".join(f"%{byte:02x}" for byte in _bytes(character))
+        for at, character in enumerate(piece)
+    )  # fmt: skip
+
+
+def _fits(name: str) -> bool:
+    return len(_bytes(name)) <= PIECE_BYTES_MAX
+
+
+def _bytes(text: str) -> bytes:
+    """As the file's name was in the session (PEP 383)."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,64 @@
+"""A real session whose command gives its secrets away: nothing that leaves the session holds them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from orchestrator.core.session import Outcome
+from tests.agent.sessions import session
+
+TOKEN = "hf_AbCdEf0123456789-of+nobody"
+LINES = [base64.b64encode(bytes([line] * 48)).decode() for line in range(9)]
+KEY = "\n".join(["-----BEGIN PRIVATE KEY-----", *LINES, "c2hvcnQ=", "-----END PRIVATE KEY-----", ""])
+
+
+def test_no_secret_leaves_the_session_in_any_writing(tmp_path: Path) -> None:
+    given = {"TOKEN": TOKEN, "KEY": KEY}
+    with session(tmp_path, "leak.py", values=given, secrets=("TOKEN", "KEY")) as stay:
+        result = stay.live()
+        assert result.outcome is Outcome.CRASHED
+        assert result.message == "exit code 1: no access with ***, nor with ***"
+        assert result.tail.splitlines()[-1] == "no access with ***, nor with ***"
+        log = stay.log()
+        for line in LINES[0], "c2hvcnQ=":
+            assert f"   > {line}" not in log
+        assert log.count("   > ***") == len(LINES) + 1
+        assert "-----BEGIN PRIVATE KEY-----" in log, "what kind of key it is may be known"
+        [manifest] = stay.manifests()
+        assert (manifest.metrics["***"], manifest.metrics["score"]) == (1.0, 3.0)
+        status = stay.status()
+        assert status is not None
+        assert any("which is neither file nor folder" in warning for warning in status.warnings)
+        progress = (tmp_path / "outbox" / "progress.jsonl").read_text().splitlines()
+        assert json.loads(progress[0]) == {"step": 1, "note": "***", "metrics": {"***": 1.0, "loss": 0.5}}
+        assert status.step == 1
+        told = _telling()
+        for path in (each for each in (tmp_path / "outbox").rglob("*") if each.is_file()):
+            if path.parent.name != "blobs":  # the checkpoint's files are the script's own
+                assert not {text for text in told if text in path.read_bytes()}, path.name
+
+
+def _telling() -> set[bytes]:
+    """Pieces of the secrets and of their writings, none of them so short that chance would make it."""
+    found = set()
+    for secret in (TOKEN, *LINES):
+        raw = secret.encode()
+        found |= {raw, raw[:12], raw[-12:], raw.hex().encode()}
+        found |= {base64.b64encode(b"x" * n + raw)[4:16] for n in range(3)}
+    whole = base64.b64encode(KEY.encode())
+    inside = len("-----BEGIN PRIVATE KEY-----\n") * 4 // 3 + 4
+    return found | {whole[at : at + 16] for at in range(inside, len(whole) - inside - 16)}
+
+
+def test_a_bug_of_the_agent_tells_no_secret_on_standard_error(tmp_path: Path) -> None:
+    """What a platform keeps of the agent's own output: a container's log, a kernel's."""
+    given = {"TOKEN": "hunter2\0hunter2"}
+    with session(tmp_path, "train.py", values=given, secrets=("TOKEN",)) as stay:
+        agent = stay.start()
+        output, _ = agent.communicate(timeout=60)
+        assert agent.returncode == 0
+        assert "hunter2" not in output
+        for path in (each for each in (tmp_path / "outbox").rglob("*") if each.is_file()):
+            assert b"hunter2" not in path.read_bytes()

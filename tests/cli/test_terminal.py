@@ -1,0 +1,83 @@
+"""Any text made harmless, and names fit for this machine: nothing steers a terminal, nothing collides."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from orchestrator.cli.logs import Lines
+from orchestrator.cli.naming import local_names
+from orchestrator.cli.terminal import last_state, one_line, plain
+
+anything = st.text(st.characters(exclude_categories=()), max_size=200)
+commands = st.lists(
+    st.sampled_from(["\x1b", "[", "]", "52;c;", "2J", "8m", "P", "\\", "\x9b", "\x9d", "\x07", "x", "\r"]),
+    max_size=30,
+).map("".join)
+letters = st.characters(exclude_characters="/\\\0", exclude_categories=())
+pieces = st.text(letters, min_size=1, max_size=90).filter(lambda piece: piece not in (".", ".."))
+
+
+@given(anything | commands)
+def test_nothing_steers_a_terminal(text: str) -> None:
+    for shown in (plain(text), last_state(text), one_line(text)):
+        assert all(character.isprintable() or character in "\n\t" for character in shown)
+        assert plain(shown) == shown
+    assert "\n" not in one_line(text)
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S"), include_characters=" \n\t")))
+def test_what_is_harmless_is_shown_as_it_is(text: str) -> None:
+    assert plain(text) == text
+
+
+def test_a_command_that_never_ends_takes_no_time_and_hides_nothing() -> None:
+    for start in ("\x1b]", "\x9d", "\x1b[", "\x1bP", "\x1b ", "\r"):
+        assert plain(start * 200_000 + "\nthe end").endswith("\nthe end")
+        assert plain(start + "0" * 200_000 + "\nthe end").endswith("\nthe end")
+
+
+def test_of_a_progress_bar_the_last_state_is_shown() -> None:
+    assert last_state("\r  0%|  |\r 50%|# |\r100%|##|\r") == "100%|##|"
+    assert last_state("\x1b[32mINFO\x1b[0m ready\r") == "INFO ready"
+    assert plain("a\r\nb\rc") == "a\nb\nc"
+
+
+@example(["a\n", "a%0a", "-x", "%2dx", "é" * 90 + "\n" * 90, "é" * 90 + "\n" * 91])
+@example(["a\n/x", "a%0a/x", "a\n/y"])
+@given(st.lists(st.lists(pieces, min_size=1, max_size=3).map("/".join), max_size=12, unique=True))
+def test_names_are_fit_and_told_apart(paths: list[str]) -> None:
+    paths = [p for p in paths if not any(other.startswith(f"{p}/") for other in paths)]
+    names = local_names(paths)
+    assert len(set(names.values())) == len(paths)
+    assert not any(name.startswith(f"{other}/") for name in names.values() for other in names.values())
+    for path, name in names.items():
+        assert len(name.split("/")) == len(path.split("/"))
+        for given_piece, piece in zip(path.split("/"), name.split("/"), strict=True):
+            assert piece.isprintable()
+            assert not re.search(r"^-| $", piece)
+            assert 0 < len(piece.encode()) <= 255
+            if (
+                given_piece.isprintable()
+                and not re.search(r"^-| $", given_piece)
+                and len(given_piece.encode()) < 256
+            ):
+                assert piece == given_piece
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_line_that_has_not_ended_is_shown_only_where_a_terminal_follows(
+    in_place: bool, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    lines = Lines(in_place=in_place)
+    for data in (b"one\n 10%\r 20%", b"\r 30%|#", b"\r\x1b[2Jdone \xc3", b"\xa9"):
+        lines.take(data)
+    lines.end()
+    said = capsysbinary.readouterr().out.decode()
+    seen = [line.rpartition("\r\x1b[K")[2] for line in said.split("\n")]
+    assert seen == ["one", "done é", ""]
+    assert ("20%\r" in said and "30%|#\r" in said) is in_place
+    assert "\x1b" not in said.replace("\r\x1b[K", "")
