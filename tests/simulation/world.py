@@ -7,7 +7,7 @@ stop, and what can finish must.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -20,8 +20,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import Engine
-from orchestrator.errors import LedgerConflict
-from orchestrator.ledger import Ledger, Proposal, Takeover
+from orchestrator.ledger import Takeover
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer, SimulatedPlatform
@@ -29,6 +28,7 @@ from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import NO_FAULTS, FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
 from tests.simulation.clock import VirtualClock
+from tests.simulation.ledger import SimulatedLedger
 from tests.simulation.workers import SimulatedWorkers
 
 HOUR = 3600.0
@@ -40,20 +40,6 @@ RESTLESS_TICKS = 8  # so many in a row at one instant are a controller that spin
 
 class ControllerKilled(BaseException):
     """kill -9, at the line that raises it."""
-
-
-class MortalLedger(Ledger):
-    """The real ledger, in whose transactions the controller may die: just before one, or just after."""
-
-    killer: Killer
-
-    def append_many(
-        self, proposals: Sequence[Proposal], *, fence: int | None = None
-    ) -> list[RunRecord | LedgerConflict]:
-        self.killer.perhaps()
-        answer = super().append_many(proposals, fence=fence)
-        self.killer.perhaps()
-        return answer
 
 
 @dataclass
@@ -84,10 +70,9 @@ class World:
             self.memory, rates, Random(random.random()), now=self.clock.elapsed, wait=lambda _seconds: None
         )
         self.killer = Killer(Random(random.random()), random.choice((0.0, 0.01, 0.05)))
-        ledger = MortalLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
-        assert isinstance(ledger, MortalLedger)
-        ledger.killer = self.killer
-        self.ledger = ledger
+        self.ledger = SimulatedLedger.make(folder / "ledger.sqlite")
+        self.ledger.before = lambda _proposals: self.killer.perhaps()
+        self.ledger.after = self.killer.perhaps
         self.folders = Folders(folder / "home")
         self.runs: list[str] = []
         self.restarts = 0
@@ -127,9 +112,21 @@ class World:
                     self._up()
                 self._tick()
             self._user()
-            self.clock.advance(self.random.uniform(4.0, 20.0))
+            self._pass_time()
             if self.clock_jumps and not self._calm and self.random.random() < 0.005:
                 self._disturb_clock()
+
+    def _pass_time(self) -> None:
+        """To the next tick: when an answer comes, or a while later. What takes effect until then does so at
+        its own moment."""
+        now = self.clock.elapsed()
+        busy = any(self.record(run).session is not None for run in self.runs)
+        until = now + (self.random.uniform(6.0, 30.0) if busy else self.random.uniform(20.0, 60.0))
+        until = min(until, max(self._workers.next_answer(), now + self.random.uniform(0.5, 8.0)))
+        while (at := self._workers.next_effect()) < until:
+            self.clock.advance(max(0.0, at - self.clock.elapsed()))
+            self._workers.take_effect()
+        self.clock.advance(until - self.clock.elapsed())
 
     def _tick(self) -> None:
         assert self._engine is not None
@@ -197,7 +194,7 @@ class World:
     # --- Looking ----------------------------------------------------------------------------------------
 
     def record(self, run: str) -> RunRecord:
-        return self.ledger.record(run)
+        return self.ledger.latest(run)
 
     def restored(self, run: str, manifest: Manifest, path: str) -> bytes:
         """One file of a checkpoint, as `pull` would lay it out."""
@@ -230,19 +227,19 @@ def _scenario(random: Random, number: int) -> Scenario:
             accelerator=accelerator,
             steps_per_second=random.uniform(0.5, 2.0),
             slots=random.randint(1, 2),
-            session_seconds=random.choice((900.0, 1800.0, 2 * HOUR)),
+            session_seconds=random.choice((450.0, 900.0, HOUR)),
             memory_gb=64.0,
             disk_gb=100.0,
             micro_batch_max=random.choice((None, None, 2)),
         )
         for accelerator in accelerators
     )
-    quota = QuotaWindow(random.uniform(0.3, 1.2) * HOUR, 4 * HOUR) if random.random() < 0.5 else None
+    quota = QuotaWindow(random.uniform(0.2, 0.6) * HOUR, 2 * HOUR) if random.random() < 0.5 else None
     return Scenario(
         seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
         uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
         visibility_seconds=random.choice((5.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
-        setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((60.0, 200.0)),
+        setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((30.0, 100.0)),
         wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
         can_stop=random.random() < 0.8, owned=number == 0,
     )  # fmt: skip
@@ -255,7 +252,7 @@ def _job(random: Random, run: str) -> Job:
         Job(
             name=run.split("-")[0],
             command=("train", "--steps", "{steps}", "--micro-batch", "{micro_batch}"),
-            work=Work(total=random.choice((500, 2000, 5000)), global_batch=16),
+            work=Work(total=random.choice((250, 1000, 2500)), global_batch=16),
             profiles=(("default", profile),),
             bundle="0" * 64,
             seed=random.getrandbits(16),
