@@ -130,7 +130,7 @@ class Manifest:
 
 
 def _sealed(document: Mapping[str, object]) -> bytes:
-    """Canonical JSON with the sha256 of itself without this line, which is in order between `run` and `step`."""
+    """Canonical JSON, with a line for the sha256 of all the others: in order, between `run` and `step`."""
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     seal = hashlib.sha256(text.encode()).hexdigest()
     before, step, after = text.rpartition('\n "step": ')  # inside of texts there is no line break

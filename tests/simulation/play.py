@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.simulation.checks import ALL, Check
+from tests.simulation import checks as states
+from tests.simulation import promises
+from tests.simulation.checks import Check
 from tests.simulation.world import CALM_HOURS, World
 
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL)
 _MEMORY = Path("/dev/shm")
 
 
@@ -17,10 +21,22 @@ def play(seed: int, checks: Sequence[Check] = ALL, hours: float = CALM_HOURS) ->
 
     `hours` is what runs have to finish in once faults have stopped.
     """
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        world = World(seed, Path(folder))
+    with _folder_in_memory() as folder:
+        world = World(seed, folder)
         try:
             world.run(hours * 3600.0)
             return [f"{check.__name__}: {found}" for check in checks for found in check(world)]
         finally:
             world.ledger.close()
+
+
+@contextmanager
+def _folder_in_memory() -> Iterator[Path]:
+    """For the world, and for whatever in it makes a temporary folder: disks are not what is played here."""
+    usual = tempfile.tempdir
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = usual

@@ -31,7 +31,7 @@ from orchestrator.errors import (
 from orchestrator.platforms.outbox import bring, digest
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
-from orchestrator.platforms.simulated.history import History, Launch
+from orchestrator.platforms.simulated.history import Discarded, History, Launch
 from orchestrator.platforms.simulated.scenario import (
     Fate,
     Faults,
@@ -393,8 +393,11 @@ class SimulatedPlatform:
             session = self._visible(name)
             if session is not None and not session.over(self._at):
                 raise Rejected(f"{name} is still running")
-            if name in self._sessions:
-                self._sessions[name].discarded = True
+            known = self._sessions.get(name)
+            if known is not None:
+                alive = known.launched_at is not None and not known.over(self._at)
+                self.history.discards.append(Discarded(self._at, name, alive))
+                known.discarded = True
 
     # --- for tests --------------------------------------------------------------------------------------
 
