@@ -30,12 +30,13 @@ T = TypeVar("T")
 
 class SimulatedLedger(Ledger):
     """One process's: nobody else may write to its database. `before` and `after` run around every append:
-    there a user's wish may come in between, and the controller may die."""
+    there a user's wish may come in between, and the controller may die. `changed` hears of every change."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.before: Callable[[Sequence[Proposal]], None] = lambda _proposals: None
         self.after: Callable[[], None] = lambda: None
+        self.changed: Callable[[RunRecord], None] = lambda _record: None
         self.conflicts = 0
         self._latest: dict[str, RunRecord] = {}
         self._due_at: dict[str, float | None] = {}
@@ -93,6 +94,7 @@ class SimulatedLedger(Ledger):
     def _remember(self, record: RunRecord, due_at: float | None) -> RunRecord:
         self._latest[record.run] = record
         self._due_at[record.run] = due_at
+        self.changed(record)
         return record
 
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:

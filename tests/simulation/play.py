@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import promises
+from tests.simulation import hostile, promises, unforeseen
 from tests.simulation.checks import Check
 from tests.simulation.world import CALM_HOURS, World
 
@@ -16,18 +16,33 @@ ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL)
 _MEMORY = Path("/dev/shm")
 
 
-def play(seed: int, checks: Sequence[Check] = ALL, hours: float = CALM_HOURS) -> list[str]:
+def play(
+    seed: int,
+    checks: Sequence[Check] = ALL,
+    hours: float = CALM_HOURS,
+    make: Callable[[int, Path], World] = World,
+) -> list[str]:
     """The violations that the checks find in the world of this seed; empty when all is well.
 
     `hours` is what runs have to finish in once faults have stopped.
     """
     with _folder_in_memory() as folder:
-        world = World(seed, folder)
+        world = make(seed, folder)
         try:
             world.run(hours * 3600.0)
             return [f"{check.__name__}: {found}" for check in checks for found in check(world)]
         finally:
             world.ledger.close()
+
+
+def play_hostile(seed: int) -> list[str]:
+    """A run whose sessions say what they like, beside healthy ones."""
+    return play(seed, (hostile.neighbours_finish, *ALL), hostile.CALM_HOURS, hostile.HostileWorld)
+
+
+def play_unforeseen(seed: int) -> list[str]:
+    """Platforms and a store with bugs that nobody foresaw."""
+    return play(seed, ALL, CALM_HOURS, unforeseen.BuggyWorld)
 
 
 @contextmanager

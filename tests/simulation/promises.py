@@ -176,8 +176,8 @@ def pauses_are_kept(world: World) -> list[str]:
 def what_the_next_session_reads_is_kept(world: World) -> list[str]:
     """What a session hands over stays on its platform until the next one has begun."""
     launched = {
-        f"{run}-s{item.event.order.generation:02d}": run
-        for run in world.runs
+        item.event.order.session: run
+        for run in world.everybody
         for item in world.ledger.history(run)
         if isinstance(item.event, Assigned)
     }

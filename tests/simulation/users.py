@@ -23,27 +23,28 @@ class Users:
         self._ledger = ledger
         self._clock = clock
         self._random = random
-        self._busy = random.random() < 0.4
-        self._between = random.choice((0.0, 0.05, 0.3)) if self._busy else 0.0
+        self.busy = random.random() < 0.4
+        self._between = random.choice((0.0, 0.05, 0.3))
         self.calm = False
 
     def act(self, runs: Sequence[str]) -> None:
         """What they do once in a while."""
         for run in runs:
             record = self._ledger.latest(run)
-            if record.standing is Phase.HELD and self._random.random() < (0.2 if self.calm else 0.04):
+            waits = record.standing is Phase.HELD or bool(record.fault)
+            if waits and self._random.random() < (0.2 if self.calm else 0.04):
                 self._wish(run, Wish.RELEASE)
-            elif self._busy and not self.calm and not record.phase.final and self._random.random() < 0.004:
+            elif self.busy and not self.calm and not record.phase.final and self._random.random() < 0.004:
                 self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)))
 
     def interfere(self, proposals: Sequence[Proposal]) -> None:
         """What they do in the very moment in which something is journalled: mostly what changes nothing."""
-        for proposal in proposals:
-            run = proposal.record.run
-            if self.calm or self._ledger.latest(run).phase.final or self._random.random() >= self._between:
-                continue
-            rare = self._random.random() < 0.05
-            self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)) if rare else Wish.RELEASE)
+        if self.calm or not self.busy:
+            return
+        for run in (proposal.record.run for proposal in proposals):
+            if not self._ledger.latest(run).phase.final and self._random.random() < self._between:
+                rare = self._random.random() < 0.05
+                self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)) if rare else Wish.RELEASE)
 
     def _wish(self, run: str, wish: Wish) -> None:
         discard = wish is Wish.CANCEL and self._random.random() < 0.5

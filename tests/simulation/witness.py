@@ -39,6 +39,7 @@ class Witness:
         self.hasty: list[str] = []
         self.robbed: list[str] = []
         self.phases: dict[str, list[tuple[float, Phase]]] = defaultdict(list)
+        ledger.changed = self._changed
 
     def watchers(self) -> Watchers:
         """For a controller that comes up: it has seen nothing yet."""
@@ -49,11 +50,14 @@ class Witness:
         assert record.session is not None
         self._readings[record.session.name].append(Reading(self._clock.monotonic(), observation))
 
-    def _happened(self, record: RunRecord, event: Event) -> None:
+    def _changed(self, record: RunRecord) -> None:
         self.phases[record.run].append((self._clock.elapsed(), record.phase))
         session = record.session
         if session is not None and session.launched_at is not None:
             self._launched_at.setdefault(session.name, self._clock.elapsed())
+
+    def _happened(self, record: RunRecord, event: Event) -> None:
+        session = record.session
         if isinstance(event, Ended) and not event.confirmed and session is not None:
             self._judge(session)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.event import Submitted
@@ -21,9 +22,10 @@ from orchestrator.errors import Transient
 from orchestrator.ledger import Proposal, Takeover
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
-from orchestrator.platforms.simulated import SimulatedPlatform
+from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import NO_FAULTS, FaultyStore
+from orchestrator.unforeseen import raise_again
 from tests.simulation.clock import VirtualClock
 from tests.simulation.draws import HOUR, draw_job, draw_rates, draw_scenario
 from tests.simulation.ledger import SimulatedLedger
@@ -57,10 +59,9 @@ class World:
         self.random = random = Random(seed)
         self.clock = VirtualClock()
         self.began_at = self.clock.now()
-        self.scenarios = [draw_scenario(random, number) for number in range(random.randint(1, 3))]
         self.platforms = {
-            f"p{number}": SimulatedPlatform(f"p{number}", scenario, self.clock)
-            for number, scenario in enumerate(self.scenarios)
+            f"p{number}": self._platform(f"p{number}", draw_scenario(random, number))
+            for number in range(random.randint(1, 3))
         }
         self.killer = Killer(Random(random.random()), random.choice((0.0, 0.01, 0.05)))
         self.ledger = SimulatedLedger.make(folder / "ledger.sqlite")
@@ -84,11 +85,22 @@ class World:
         self._engine: Engine | None = None
         self._takeover: Takeover | None = None
 
+    # --- What other worlds have otherwise ---------------------------------------------------------------
+
+    def _platform(self, name: str, scenario: Scenario) -> SimulatedPlatform:
+        return SimulatedPlatform(name, scenario, self.clock)
+
+    def _backends(self) -> Backends:
+        return Backends(self.platforms, self.store, self.folders, lambda name: name, self._unforeseen)
+
+    def _unforeseen(self, doing: str, error: Exception) -> None:
+        """Nothing that nobody foresaw passes."""
+        raise_again(doing, error)
+
     # --- Playing ----------------------------------------------------------------------------------------
 
     def run(self, calm_seconds: float = CALM_HOURS * HOUR) -> None:
-        for number in range(self.random.randint(1, 3)):
-            self._submit(number)
+        self._submit_all()
         self._play(FAULTY_SECONDS)
         self.calm()
         self._play(calm_seconds)
@@ -156,15 +168,15 @@ class World:
 
     def _up(self) -> None:
         self._takeover = self.ledger.take_over("simulation", now=self.clock.now())
-        backends = Backends(self.platforms, self.store, self.folders, secret=lambda name: name)
         self._engine = Engine(
             self.ledger,
             self._takeover.fence,
-            backends,
+            self._backends(),
             Market(tuple(self.platforms)),
             self._workers,
             self.clock,
             self.witness.watchers(),
+            unforeseen=self._unforeseen,
         )
 
     def _down(self) -> None:
@@ -183,13 +195,21 @@ class World:
         elif self.clock_jumps:
             self.clock.jump(self.random.choice((-2 * HOUR, 2 * HOUR, -30.0, 30.0)))
 
-    def _submit(self, number: int) -> None:
+    def _submit_all(self) -> None:
+        self.runs += [self._submit(number) for number in range(self.random.randint(1, 3))]
+
+    def _submit(self, number: int, **changes: Any) -> str:
         run = f"job{number}-{self.random.getrandbits(32):08x}"
-        job = draw_job(self.random, run)
+        job = replace(draw_job(self.random, run), **changes)
         self.ledger.submit(Submitted(run, job, self.clock.now()), due_at=0.0)
-        self.runs.append(run)
+        return run
 
     # --- Looking ----------------------------------------------------------------------------------------
+
+    @property
+    def everybody(self) -> list[str]:
+        """All runs: those of whom something is asked, and others."""
+        return self.runs
 
     def record(self, run: str) -> RunRecord:
         return self.ledger.latest(run)
