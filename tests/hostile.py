@@ -1,4 +1,4 @@
-"""What a session might say that means harm, or nothing at all: bytes for each file of its outbox, from a seed.
+"""What a session might say that means harm, or nothing at all: bytes for its outbox, from a seed.
 
 Starts from an honest value where there is one, and changes a little of it: what is wrong all over is refused
 at the first look. Knows the layout (docs/session-folder.md), and nothing of who reads it.
@@ -124,7 +124,7 @@ def log(draw: Random) -> bytes:
     return b"\n".join([*lines, draw.randbytes(draw.choice((0, 10, 20_000)))])
 
 
-# --- Checkpoints ----------------------------------------------------------------------------------------------
+# --- Checkpoints --------------------------------------------------------------------------------------------
 
 
 def checkpoint(honest: Manifest, draw: Random) -> tuple[str, bytes]:
@@ -150,8 +150,8 @@ def checkpoint(honest: Manifest, draw: Random) -> tuple[str, bytes]:
 
 def ref(honest: CheckpointRef, draw: Random) -> CheckpointRef:
     """An identity close to the honest one, that a name can hold."""
-    step = draw.choice((honest.step, honest.step + 1, honest.step + draw.randrange(10**6), 10**9, 2**62, 2**63 - 1,
-                        2**63, 10**19 - 1, 0))  # fmt: skip
+    near = (honest.step, honest.step + 1, honest.step + draw.randrange(10**6))
+    step = draw.choice((*near, 10**9, 2**62, 2**63 - 1, 2**63, 10**19 - 1, 0))
     generation = draw.choice((honest.generation, honest.generation, honest.generation + 1, 99, 10**8, 1))
     return CheckpointRef(step, generation, honest.incarnation if draw.random() < 0.7 else incarnation(draw))
 

@@ -62,8 +62,8 @@ class Disk:
         found = os.fstat(descriptor)
         self._synced.add(found.st_ino)
         if stat.S_ISDIR(found.st_mode):
-            folder = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-            self._names_synced[folder] = set(os.listdir(folder))
+            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+            self._names_synced[folder] = {entry.name for entry in folder.iterdir()}
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -270,16 +270,3 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
 def _finished(self: Any, report: Any) -> None:
     self.reports.append(report)
     self._touched = True
-
-
-def takes_a_late_answer_for_this_sessions(patch: pytest.MonkeyPatch) -> None:
-    real = reports.take_report
-
-    def take(draft: Any, report: Any) -> None:
-        session = draft.record.session
-        late = session is not None and report.action.session not in ("", session.name)
-        if late and isinstance(report, Done) and isinstance(report.action, reports.Stop):
-            report = replace(report, action=replace(report.action, session=session.name))
-        real(draft, report)
-
-    patch.setattr(decide, "take_report", take)

@@ -92,7 +92,7 @@ def what_is_gone_on_from_is_kept(world: World) -> list[str]:
     return world.witness.robbed
 
 
-def a_micro_batch_too_large_is_not_tried_again(world: World) -> list[str]:
+def too_large_stays_too_large(world: World) -> list[str]:
     """Out of memory on an accelerator is remembered over hops to others. (At the smallest it may leak.)"""
     found = []
     for run in world.runs:
@@ -222,7 +222,7 @@ ALL = (
     nothing_alive_is_discarded,
     nobody_is_given_up_in_haste,
     what_is_gone_on_from_is_kept,
-    a_micro_batch_too_large_is_not_tried_again,
+    too_large_stays_too_large,
     only_what_was_altered_arrives_corrupt,
     what_cannot_save_is_not_stopped_unasked,
     pauses_are_kept,

@@ -1,7 +1,7 @@
 """A world whose platforms and store have bugs: any verb may raise what nobody foresaw, at drawn moments.
 
-Behind the engine's barrier nobody but the run at fault feels it; people release what is held, and once the bugs
-are mended every run finishes.
+Behind the engine's barrier nobody but the run at fault feels it; people release what is held, and once the
+bugs are mended every run finishes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,22 @@ class Bugs:
             raise self._error()
 
     def _error(self) -> Exception:
-        return self._draw.choice((
-            KeyError("a field that was always there"), AssertionError(), RecursionError("maximum depth exceeded"),
-            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), MemoryError(), ZeroDivisionError("0"),
-            OverflowError("int too large to convert to float"), AttributeError("no attribute 'x'"),
-            TypeError("unhashable"), ValueError("\ud800 \x1b[2J" + "x" * 5000), StopIteration(), OSError("?"),
-        ))  # fmt: skip
+        return self._draw.choice(
+            (
+                KeyError("a field that was always there"),
+                AssertionError(),
+                RecursionError("maximum depth exceeded"),
+                UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+                MemoryError(),
+                ZeroDivisionError("0"),
+                OverflowError("int too large to convert to float"),
+                AttributeError("no attribute 'x'"),
+                TypeError("unhashable"),
+                ValueError("\ud800 \x1b[2J" + "x" * 5000),
+                StopIteration(),
+                OSError("?"),
+            )
+        )
 
 
 class BuggyPlatform:
