@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.agent import folder
 from orchestrator.agent import outbox as agent_outbox
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.outbox import Outbox
@@ -132,7 +133,8 @@ def test_at_no_moment_is_there_a_checkpoint_that_is_not_whole(
 
 def manifest_first(patch: pytest.MonkeyPatch) -> None:
     """The bug: blobs are linked once the manifest is there."""
-    link, write, late = Outbox._link, agent_outbox.write_whole, []  # type: ignore[var-annotated]
+    link, write = Outbox._link, folder.write_whole
+    late: list[tuple[Outbox, Path, str]] = []
     patch.setattr(Outbox, "_link", lambda self, path, _file, digest: late.append((self, path, digest)))
 
     def write_then_link(path: Path, data: bytes) -> None:

@@ -214,17 +214,19 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first case")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--database", choices=("sqlite", "postgresql", "both"), default="both")
+    parser.add_argument("--url", help="an empty database instead")
     parser.add_argument("--all", action="store_true", help="go on after a failure, and count what was found")
     given = parser.parse_args()
     resource.setrlimit(
         resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX)
     )  # a link to /dev/zero never ends
     databases = ("sqlite", "postgresql") if given.database == "both" else (given.database,)
+    databases = (given.url.partition(":")[0],) if given.url else databases
     failed = False
     for name in databases:
         seconds = None if given.cases else 60.0 * given.minutes / len(databases)
         with ExitStack() as stack:
-            url = _database(name, stack)
+            url = given.url or _database(name, stack)
             tally = fuzz(url, given.seed, given.first, given.cases, seconds, tell_all=given.all)
         sys.stdout.write(
             f"{name}, seed {given.seed}: {tally.cases} cases, {tally.ticks} ticks, {tally.attacks} attacks, "

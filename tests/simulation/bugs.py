@@ -5,6 +5,7 @@ Every plant patches one place. tests/simulation/test_planted_bugs.py says which 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator import engine, market, perform, tracking
-from orchestrator.core import assign, decide, ending, reports, run, verdict, watch
+from orchestrator.core import assign, checkpoint, decide, ending, event, reports, route, run, verdict, watch
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
 from orchestrator.core.lifecycle import Phase
@@ -185,11 +186,11 @@ def forgets_a_smaller_micro_batch_over_a_hop(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_a_smaller_micro_batch_at_a_hold(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verdict, "Held", lambda now, reason, **_: run.Held(now, reason))
+    patch.setattr(verdict, "Held", lambda now, reason, **_: event.Held(now, reason))
 
 
 def deletes_the_parent_of_a_live_session(patch: pytest.MonkeyPatch) -> None:
-    real = decide.superseded
+    real = checkpoint.superseded
     patch.setattr(decide, "superseded", lambda found, **rest: real(found, **(rest | {"pinned": frozenset()})))
 
 
@@ -233,7 +234,7 @@ def waits_no_longer_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_a_cooldown(patch: pytest.MonkeyPatch) -> None:
-    real = market.route
+    real = route.route
     patch.setattr(
         market, "route", lambda job, offers, **rest: real(job, offers, **(rest | {"cooldowns": ()}))
     )
@@ -270,3 +271,15 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
 def _finished(self: Any, report: Any) -> None:
     self.reports.append(report)
     self._touched = True
+
+
+def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
+    real = market.Market.begin
+
+    def begin(self: Any, records: Any, now: float) -> None:
+        real(self, records, now)
+        ever = self.__dict__.setdefault("ever", {})
+        ever |= {claim.session: (claim.platform, claim.accelerator) for claim in self._claims.values()}
+        self._usage = dict(Counter(ever.values()))
+
+    patch.setattr(market.Market, "begin", begin)

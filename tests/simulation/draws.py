@@ -24,7 +24,7 @@ def draw_scenario(random: Random, number: int) -> Scenario:
 
     faults = Faults(
         request_lost=rate(0.1), reply_lost=rate(0.1), launch_started_but_failed=rate(0.3),
-        double_start=rate(0.2), starved=rate(0.2), late_visible=rate(0.2), killed=rate(0.3),
+        double_start=rate(0.2), starved=rate(0.2), late_visible=rate(1.0), killed=rate(0.3),
         partitioned=rate(0.3), crash=rate(0.2), stall=rate(0.2), freeze=rate(0.2), stop_ignored=rate(0.3),
         stop_slow_seconds=rate(300.0), corrupt=rate(0.2), outbox_lost=rate(0.2), outages_per_hour=rate(1.0),
         denials_per_hour=rate(0.3), shortages_per_hour=rate(0.5),
@@ -46,7 +46,7 @@ def draw_scenario(random: Random, number: int) -> Scenario:
     return Scenario(
         seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
         uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
-        visibility_seconds=random.choice((5.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
+        visibility_seconds=random.choice((5.0, 60.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
         setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((30.0, 100.0)),
         wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
         can_stop=random.random() < 0.8, owned=number == 0,

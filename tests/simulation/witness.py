@@ -88,9 +88,7 @@ class Witness:
         """Seconds over which its heartbeat stood still while somebody looked, several times."""
         seconds, count = 0.0, 0
         for before, after in zip(reversed(readings[:-1]), reversed(readings), strict=False):
-            same = before.seen.status is not None and after.seen.status is not None
-            same = same and before.seen.status.heartbeat == after.seen.status.heartbeat
-            if after.seen.sighting is not Sighting.ABSENT and not same:
+            if after.seen.sighting is not Sighting.ABSENT and _beat(before) != _beat(after):
                 break
             seconds, count = seconds + min(after.at - before.at, 2.0 * poll), count + 1
         return seconds if count >= READINGS_MIN else 0.0
@@ -103,6 +101,11 @@ class Witness:
         session = self._ledger.latest(run).session
         if kind == "checkpoints" and session is not None and session.order.resume == name:
             self.robbed.append(f"{name} was deleted while {session.name} goes on from it")
+
+
+def _beat(reading: Reading) -> int | None:
+    status = reading.seen.status
+    return None if status is None else status.heartbeat
 
 
 class WatchedStore(MemoryStore):
