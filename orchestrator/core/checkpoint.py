@@ -124,8 +124,7 @@ class Manifest:
                 for entry in self.files
             ],
         }
-        seal = hashlib.sha256(_canonical(document)).hexdigest()
-        return _canonical(document | {"sha256": seal})
+        return _sealed(document)
 
     @property
     def sha256(self) -> str:
@@ -133,9 +132,12 @@ class Manifest:
         return hashlib.sha256(self.encode()).hexdigest()
 
 
-def _canonical(document: Mapping[str, object]) -> bytes:
-    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode()
+def _sealed(document: Mapping[str, object]) -> bytes:
+    """Canonical JSON, with a line for the sha256 of all the others: in order, between `run` and `step`."""
+    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    before, step, after = text.rpartition('\n "step": ')  # inside of texts there is no line break
+    return f'{before}\n "sha256": "{seal}",{step}{after}'.encode()
 
 
 def decode(name: str, data: bytes) -> Manifest:

@@ -237,6 +237,7 @@ class Held:
     at: float
     reason: str
     start_over: bool = False
+    micro_batch_cap: tuple[str, int] | None = None
     kind: Literal[Kind.HELD] = Kind.HELD
 
 

@@ -284,10 +284,11 @@ def _closed(
         record = replace(record, wish=None, discard=False)
     if isinstance(event, Withdrawn | Requeued):
         record = _cooled(record, event.cooldown)
+    if isinstance(event, Requeued | Held) and event.micro_batch_cap:
+        caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap])
+        record = replace(record, micro_batch_caps=tuple(sorted(caps.items())))
     if isinstance(event, Requeued):
-        caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap] if event.micro_batch_cap else [])
-        return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at,
-                       micro_batch_caps=tuple(sorted(caps.items())))  # fmt: skip
+        return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at)
     if isinstance(event, Released):
         return replace(record, fruitless=0, cooldowns=())
     if isinstance(event, Held):

@@ -34,7 +34,7 @@ def verdict(record: RunRecord, now: float) -> Verdict:
     progressed = step > session.order.resume_step
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
-        return Held(now, "held on request")
+        return Held(now, "held on request", micro_batch_cap=_smaller(record, session))
     if session.outcome is Outcome.DENIED:  # held, once no other offer is left; a release tries it again
         denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
         return Requeued(now, session.message, fruitless, cooldown=denied)
@@ -68,15 +68,25 @@ def cooldown(
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
     order, fruitless = session.order, 0 if progressed else record.fruitless
-    smaller = record.job.work.next_micro_batch(order.micro_batch, order.devices)
+    smaller = _smaller(record, session)
     if smaller is not None:
-        reason = f"out of memory at micro-batch {order.micro_batch} on {order.accelerator}; next: {smaller}"
-        return Requeued(now, reason, fruitless, micro_batch_cap=(order.accelerator, smaller))
+        at = f"micro-batch {order.micro_batch} on {order.accelerator}"
+        reason = f"out of memory at {at}; next: {smaller[1]}"
+        return Requeued(now, reason, fruitless, micro_batch_cap=smaller)
     reason = f"out of memory on {order.accelerator} at {order.micro_batch}, the smallest valid micro-batch"
     if progressed:  # it leaks; from the newest checkpoint it gets further
         return Requeued(now, reason, 0)
     never = Cooldown(order.platform, order.accelerator, None, reason, since=now)
     return Requeued(now, reason, fruitless, cooldown=never)
+
+
+def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
+    """The next micro-batch on an accelerator whose memory was not enough; None where there is none."""
+    order = session.order
+    if session.outcome is not Outcome.OUT_OF_MEMORY:
+        return None
+    smaller = record.job.work.next_micro_batch(order.micro_batch, order.devices)
+    return None if smaller is None else (order.accelerator, smaller)
 
 
 def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp:

@@ -33,7 +33,7 @@ def to_json(value: object) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, Mapping):
@@ -41,6 +41,11 @@ def to_json(value: object) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(to_json(item) for item in value)
     raise TypeError(f"{type(value).__name__} does not go over the wire")
+
+
+@cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @overload

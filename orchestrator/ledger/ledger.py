@@ -29,6 +29,22 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 
 DUE_NOW = 0.0
 
+# What every tick says, built once.
+_FENCE = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW).with_for_update(read=True)
+_VERSIONS = (
+    select(runs.c.run, runs.c.version)
+    .where(runs.c.run.in_(bindparam("names", expanding=True)))
+    .order_by(runs.c.run)
+    .with_for_update()
+)
+_RECORD = update(runs).where(runs.c.run == bindparam("of"))
+_DUE = _RECORD.where(runs.c.version == bindparam("at_version"))
+_WAKE = (
+    update(runs)
+    .where(runs.c.phase == Phase.QUEUED.value, runs.c.until.is_not(None), runs.c.due_at > DUE_NOW)
+    .values(due_at=None)
+)
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -155,18 +171,14 @@ class Ledger(LedgerReader):
         )
         if not rows:
             return
-        unchanged = (runs.c.run == bindparam("of")) & (runs.c.version == bindparam("at_version"))
         with self._database.write() as connection:
             _check_fence(connection, fence)
-            connection.execute(update(runs).where(unchanged), rows)
+            connection.execute(_DUE, rows)
 
     def wake_queued(self) -> None:
         """Offers changed: queued runs that were deferred to a time wait for a slot instead, from now on."""
-        deferred = (
-            (runs.c.phase == Phase.QUEUED.value) & runs.c.until.is_not(None) & (runs.c.due_at > DUE_NOW)
-        )
         with self._database.write() as connection:
-            connection.execute(update(runs).where(deferred).values(due_at=None))
+            connection.execute(_WAKE)
 
     # --- Control and rates ------------------------------------------------------------------------------
 
@@ -233,10 +245,7 @@ def _check_fence(connection: Connection, fence: int | None) -> None:
     """The row stays locked until the commit, so that a takeover waits for it and then refuses the next."""
     if fence is None:
         return
-    row = controller.c.number == CONTROLLER_ROW
-    current = connection.execute(
-        select(controller.c.fence).where(row).with_for_update(read=True)
-    ).scalar_one()
+    current = connection.execute(_FENCE).scalar_one()
     if current != fence:
         raise Fenced(f"another controller has taken over (it is number {current}, this one was {fence})")
 
@@ -247,15 +256,14 @@ def _lock_versions(connection: Connection, names: Iterable[str]) -> dict[str, in
     versions: dict[str, int] = {}
     for start in range(0, len(ordered), CHUNK):
         chunk = ordered[start : start + CHUNK]
-        query = select(runs.c.run, runs.c.version).where(runs.c.run.in_(chunk)).order_by(runs.c.run)
-        versions |= {row.run: row.version for row in connection.execute(query.with_for_update())}
+        versions |= {row.run: row.version for row in connection.execute(_VERSIONS, {"names": chunk})}
     return versions
 
 
 def _write(connection: Connection, drafts: Sequence[_Draft]) -> None:
     if drafts:
         rows = [{"of" if name == "run" else name: v for name, v in draft.row.items()} for draft in drafts]
-        connection.execute(update(runs).where(runs.c.run == bindparam("of")), rows)
+        connection.execute(_RECORD, rows)
         connection.execute(insert(events), [row for draft in drafts for row in draft.event_rows])
 
 

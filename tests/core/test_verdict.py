@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import StopRequested, Wish, Wished
+from orchestrator.core.event import Released, StopRequested, Wish, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
@@ -34,6 +34,13 @@ def test_a_run_that_progresses_is_not_given_up_for_its_memory() -> None:
     assert found.cooldowns == ()
     fruitless = after(record(*running(), ended(Outcome.OUT_OF_MEMORY), work=work))
     assert [c.until for c in fruitless.cooldowns] == [None]
+
+
+def test_a_hold_at_the_end_of_a_session_forgets_no_smaller_micro_batch() -> None:
+    found = after(record(*running(), ended(Outcome.OUT_OF_MEMORY), Wished(NOW, Wish.HOLD)))
+    assert found.phase is Phase.HELD
+    assert found.micro_batch_caps == (("cpu", 4),)
+    assert apply(found, Released(NOW)).micro_batch_caps == (("cpu", 4),)
 
 
 @pytest.mark.parametrize("until", [None, NOW - 3600.0, NOW + 1.0])

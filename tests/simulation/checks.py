@@ -104,7 +104,7 @@ def nothing_starts_twice(world: World) -> list[str]:
     that a platform which does not know names would start nothing twice either."""
     ordered = {
         item.event.order.session
-        for run in world.runs
+        for run in world.everybody
         for item in world.ledger.history(run)
         if isinstance(item.event, Assigned)
     }

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.simulation.checks import ALL, Check
+from tests.simulation import checks as states
+from tests.simulation import hostile, promises, unforeseen
+from tests.simulation.checks import Check
 from tests.simulation.world import CALM_HOURS, World
 
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL)
 _MEMORY = Path("/dev/shm")
 
 
-def play(seed: int, checks: Sequence[Check] = ALL, hours: float = CALM_HOURS) -> list[str]:
+def play(
+    seed: int,
+    checks: Sequence[Check] = ALL,
+    hours: float = CALM_HOURS,
+    make: Callable[[int, Path], World] = World,
+) -> list[str]:
     """The violations that the checks find in the world of this seed; empty when all is well.
 
     `hours` is what runs have to finish in once faults have stopped.
     """
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        world = World(seed, Path(folder))
+    with _folder_in_memory() as folder:
+        world = make(seed, folder)
         try:
             world.run(hours * 3600.0)
             return [f"{check.__name__}: {found}" for check in checks for found in check(world)]
         finally:
             world.ledger.close()
+
+
+def play_hostile(seed: int) -> list[str]:
+    """A run whose sessions say what they like, beside healthy ones."""
+    return play(seed, (hostile.neighbours_finish, *ALL), hostile.CALM_HOURS, hostile.HostileWorld)
+
+
+def play_unforeseen(seed: int) -> list[str]:
+    """Platforms and a store with bugs that nobody foresaw."""
+    return play(seed, ALL, CALM_HOURS, unforeseen.BuggyWorld)
+
+
+@contextmanager
+def _folder_in_memory() -> Iterator[Path]:
+    """For the world, and for whatever in it makes a temporary folder: disks are not what is played here."""
+    usual = tempfile.tempdir
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = usual

@@ -2,129 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+import os
 
 import pytest
 
-from orchestrator import market, perform
-from orchestrator.core import assign, decide, reports
-from orchestrator.core.action import Done
-from orchestrator.core.event import CheckpointAccepted
-from orchestrator.core.run import RunRecord
-from orchestrator.errors import Transient
-from orchestrator.platforms.simulated import agent as simulated_agent
-from tests.simulation import checks
+from orchestrator.platforms.simulated import platform
+from tests.simulation import bugs, checks, hostile, promises
 from tests.simulation.play import play
 
-SEEDS = 40  # a planted bug must show in one of so many worlds; `first` is where it once did
-Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-def accepts_every_incarnation(patch: pytest.MonkeyPatch) -> None:
-    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
-        known = {accepted.name for accepted in draft.record.accepted}
-        if draft.session.incarnation is not None and event.checkpoint.name not in known:
-            draft.emit(event)
-
-    patch.setattr(reports, "_accept", accept)
-    patch.setattr(perform, "_wanted", lambda action, ref: ref.generation == action.generation)
-
-
-def accepts_before_any_start_is_known(patch: pytest.MonkeyPatch) -> None:
-    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
-        known = {accepted.name for accepted in draft.record.accepted}
-        if draft.session.incarnation is None and event.checkpoint.name not in known:
-            draft.emit(event)
-
-    patch.setattr(reports, "_accept", accept)
-
-
-def retires_the_newest(patch: pytest.MonkeyPatch) -> None:
-    real = perform._retire
-
-    def retire(action: Any, backends: Any) -> Any:
-        real(replace(action, keep=frozenset(sorted(action.keep)[:-1])), backends)
-        return Done(action)
-
-    patch.setattr(perform, "_retire", retire)
-
-
-def resumes_at_the_oldest(patch: pytest.MonkeyPatch) -> None:
-    def oldest(candidates: Any) -> Any:
-        return min(candidates, key=lambda c: c.ref.step, default=None)
-
-    patch.setattr(assign, "newest", oldest)
-
-
-def reuses_a_generation(patch: pytest.MonkeyPatch) -> None:
-    real = assign.assign
-
-    def reuse(record: RunRecord, *rest: Any) -> Any:
-        return real(replace(record, generation=max(0, record.generation - 1)), *rest)
-
-    patch.setattr(decide, "assign", reuse)
-
-
-def launches_again_after_a_lost_reply(patch: pytest.MonkeyPatch) -> None:
-    real = perform._perform
-
-    def twice(action: Any, backends: Any) -> Any:
-        try:
-            return real(action, backends)
-        except Transient:
-            return real(action, backends)
-
-    patch.setattr(perform, "_perform", twice)
-
-
-def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(market.Market, "_less_claimed", lambda _self, offer: offer)
-    patch.setattr(assign, "budget_seconds", lambda choice, *_: choice.offer.traits.session_seconds)
-
-
-def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
-
-
-def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
-    real = simulated_agent.State.decode
-    patch.setattr(simulated_agent.State, "decode", lambda data: replace(real(data), value=0))
-
-
-def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_due", lambda draft: draft.record.until or 0.0)
-
-
-def takes_any_look_for_the_last(patch: pytest.MonkeyPatch) -> None:
-    real = reports._collected
-
-    def collected(draft: Any, report: Any) -> None:
-        real(draft, replace(report, action=replace(report.action, last=True)))
-
-    patch.setattr(reports, "_collected", collected)
+SEEDS = 80  # a planted bug must show in one of so many worlds; `first` is where it once did
 
 
 @pytest.mark.parametrize(
     ("plant", "check", "first"),
     [
-        (accepts_every_incarnation, checks.one_incarnation_a_generation, 11),
-        (accepts_before_any_start_is_known, checks.one_start_is_journalled, 18),
-        (retires_the_newest, checks.accepted_checkpoints_are_kept, 0),
-        (resumes_at_the_oldest, checks.resumes_at_the_newest, 2),
-        (reuses_a_generation, checks.generations_only_grow, 0),
-        (launches_again_after_a_lost_reply, checks.nothing_starts_twice, 3),
-        (reserves_no_quota, checks.quota_is_not_overspent, 40),
-        (leaves_strays_behind, checks.what_can_finish_does, 0),
-        (forgets_the_state, checks.the_result_is_exact, 2),
-        (takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 0),
-        (asks_again_at_once, checks.the_controller_rests, 0),
+        (bugs.accepts_every_incarnation, checks.one_incarnation_a_generation, 5),
+        (bugs.accepts_before_any_start_is_known, checks.one_start_is_journalled, 30),
+        (bugs.retires_the_newest, checks.accepted_checkpoints_are_kept, 9),
+        (bugs.resumes_at_the_oldest, checks.resumes_at_the_newest, 2),
+        (bugs.reuses_a_generation, checks.generations_only_grow, 1),
+        (bugs.launches_again_after_a_lost_reply, checks.nothing_starts_twice, 3),
+        (bugs.reserves_no_quota, checks.quota_is_not_overspent, 43),
+        (bugs.leaves_strays_behind, checks.what_can_finish_does, 0),
+        (bugs.forgets_the_state, checks.the_result_is_exact, 1),
+        (bugs.takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 4),
+        (bugs.asks_again_at_once, checks.the_controller_rests, 0),
+        (bugs.writes_the_manifest_before_its_blobs, promises.only_what_was_altered_arrives_corrupt, 2),
+        (bugs.drops_reports_on_a_conflict, checks.nothing_starts_twice, 0),
+        (bugs.takes_a_launch_never_seen_for_ended, promises.nothing_alive_is_discarded, 4),
+        (bugs.frees_the_slot_of_a_stray, promises.slots_are_not_overcommitted, 4),
+        (bugs.forgets_a_cancel_at_the_end_of_a_session, promises.wishes_are_granted, 1),
+        (bugs.forgets_a_hold_at_the_end_of_a_session, promises.wishes_are_granted, 5),
+        (bugs.forgets_a_smaller_micro_batch_over_a_hop, promises.too_large_stays_too_large, 6),
+        (bugs.forgets_a_smaller_micro_batch_at_a_hold, promises.too_large_stays_too_large, 45),
+        (bugs.deletes_the_parent_of_a_live_session, promises.what_is_gone_on_from_is_kept, 2),
+        (bugs.counts_sleep_as_absence, promises.nobody_is_given_up_in_haste, 0),
+        (bugs.believes_one_odd_answer, promises.nobody_is_given_up_in_haste, 0),
+        (bugs.discards_without_asking_whether_it_lives, promises.nothing_alive_is_discarded, 30),
+        (bugs.stops_what_cannot_save, promises.what_cannot_save_is_not_stopped_unasked, 1),
+        (bugs.waits_no_longer_after_a_failure, promises.pauses_are_kept, 1),
+        (bugs.ignores_a_cooldown, promises.pauses_are_kept, 3),
+        (bugs.removes_what_is_handed_over, promises.what_the_next_session_reads_is_kept, 13),
+        (bugs.launches_what_may_have_been_launched, checks.nothing_starts_twice, 2),
+        (bugs.acts_before_it_journals, checks.nothing_starts_twice, 0),
     ],
 )
 def test_a_planted_bug_is_caught(
-    plant: Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
+    plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
     caught = any(play(seed, [check], hours=4) for seed in range(first, first + SEEDS))
     assert caught, f"{check.__name__} caught nothing"
+
+
+def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs.counts_sessions_that_ended_for_ever(monkeypatch)
+    found = (play(s, [hostile.neighbours_finish], 4, hostile.HostileWorld) for s in range(SEEDS))
+    assert any(found)
+
+
+def test_a_bug_that_shows_for_any_session_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody foresaw is raised where no barrier is asked for."""
+    monkeypatch.setattr(platform.SimulatedPlatform, "stop", lambda _self, _name: os.environ["NO_SUCH_NAME"])
+    with pytest.raises(KeyError):
+        for seed in range(SEEDS):
+            play(seed, [])

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
+
 import pytest
 
-from tests.simulation.play import play
+from tests.simulation.play import play, play_hostile, play_unforeseen
 
-SHARES, SEEDS_A_SHARE = 8, 10
+SHARES, SEEDS_A_SHARE = 8, 20
+SOAK_SECONDS = 1200.0
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_worlds_of_faults(share: int) -> None:
     for seed in range(share * SEEDS_A_SHARE, (share + 1) * SEEDS_A_SHARE):
         assert play(seed) == [], f"to see it again: python -m tests.simulation --seed {seed} --count 1"
+
+
+def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
+    for seed in range(24):
+        assert play_hostile(seed) == [], f"seed {seed}"
+
+
+def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
+    for seed in range(24):
+        assert play_unforeseen(seed) == [], f"seed {seed}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("game", "share"), [(play, 0.6), (play_hostile, 0.2), (play_unforeseen, 0.2)])
+def test_worlds_for_twenty_minutes(game: Callable[[int], list[str]], share: float) -> None:
+    """From a seed of this moment, which a failure tells."""
+    first = seed = int(time.time()) * 10_000
+    end = time.monotonic() + share * SOAK_SECONDS
+    while time.monotonic() < end:
+        assert game(seed) == [], f"{game.__name__} of seed {seed}"
+        seed += 1
+    sys.stdout.write(f"{game.__name__}: {seed - first} schedules from seed {first}\n")

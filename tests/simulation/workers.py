@@ -5,6 +5,7 @@ A crash of the controller cuts tasks off: some have taken effect unanswered, som
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -46,6 +47,18 @@ class SimulatedWorkers:
         for task in sorted(self._tasks, key=lambda t: t.effect_at):
             if task.answer is None and task.effect_at <= until:
                 task.answer = task.task()
+
+    def next_effect(self) -> float:
+        """When the next task takes effect, in seconds of the clock's elapsed time; infinity if none will."""
+        return min((task.effect_at for task in self._tasks if task.answer is None), default=math.inf)
+
+    def next_answer(self) -> float:
+        """When the next answer comes."""
+        return min((task.answer_at for task in self._tasks), default=math.inf)
+
+    def take_effect(self) -> None:
+        """Brings what is under way up to the clock; nobody hears of it yet."""
+        self._take_effect(self._clock.elapsed())
 
     def crash(self) -> None:
         """The controller is gone: what was under way took effect, or not; nobody hears of it."""

@@ -12,48 +12,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from orchestrator.core.checkpoint import Manifest
-from orchestrator.core.event import Submitted, Wish, Wished
-from orchestrator.core.job import CheckpointPolicy, Claim, Job, Keep, Precision, Profile, Work
-from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Uplink
+from orchestrator.core.event import Submitted
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import Engine
-from orchestrator.errors import LedgerConflict
-from orchestrator.ledger import Ledger, Proposal, Takeover
+from orchestrator.errors import Transient
+from orchestrator.ledger import Proposal, Takeover
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
-from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer, SimulatedPlatform
+from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.faulty import NO_FAULTS, FaultRates, FaultyStore
-from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.faulty import NO_FAULTS, FaultyStore
+from orchestrator.unforeseen import raise_again
 from tests.simulation.clock import VirtualClock
+from tests.simulation.draws import HOUR, draw_job, draw_rates, draw_scenario
+from tests.simulation.ledger import SimulatedLedger
+from tests.simulation.users import Users
+from tests.simulation.witness import WatchedStore, Witness
 from tests.simulation.workers import SimulatedWorkers
 
-HOUR = 3600.0
-FAULTY_SECONDS = 5 * HOUR
+FAULTY_SECONDS = 3 * HOUR
 CALM_HOURS = 60.0
-MICRO_BATCH = 8
 RESTLESS_TICKS = 8  # so many in a row at one instant are a controller that spins
 
 
 class ControllerKilled(BaseException):
     """kill -9, at the line that raises it."""
-
-
-class MortalLedger(Ledger):
-    """The real ledger, in whose transactions the controller may die: just before one, or just after."""
-
-    killer: Killer
-
-    def append_many(
-        self, proposals: Sequence[Proposal], *, fence: int | None = None
-    ) -> list[RunRecord | LedgerConflict]:
-        self.killer.perhaps()
-        answer = super().append_many(proposals, fence=fence)
-        self.killer.perhaps()
-        return answer
 
 
 @dataclass
@@ -73,48 +59,58 @@ class World:
         self.random = random = Random(seed)
         self.clock = VirtualClock()
         self.began_at = self.clock.now()
-        self.scenarios = [_scenario(random, number) for number in range(random.randint(1, 3))]
         self.platforms = {
-            f"p{number}": SimulatedPlatform(f"p{number}", scenario, self.clock)
-            for number, scenario in enumerate(self.scenarios)
+            f"p{number}": self._platform(f"p{number}", draw_scenario(random, number))
+            for number in range(random.randint(1, 3))
         }
-        self.memory = MemoryStore()
-        rates = FaultRates(fails=0.03, loses_reply=0.03, tears=0.01)
-        self.store = FaultyStore(
-            self.memory, rates, Random(random.random()), now=self.clock.elapsed, wait=lambda _seconds: None
-        )
         self.killer = Killer(Random(random.random()), random.choice((0.0, 0.01, 0.05)))
-        ledger = MortalLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
-        assert isinstance(ledger, MortalLedger)
-        ledger.killer = self.killer
-        self.ledger = ledger
+        self.ledger = SimulatedLedger.make(folder / "ledger.sqlite")
+        self.ledger.before, self.ledger.after = self._before_append, self.killer.perhaps
+        self.users = Users(self.ledger, self.clock, Random(random.random()))
+        self.witness = Witness(self.clock, self.ledger)
+        self.memory = WatchedStore(self.witness)
+        self.store = FaultyStore(
+            self.memory, draw_rates(random), Random(random.random()), now=self.clock.elapsed,
+            wait=lambda _seconds: None,
+        )  # fmt: skip
         self.folders = Folders(folder / "home")
         self.runs: list[str] = []
         self.restarts = 0
         self.restless_at: list[float] = []
-        self.discarded: set[str] = set()
-        self._slow = random.choice((0.0, 0.05, 0.2))
-        self._calm = False
-        self._wishes = random.random() < 0.4
         self.clock_jumps = random.random() < 0.3
-        self._workers = SimulatedWorkers(self.clock, Random(random.random()), self._slow)
+        self._naps = random.random() < 0.3
+        self._ledger_fails = random.choice((0.0, 0.0, 0.02))
+        self._calm = False
+        self._workers = SimulatedWorkers(self.clock, Random(random.random()), random.choice((0.0, 0.05, 0.2)))
         self._engine: Engine | None = None
         self._takeover: Takeover | None = None
+
+    # --- What other worlds have otherwise ---------------------------------------------------------------
+
+    def _platform(self, name: str, scenario: Scenario) -> SimulatedPlatform:
+        return SimulatedPlatform(name, scenario, self.clock)
+
+    def _backends(self) -> Backends:
+        return Backends(self.platforms, self.store, self.folders, lambda name: name, self._unforeseen)
+
+    def _unforeseen(self, doing: str, error: Exception) -> None:
+        """Nothing that nobody foresaw passes."""
+        raise_again(doing, error)
 
     # --- Playing ----------------------------------------------------------------------------------------
 
     def run(self, calm_seconds: float = CALM_HOURS * HOUR) -> None:
-        for number in range(self.random.randint(1, 3)):
-            self._submit(number)
+        self._submit_all()
         self._play(FAULTY_SECONDS)
         self.calm()
         self._play(calm_seconds)
         self._down()
+        self.ledger.compare()
 
     def calm(self) -> None:
         """Faults stop; held runs are released, as a user would."""
-        self._calm = True
-        self.killer.rate = 0.0
+        self._calm = self.users.calm = True
+        self.killer.rate = self._ledger_fails = 0.0
         self.store.rates = NO_FAULTS
         for platform in self.platforms.values():
             platform.calm()
@@ -126,17 +122,38 @@ class World:
                 if self._engine is None:
                     self._up()
                 self._tick()
-            self._user()
-            self.clock.advance(self.random.uniform(4.0, 20.0))
-            if self.clock_jumps and not self._calm and self.random.random() < 0.005:
+            self.users.act(self.runs)
+            self._pass_time()
+            if not self._calm and self.random.random() < 0.005:
                 self._disturb_clock()
+
+    def _pass_time(self) -> None:
+        """To the next tick: when an answer comes, or a while later. What takes effect until then does so at
+        its own moment."""
+        now = self.clock.elapsed()
+        busy = any(self.record(run).session is not None for run in self.runs)
+        until = now + (self.random.uniform(6.0, 30.0) if busy else self.random.uniform(20.0, 60.0))
+        until = min(until, max(self._workers.next_answer(), now + self.random.uniform(0.5, 8.0)))
+        while (at := self._workers.next_effect()) < until:
+            self.clock.advance(max(0.0, at - self.clock.elapsed()))
+            self._workers.take_effect()
+        self.clock.advance(until - self.clock.elapsed())
 
     def _tick(self) -> None:
         assert self._engine is not None
         for _ in range(RESTLESS_TICKS):
-            if self._engine.tick() > 0.0:
+            try:
+                if self._engine.tick() > 0.0:
+                    return
+            except Transient:  # as the controller does where the ledger is locked: the next tick goes on
                 return
         self.restless_at.append(self.clock.elapsed())
+
+    def _before_append(self, proposals: Sequence[Proposal]) -> None:
+        self.killer.perhaps()
+        if self.random.random() < self._ledger_fails:
+            raise Transient("the ledger was locked by another process for 30 seconds")
+        self.users.interfere(proposals)
 
     @contextlib.contextmanager
     def _mortality(self) -> Iterator[None]:
@@ -151,14 +168,15 @@ class World:
 
     def _up(self) -> None:
         self._takeover = self.ledger.take_over("simulation", now=self.clock.now())
-        backends = Backends(self.platforms, self.store, self.folders, secret=lambda name: name)
         self._engine = Engine(
             self.ledger,
             self._takeover.fence,
-            backends,
+            self._backends(),
             Market(tuple(self.platforms)),
             self._workers,
             self.clock,
+            self.witness.watchers(),
+            unforeseen=self._unforeseen,
         )
 
     def _down(self) -> None:
@@ -169,35 +187,32 @@ class World:
             self._takeover = None
 
     def _disturb_clock(self) -> None:
-        if self.random.random() < 0.5:
+        """The machine sleeps, or the controller's process stands still, or somebody sets the wall clock."""
+        if self._naps:
+            self.random.choice((self.clock.sleep, self.clock.advance))(self.random.choice((300.0, HOUR)))
+        elif self.clock_jumps and self.random.random() < 0.5:
             self.clock.sleep(HOUR)
-        else:
+        elif self.clock_jumps:
             self.clock.jump(self.random.choice((-2 * HOUR, 2 * HOUR, -30.0, 30.0)))
 
-    # --- Users ------------------------------------------------------------------------------------------
+    def _submit_all(self) -> None:
+        self.runs += [self._submit(number) for number in range(self.random.randint(1, 3))]
 
-    def _submit(self, number: int) -> None:
+    def _submit(self, number: int, **changes: Any) -> str:
         run = f"job{number}-{self.random.getrandbits(32):08x}"
-        job = _job(self.random, run)
+        job = replace(draw_job(self.random, run), **changes)
         self.ledger.submit(Submitted(run, job, self.clock.now()), due_at=0.0)
-        self.runs.append(run)
-
-    def _user(self) -> None:
-        for run in self.runs:
-            record = self.record(run)
-            if record.standing is Phase.HELD and self.random.random() < (0.1 if self._calm else 0.02):
-                self.ledger.wish(run, Wished(self.clock.now(), Wish.RELEASE))
-            elif self._wishes and not self._calm and not record.phase.final and self.random.random() < 0.002:
-                wish = self.random.choice((Wish.CANCEL, Wish.HOLD))
-                discard = wish is Wish.CANCEL and self.random.random() < 0.5
-                if discard:
-                    self.discarded.add(run)
-                self.ledger.wish(run, Wished(self.clock.now(), wish, discard))
+        return run
 
     # --- Looking ----------------------------------------------------------------------------------------
 
+    @property
+    def everybody(self) -> list[str]:
+        """All runs: those of whom something is asked, and others."""
+        return self.runs
+
     def record(self, run: str) -> RunRecord:
-        return self.ledger.record(run)
+        return self.ledger.latest(run)
 
     def restored(self, run: str, manifest: Manifest, path: str) -> bytes:
         """One file of a checkpoint, as `pull` would lay it out."""
@@ -209,57 +224,3 @@ class World:
     def finished(self) -> bool:
         records = [self.record(run) for run in self.runs]
         return all(record.phase.final and not record.strays for record in records)
-
-
-def _scenario(random: Random, number: int) -> Scenario:
-    """Some platforms are well-behaved in some ways: rates are drawn per kind of fault."""
-
-    def rate(most: float) -> float:
-        return random.choice((0.0, 0.0, most * random.random()))
-
-    faults = Faults(
-        request_lost=rate(0.1), reply_lost=rate(0.1), launch_started_but_failed=rate(0.3),
-        double_start=rate(0.2), starved=rate(0.2), late_visible=rate(0.2), killed=rate(0.3),
-        partitioned=rate(0.3), crash=rate(0.2), stall=rate(0.2), freeze=rate(0.2), stop_ignored=rate(0.3),
-        stop_slow_seconds=rate(300.0), corrupt=rate(0.2), outbox_lost=rate(0.2), outages_per_hour=rate(1.0),
-        denials_per_hour=rate(0.3), shortages_per_hour=rate(0.5),
-    )  # fmt: skip
-    accelerators = random.sample(("T4", "RTX3050", "P100", "cpu", "TPUv5e-1"), random.randint(1, 2))
-    offers = tuple(
-        SimulatedOffer(
-            accelerator=accelerator,
-            steps_per_second=random.uniform(0.5, 2.0),
-            slots=random.randint(1, 2),
-            session_seconds=random.choice((900.0, 1800.0, 2 * HOUR)),
-            memory_gb=64.0,
-            disk_gb=100.0,
-            micro_batch_max=random.choice((None, None, 2)),
-        )
-        for accelerator in accelerators
-    )
-    quota = QuotaWindow(random.uniform(0.3, 1.2) * HOUR, 4 * HOUR) if random.random() < 0.5 else None
-    return Scenario(
-        seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
-        uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
-        visibility_seconds=random.choice((5.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
-        setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((60.0, 200.0)),
-        wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
-        can_stop=random.random() < 0.8, owned=number == 0,
-    )  # fmt: skip
-
-
-def _job(random: Random, run: str) -> Job:
-    claim = Claim((0.5, 2.0), 16, "any", "the simulation", "2026-11-20")
-    profile = Profile(MICRO_BATCH, Precision.FP32, claim=claim)
-    return replace(
-        Job(
-            name=run.split("-")[0],
-            command=("train", "--steps", "{steps}", "--micro-batch", "{micro_batch}"),
-            work=Work(total=random.choice((500, 2000, 5000)), global_batch=16),
-            profiles=(("default", profile),),
-            bundle="0" * 64,
-            seed=random.getrandbits(16),
-        ),
-        checkpoint=CheckpointPolicy(keep=Keep(last=random.randint(1, 3))),
-        without_progress=random.choice((3, 6, 40)),
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
@@ -62,6 +62,17 @@ def expected_state(order: Order, step: int) -> bytes:
     return State(0, 0).trained(_salt(order.run, order.seed, order.global_batch), step).encode()
 
 
+@dataclass
+class _Save:
+    """A save under way: its blobs are written half-way, the manifest at its end makes them a checkpoint."""
+
+    state: State
+    at: float
+    end: float
+    manifest: Manifest | None = None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
 class SimulatedAgent:
     """One incarnation. Times are clock.elapsed(); `wall` is what to add for unix seconds. Once it begins
     it enters itself into `lifetimes`."""
@@ -94,7 +105,7 @@ class SimulatedAgent:
         if offer.session_seconds is not None:
             self.kill(start + offer.session_seconds, Outcome.LOST, "killed at the session's limit")
         self._snapshot_at = self._trains_from + self._interval
-        self._pending: tuple[float, State] | None = None
+        self._saving: _Save | None = None
         self._leaving: tuple[Outcome, str] | None = None
         self._committed: State | None = None
         self._parent = order.resume
@@ -168,7 +179,7 @@ class SimulatedAgent:
         death = self._death()[0]
         if not self.began:
             return min(self._start, death)
-        at = self._snapshot_at if self._pending is None else self._pending[0]
+        at = self._snapshot_at if self._saving is None else self._saving.at
         if self._leaving is None:
             at = min(at, self._exit()[0])
         return death if at >= self.fate.freeze_at else min(at, death)
@@ -185,8 +196,8 @@ class SimulatedAgent:
         elif not self.began:
             self.began = True
             self._lifetimes.append(self.life)
-        elif self._pending is not None and at >= self._pending[0]:
-            self._commit(at)
+        elif self._saving is not None and at >= self._saving.at:
+            self._save_on(self._saving, at)
         elif self._leaving is None and at >= self._exit()[0]:
             self._leave(at)
         else:
@@ -216,20 +227,24 @@ class SimulatedAgent:
         step = self.step_at(at)
         newest = self._base.step if self._committed is None else self._committed.step
         if step > newest:
-            self._pending = (at + self._scenario.save_seconds, self._state(step))
+            self._begin_save(at, self._state(step))
+
+    def _begin_save(self, at: float, state: State) -> None:
+        seconds = self._scenario.save_seconds
+        self._saving = _Save(state, at + 0.5 * seconds, at + seconds)
 
     def _leave(self, at: float) -> None:
         _, outcome, message = self._exit()
         self._leaving = (outcome, message)
         if outcome not in (Outcome.COMPLETED, Outcome.STOPPED):
-            self._pending = None
+            self._saving = None
             self._finish(at)
             return
         step = self.order.steps_total if outcome is Outcome.COMPLETED else self.step_at(at)
         newest = self._base.step if self._committed is None else self._committed.step
         if step > newest or (outcome is Outcome.COMPLETED and self._committed is None):
-            self._pending = (at + self._scenario.save_seconds, self._state(max(step, self._base.step)))
-        elif self._pending is None:
+            self._begin_save(at, self._state(max(step, self._base.step)))
+        elif self._saving is None:
             self._finish(at)
 
     def _finish(self, at: float) -> None:
@@ -240,41 +255,50 @@ class SimulatedAgent:
         self.result = Result(self.incarnation, outcome, code, step, message, tail=message)
         self._end(at, None, message)
 
-    def _commit(self, at: float) -> None:
-        assert self._pending is not None
-        state = self._pending[1]
-        self._pending, self._committed = None, state
-        manifest = self._write(state, at)
+    def _save_on(self, save: _Save, at: float) -> None:
+        if save.manifest is None:
+            save.manifest = self._manifest(save, at)
+            self._write_first(save)
+            save.at = save.end
+            return
+        self._write_last(save)
+        self._saving, self._committed = None, save.state
+        self._parent = save.manifest.name
         corrupt = self._random.random() < self.fate.corrupt
         if corrupt:
-            altered = manifest.files[0].parts[0].sha256
+            altered = save.manifest.files[0].parts[0].sha256
             self.blobs[altered] = b"\0" + self.blobs[altered][1:]
-        self.life.written.append(Written(at, manifest.name, state.step, corrupt))
-        self._parent = manifest.name
+        self.life.written.append(Written(at, save.manifest.name, save.state.step, corrupt))
+        self._retain()
         if self._leaving is not None:
             self._finish(at)
 
-    def _write(self, state: State, at: float) -> Manifest:
+    def _write_first(self, save: _Save) -> None:
+        """An agent that is killed after this leaves no checkpoint, and none that is not whole."""
+        self.blobs.update(save.blobs)
+
+    def _write_last(self, save: _Save) -> None:
+        assert save.manifest is not None
+        self.checkpoints[save.manifest.name] = save.manifest
+
+    def _manifest(self, save: _Save, at: float) -> Manifest:
         order = self.order
         files = []
-        for path, data in ((STATE_FILE, state.encode()), ("frozen.bin", _frozen(order.run))):
+        for path, data in ((STATE_FILE, save.state.encode()), ("frozen.bin", _frozen(order.run))):
             sha256 = hashlib.sha256(data).hexdigest()
-            self.blobs[sha256] = data
+            save.blobs[sha256] = data
             files.append(FileEntry(path, len(data), (Part(sha256, len(data)),)))
-        manifest = Manifest(
+        return Manifest(
             run=order.run,
-            ref=CheckpointRef(state.step, order.generation, self.incarnation),
+            ref=CheckpointRef(save.state.step, order.generation, self.incarnation),
             global_batch=order.global_batch,
             files=tuple(files),
             parent=self._parent,
             code=order.bundle,
             environment={"accelerator": order.accelerator, "micro_batch": str(order.micro_batch)},
-            metrics={"loss": _loss(state.step)},
+            metrics={"loss": _loss(save.state.step)},
             created_at=at + self._wall,
         )
-        self.checkpoints[manifest.name] = manifest
-        self._retain()
-        return manifest
 
     def _retain(self) -> None:
         for name in sorted(self.checkpoints)[: -max(1, self.order.keep.last)]:

@@ -49,6 +49,15 @@ class Lifetime:
     written: list[Written] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Discarded:
+    """One discard that took effect; `alive`: something of the session ran then, or was still to start."""
+
+    at: float
+    session: str
+    alive: bool
+
+
 @dataclass
 class History:
     """`stops` and `collects` are calls, as (at, session); `quota_used` maps the number of a window to
@@ -58,4 +67,5 @@ class History:
     lifetimes: list[Lifetime] = field(default_factory=list)
     stops: list[tuple[float, str]] = field(default_factory=list)
     collects: list[tuple[float, str]] = field(default_factory=list)
+    discards: list[Discarded] = field(default_factory=list)
     quota_used: dict[int, float] = field(default_factory=dict)

@@ -28,10 +28,10 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.platforms.outbox import bring, digest
+from orchestrator.platforms.outbox import Outbox, bring, digest
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
-from orchestrator.platforms.simulated.history import History, Launch
+from orchestrator.platforms.simulated.history import Discarded, History, Launch
 from orchestrator.platforms.simulated.scenario import (
     Fate,
     Faults,
@@ -339,9 +339,13 @@ class SimulatedPlatform:
             unreadable = self._unreadable(session)
             if unreadable is not None or any(a.fate.outbox_hidden for a in session.hidden(self._at)):
                 raise NotFound(unreadable or f"no outbox of {name}")
-            collected = bring(_Union(session.begun), into, sync=False)
+            collected = bring(self._outbox(session), into, sync=False)
             self._bring_files(session, into)
             return collected
+
+    def _outbox(self, session: _Session) -> Outbox:
+        """What its incarnations left, as one."""
+        return _Union(session.begun)
 
     def _bring_files(self, session: _Session, into: Path) -> None:
         """The other files, when there is news in them: rewriting them at every look is what costs most."""
@@ -393,8 +397,11 @@ class SimulatedPlatform:
             session = self._visible(name)
             if session is not None and not session.over(self._at):
                 raise Rejected(f"{name} is still running")
-            if name in self._sessions:
-                self._sessions[name].discarded = True
+            known = self._sessions.get(name)
+            if known is not None:
+                alive = known.launched_at is not None and not known.over(self._at)
+                self.history.discards.append(Discarded(self._at, name, alive))
+                known.discarded = True
 
     # --- for tests --------------------------------------------------------------------------------------
 
@@ -450,6 +457,8 @@ def _resumed(order: Order, resume: Path | None) -> State:
         return State.decode((resume / "blobs" / entry.parts[0].sha256).read_bytes())
     except FileNotFoundError as error:
         raise CorruptCheckpoint(order.resume, f"{error.filename} is not staged") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise CorruptCheckpoint(order.resume, f"it holds no training state ({error})") from error
 
 
 def _spent(fate: Fate, now: float) -> Fate:

@@ -1,0 +1,324 @@
+"""Sessions without processes: puppets that write real files into real session folders, as told by a seed.
+
+The platform around them is the real one for processes, whose only part replaced is the start of an agent. An
+honest puppet trains as an agent would; a hostile one lies, floods, and puts odd things in its files' place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from orchestrator.clock import Clock
+from orchestrator.core import wire
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.session import AgentStatus, Order, Outcome, Result
+from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
+from orchestrator.platforms.session_folder import SessionFolder
+from tests import hostile
+
+STEPS_PER_SECOND = 2.0
+CHECKPOINT_STEPS = 25
+TINY_CHECKPOINTS = 4000
+SPARSE_BYTES = 1 << 40
+STATUS_BYTES = 14 << 20
+
+
+class Puppet:
+    """One session's agent and script. Holds the session's lock while it lives."""
+
+    def __init__(self, session: SessionFolder, order: Order, lock: int, clock: Clock, draw: Random) -> None:
+        self.root = session.root
+        self.outbox = session.outbox
+        self.order = order
+        self.draw = draw
+        self.incarnation = hostile.incarnation(draw)
+        self.alive = True
+        self._lock = os.dup(lock)
+        self._clock = clock
+        self._began = clock.elapsed()
+        self._saved = order.resume_step
+        self._beats = 0
+        for name in ("log", "blobs", "checkpoints"):
+            (self.outbox / name).mkdir(parents=True, exist_ok=True)
+        (self.outbox / "incarnation").write_text(self.incarnation)
+
+    def leave(self) -> None:
+        """Gone: whoever looks finds the lock free."""
+        if self.alive:
+            self.alive = False
+            os.close(self._lock)
+
+    def act(self) -> None:
+        """Lives up to now."""
+        if not self.alive:
+            return
+        if (self.root / "killed").exists():
+            self.leave()
+            return
+        self._train()
+
+    @property
+    def step(self) -> int:
+        done = int((self._clock.elapsed() - self._began) * STEPS_PER_SECOND)
+        return min(self.order.steps_total, self.order.resume_step + done)
+
+    def _train(self) -> None:
+        self._beats += 1
+        step, total = self.step, self.order.steps_total
+        stopped = (self.root / "stop").exists()
+        if step >= self._saved + CHECKPOINT_STEPS or step >= total or (stopped and step > self._saved):
+            self.save(step)
+        with (self.outbox / "progress.jsonl").open("ab") as file:
+            file.write(json.dumps({"step": step, "metrics": {"loss": 1.0}}).encode() + b"\n")
+        (self.outbox / "log" / "000001.log").write_text(f"at step {step}\n")
+        self.write("status.json", wire.encode(self.status()))
+        if step >= total or stopped:
+            outcome, code = (Outcome.COMPLETED, 0) if step >= total else (Outcome.STOPPED, 75)
+            self.write("result.json", wire.encode(Result(self.incarnation, outcome, code, step, "it left")))
+            self.leave()
+
+    def status(self) -> AgentStatus:
+        return AgentStatus(
+            self.incarnation, self._beats, self._clock.now(), "training", self.step, STEPS_PER_SECOND, 1.0,
+            None, self._saved,
+        )  # fmt: skip
+
+    def manifest(self, step: int, data: bytes) -> Manifest:
+        sha256 = hashlib.sha256(data).hexdigest()
+        files = (FileEntry("weights", len(data), (Part(sha256, len(data)),)),)
+        ref = CheckpointRef(step, self.order.generation, self.incarnation)
+        return Manifest(self.order.run, ref, self.order.global_batch, files, created_at=self._clock.now())
+
+    def save(self, step: int) -> None:
+        data = f"{self.order.run} at {step}".encode()
+        manifest = self.manifest(step, data)
+        (self.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
+        self.put(manifest.name, manifest.encode())
+        self._saved = step
+
+    def put(self, name: str, manifest: bytes) -> None:
+        folder = self.outbox / "checkpoints" / name
+        folder.mkdir(exist_ok=True)
+        self.write(f"checkpoints/{name}/manifest.json", manifest)
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self.outbox / path
+        temporary = target.with_name(".tmp-draft")
+        temporary.write_bytes(data)
+        temporary.replace(target)
+
+
+class HostilePuppet(Puppet):
+    """Between honest moments it does harm; `done` names what it did."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.done: list[str] = []
+        self._favourites = self.draw.sample(ATTACKS, k=4)
+
+    def act(self) -> None:
+        with suppress(OSError):  # what it broke is broken for itself, too
+            super().act()
+        if self.alive and self.draw.random() < 0.7:
+            attack = self.draw.choice(self._favourites)
+            self.done.append(attack.__name__)
+            with suppress(OSError):
+                attack(self)
+
+
+Attack = Callable[[HostilePuppet], None]
+
+
+def lie_in_the_status(puppet: HostilePuppet) -> None:
+    puppet.write("status.json", hostile.status(wire.to_json(puppet.status()), puppet.draw))
+
+
+def claim_an_impossible_rate(puppet: HostilePuppet) -> None:
+    fields = wire.to_json(puppet.status())
+    fields[puppet.draw.choice(("steps_per_second", "step"))] = puppet.draw.choice(
+        (10**308, 1e308, 10**400, 1e-320)
+    )
+    puppet.write("status.json", json.dumps(fields).encode())
+
+
+def swell_the_status(puppet: HostilePuppet) -> None:
+    fields = wire.to_json(puppet.status()) | {"warnings": ["x" * 1000] * (STATUS_BYTES // 1000)}
+    puppet.write("status.json", json.dumps(fields).encode())
+
+
+def lie_in_the_result(puppet: HostilePuppet) -> None:
+    marker = Result(puppet.incarnation, Outcome.COMPLETED, 0, puppet.step, "done")
+    puppet.write("result.json", hostile.result(wire.to_json(marker), puppet.draw))
+    if puppet.draw.random() < 0.5:
+        puppet.leave()
+
+
+def lie_about_progress(puppet: HostilePuppet) -> None:
+    (puppet.outbox / "progress.jsonl").write_bytes(hostile.progress(puppet.draw))
+
+
+def flood_the_log(puppet: HostilePuppet) -> None:
+    name = puppet.draw.choice(
+        ("000001.log", "000002.log", "-rf.log", "\x1b[2J.log", f"{10**30}.log", "é\udcff.log")
+    )
+    (puppet.outbox / "log" / name).write_bytes(hostile.log(puppet.draw) * puppet.draw.choice((1, 20)))
+
+
+def change_the_incarnation(puppet: HostilePuppet) -> None:
+    other = puppet.draw.choice((hostile.incarnation(puppet.draw), hostile.text(puppet.draw)))
+    puppet.write("incarnation", other.encode("utf-8", "surrogatepass"))
+
+
+def forge_a_checkpoint(puppet: HostilePuppet) -> None:
+    data = f"{puppet.order.run} at {puppet.step}".encode()
+    (puppet.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
+    name, manifest = hostile.checkpoint(puppet.manifest(puppet.step, data), puppet.draw)
+    puppet.put(name, manifest)
+
+
+def date_a_checkpoint(puppet: HostilePuppet) -> None:
+    manifest = puppet.manifest(puppet.step + 1, b"x")
+    data = manifest.encode().replace(b'"created_at": ', b'"created_at": 1' + b"0" * 400 + b', "x": ')
+    puppet.put(manifest.name, data)
+
+
+def reach_beyond_all_steps(puppet: HostilePuppet) -> None:
+    step = puppet.draw.choice((9999999999999999999, 2**63 - 1, 2**63, puppet.order.steps_total + 1))
+    data = b"beyond"
+    (puppet.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
+    manifest = puppet.manifest(step, data)
+    puppet.put(manifest.name, manifest.encode())
+
+
+def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> None:
+    """Once: it takes us as long as it takes them."""
+    if "leave_thousands_of_checkpoints" in puppet.done[:-1]:
+        return
+    order = puppet.order
+    for step in range(1, TINY_CHECKPOINTS + 1):
+        name, manifest, sha256, data = hostile.tiny(order.run, order.generation, puppet.incarnation, step)
+        (puppet.outbox / "blobs" / sha256).write_bytes(data)
+        folder = puppet.outbox / "checkpoints" / name
+        folder.mkdir(exist_ok=True)
+        (folder / "manifest.json").write_bytes(manifest)
+
+
+def alter_a_blob(puppet: HostilePuppet) -> None:
+    for blob in (puppet.outbox / "blobs").iterdir():
+        if puppet.draw.random() < 0.3:
+            blob.write_bytes(puppet.draw.randbytes(8))
+
+
+def name_folders_oddly(puppet: HostilePuppet) -> None:
+    for place in ("checkpoints", "log", "blobs", "."):
+        name = puppet.draw.choice(
+            ("a\nb", "\x1b[2J", "-rf", "\udcff\udcfe", "x" * 255, ".tmp-x", " ", "0" * 10)
+        )
+        (puppet.outbox / place / name).mkdir(parents=True, exist_ok=True)
+
+
+FILES = (
+    "status.json", "result.json", "progress.jsonl", "incarnation", "log", "log/000001.log", "checkpoints",
+    "blobs", ".",
+)  # fmt: skip
+
+
+def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> None:
+    box, draw = puppet.outbox, puppet.draw
+    places = [box / name for name in FILES]
+    for folder in ("checkpoints", "blobs"):
+        with suppress(OSError):
+            places += list((box / folder).iterdir())[:3]
+    with suppress(OSError):
+        places += [entry / "manifest.json" for entry in list((box / "checkpoints").iterdir())[:3]]
+    place = draw.choice(places)
+    _clear(place)
+    oddity = draw.choice(ODDITIES)
+    puppet.done.append(f"{oddity.__name__} at {place.relative_to(puppet.root)}")
+    oddity(place, puppet)
+
+
+def _clear(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def a_folder(place: Path, _puppet: HostilePuppet) -> None:
+    (place / "inside").mkdir(parents=True)
+
+
+def a_pipe(place: Path, _puppet: HostilePuppet) -> None:
+    os.mkfifo(place)
+
+
+def a_socket(place: Path, _puppet: HostilePuppet) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(place.parent, os.O_PATH)  # a socket's path must be short
+        try:
+            server.bind(f"/proc/self/fd/{here}/{place.name}")
+        finally:
+            os.close(here)
+
+
+def a_device(place: Path, puppet: HostilePuppet) -> None:
+    puppet.draw.choice((lambda: place.symlink_to("/dev/zero"), lambda: place.symlink_to("/dev/full")))()
+
+
+def a_link(place: Path, puppet: HostilePuppet) -> None:
+    target = puppet.draw.choice(
+        ("/etc/passwd", "/etc", "nowhere", place.name, "..", "../../..", "/proc/self/mem")
+    )
+    place.symlink_to(target)
+
+
+def holes(place: Path, _puppet: HostilePuppet) -> None:
+    with place.open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+
+
+def nothing_to_read(place: Path, puppet: HostilePuppet) -> None:
+    place.write_bytes(puppet.draw.randbytes(100))
+    place.chmod(0)
+
+
+def nothing(_place: Path, _puppet: HostilePuppet) -> None:
+    return
+
+
+ODDITIES = (a_folder, a_pipe, a_socket, a_device, a_link, holes, nothing_to_read, nothing)
+
+ATTACKS: tuple[Attack, ...] = (
+    lie_in_the_status, claim_an_impossible_rate, swell_the_status, lie_in_the_result, lie_about_progress,
+    flood_the_log, change_the_incarnation, forge_a_checkpoint, date_a_checkpoint, reach_beyond_all_steps,
+    leave_thousands_of_checkpoints, alter_a_blob, name_folders_oddly,
+    put_something_odd_in_the_place_of_a_file,
+)  # fmt: skip
+
+
+class PuppetPlatform(ProcessPlatform):
+    """The platform for processes, which starts puppets; those of runs in `hostile_runs` are hostile."""
+
+    def __init__(self, folder: Path, clock: Clock, draw: Random, slots: int) -> None:
+        options = ProcessOptions(accelerator="cpu", slots=slots, memory_gb=8.0, session_seconds=400.0,
+                                 wall_margin_seconds=20.0, grace_seconds=20.0, threads=1)  # fmt: skip
+        super().__init__("box", options, folder, clock)
+        self._draw = draw
+        self.hostile_runs: set[str] = set()
+        self.puppets: list[Puppet] = []
+
+    def _spawn(self, session: SessionFolder, lock: int, *_settings: object) -> None:
+        order = session.order()
+        assert order is not None
+        (session.root / "launched").write_text(repr(self._clock.elapsed()))
+        kind = HostilePuppet if order.run in self.hostile_runs else Puppet
+        self.puppets.append(kind(session, order, lock, self._clock, Random(self._draw.random())))

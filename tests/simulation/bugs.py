@@ -1,0 +1,285 @@
+"""Bugs to plant in the product, each as somebody might write it; the checkers must find them.
+
+Every plant patches one place. tests/simulation/test_planted_bugs.py says which check catches it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator import engine, market, perform, tracking
+from orchestrator.core import assign, checkpoint, decide, ending, event, reports, route, run, verdict, watch
+from orchestrator.core.action import Done
+from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Outcome
+from orchestrator.errors import LedgerConflict, Transient
+from orchestrator.platforms.simulated import agent as simulated_agent
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def accepts_every_incarnation(patch: pytest.MonkeyPatch) -> None:
+    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
+        known = {accepted.name for accepted in draft.record.accepted}
+        if draft.session.incarnation is not None and event.checkpoint.name not in known:
+            draft.emit(event)
+
+    patch.setattr(reports, "_accept", accept)
+    patch.setattr(perform, "_wanted", lambda action, ref: ref.generation == action.generation)
+
+
+def accepts_before_any_start_is_known(patch: pytest.MonkeyPatch) -> None:
+    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
+        known = {accepted.name for accepted in draft.record.accepted}
+        if draft.session.incarnation is None and event.checkpoint.name not in known:
+            draft.emit(event)
+
+    patch.setattr(reports, "_accept", accept)
+
+
+def retires_the_newest(patch: pytest.MonkeyPatch) -> None:
+    real = perform._retire
+
+    def retire(action: Any, backends: Any) -> Any:
+        real(replace(action, keep=frozenset(sorted(action.keep)[:-1])), backends)
+        return Done(action)
+
+    patch.setattr(perform, "_retire", retire)
+
+
+def resumes_at_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    def oldest(candidates: Any) -> Any:
+        return min(candidates, key=lambda c: c.ref.step, default=None)
+
+    patch.setattr(assign, "newest", oldest)
+
+
+def reuses_a_generation(patch: pytest.MonkeyPatch) -> None:
+    real = assign.assign
+
+    def reuse(record: RunRecord, *rest: Any) -> Any:
+        return real(replace(record, generation=max(0, record.generation - 1)), *rest)
+
+    patch.setattr(decide, "assign", reuse)
+
+
+def launches_again_after_a_lost_reply(patch: pytest.MonkeyPatch) -> None:
+    real = perform._perform
+
+    def twice(action: Any, backends: Any) -> Any:
+        try:
+            return real(action, backends)
+        except Transient:
+            return real(action, backends)
+
+    patch.setattr(perform, "_perform", twice)
+
+
+def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(market.Market, "_less_claimed", lambda _self, offer: offer)
+    patch.setattr(assign, "budget_seconds", lambda choice, *_: choice.offer.traits.session_seconds)
+
+
+def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
+
+
+def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
+    real = simulated_agent.State.decode
+    patch.setattr(simulated_agent.State, "decode", lambda data: replace(real(data), value=0))
+
+
+def asks_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_due", lambda draft: draft.record.until or 0.0)
+
+
+def takes_any_look_for_the_last(patch: pytest.MonkeyPatch) -> None:
+    real = reports._collected
+
+    def collected(draft: Any, report: Any) -> None:
+        real(draft, replace(report, action=replace(report.action, last=True)))
+
+    patch.setattr(reports, "_collected", collected)
+
+
+# --- The fourteen that slipped by in a review, and their like ----------------------------------------------
+
+
+def writes_the_manifest_before_its_blobs(patch: pytest.MonkeyPatch) -> None:
+    agent = simulated_agent.SimulatedAgent
+    first, last = agent._write_first, agent._write_last
+    patch.setattr(agent, "_write_first", last)
+    patch.setattr(agent, "_write_last", first)
+
+
+def drops_reports_on_a_conflict(patch: pytest.MonkeyPatch) -> None:
+    real = engine.Engine._commit
+
+    def commit(self: Any, decisions: Any) -> None:
+        append = self._ledger.append_many
+
+        def dropping(proposals: Any, **options: Any) -> Any:
+            answers = append(proposals, **options)
+            for (record, *_), answer in zip([d for d in decisions if d[2].events], answers, strict=True):
+                if isinstance(answer, LedgerConflict) and record.run in self._tracked:
+                    self._tracked[record.run].reports = []
+            return answers
+
+        patch.setattr(self._ledger, "append_many", dropping)
+        try:
+            real(self, decisions)
+        finally:
+            patch.setattr(self._ledger, "append_many", append)
+
+    patch.setattr(engine.Engine, "_commit", commit)
+
+
+def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
+    real = ending.ending
+
+    def sure(session: Any, seen: Any, now: float) -> Ended | None:
+        ended = real(session, seen, now)
+        return replace(ended, confirmed=True) if ended and ended.outcome is Outcome.NO_CAPACITY else ended
+
+    patch.setattr(decide, "ending", sure)
+
+
+def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
+    real = market.Market._claims_of
+    patch.setattr(market.Market, "_claims_of", lambda self, record: real(self, replace(record, strays=())))
+
+
+def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
+    _forgets(patch, Wish.CANCEL)
+
+
+def forgets_a_hold_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
+    _forgets(patch, Wish.HOLD)
+
+
+def _forgets(patch: pytest.MonkeyPatch, wish: Wish) -> None:
+    real = verdict.verdict
+
+    def forgetful(record: RunRecord, now: float) -> Any:
+        return real(replace(record, wish=None) if record.wish is wish else record, now)
+
+    patch.setattr(reports, "verdict", forgetful)
+
+
+def forgets_a_smaller_micro_batch_over_a_hop(patch: pytest.MonkeyPatch) -> None:
+    real = run._closed
+
+    def closed(record: RunRecord, event: Any) -> RunRecord:
+        after = real(record, event)
+        if isinstance(event, Requeued) and event.micro_batch_cap:
+            return replace(after, micro_batch_caps=(event.micro_batch_cap,))
+        return after
+
+    patch.setattr(run, "_closed", closed)
+
+
+def forgets_a_smaller_micro_batch_at_a_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "Held", lambda now, reason, **_: event.Held(now, reason))
+
+
+def deletes_the_parent_of_a_live_session(patch: pytest.MonkeyPatch) -> None:
+    real = checkpoint.superseded
+    patch.setattr(decide, "superseded", lambda found, **rest: real(found, **(rest | {"pinned": frozenset()})))
+
+
+def counts_sleep_as_absence(patch: pytest.MonkeyPatch) -> None:
+    real = watch.Watch.see
+    patch.setattr(watch.Watch, "see", lambda self, seen, at, _poll: real(self, seen, at, 1e9))
+
+
+def believes_one_odd_answer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(watch, "READINGS_MIN", 1)
+    patch.setattr(watch.Watch, "absent_for", lambda self, _seconds: self.absent_readings >= 1)
+
+
+def discards_without_asking_whether_it_lives(patch: pytest.MonkeyPatch) -> None:
+    real = decide._want_of_stray
+    patch.setattr(decide, "_want_of_stray", lambda draft, stray: real(draft, replace(stray, ended=True)))
+
+
+def stops_what_cannot_save(patch: pytest.MonkeyPatch) -> None:
+    real = decide._grant_wish
+
+    def grant(draft: Any) -> None:
+        before, session = draft.record, draft.record.session
+        if before.wish and session and before.phase in (Phase.LAUNCHING, Phase.RUNNING):
+            traits = replace(session.traits, durable_mid_run=True)
+            draft.record = replace(before, session=replace(session, traits=traits))
+        real(draft)
+
+    patch.setattr(decide, "_grant_wish", grant)
+
+
+def waits_no_longer_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    real = decide._take_route
+
+    def take(draft: Any) -> None:
+        if not draft.record.deferred:
+            draft.record = replace(draft.record, until=None)
+        real(draft)
+
+    patch.setattr(decide, "_take_route", take)
+
+
+def ignores_a_cooldown(patch: pytest.MonkeyPatch) -> None:
+    real = route.route
+    patch.setattr(
+        market, "route", lambda job, offers, **rest: real(job, offers, **(rest | {"cooldowns": ()}))
+    )
+
+
+def removes_what_is_handed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_may_be_read", lambda _draft: False)
+
+
+def launches_what_may_have_been_launched(patch: pytest.MonkeyPatch) -> None:
+    real = tracking.Tracked.__init__
+
+    def forgetful(self: Any, record: RunRecord, at: float, launch_unknown: bool = False) -> None:
+        del launch_unknown
+        real(self, record, at)
+
+    patch.setattr(tracking.Tracked, "__init__", forgetful)
+
+
+def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
+    real = engine.Engine._commit
+
+    def commit(self: Any, decisions: Any) -> None:
+        for record, _inputs, decision in decisions:
+            if record.run in self._tracked:
+                for action in decision.actions:
+                    self._start(record.run, action)
+        real(self, [(r, i, replace(d, actions=())) for r, i, d in decisions])
+
+    patch.setattr(engine.Engine, "_commit", commit)
+    patch.setattr(tracking.Tracked, "finished", _finished)
+
+
+def _finished(self: Any, report: Any) -> None:
+    self.reports.append(report)
+    self._touched = True
+
+
+def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
+    real = market.Market.begin
+
+    def begin(self: Any, records: Any, now: float) -> None:
+        real(self, records, now)
+        ever = self.__dict__.setdefault("ever", {})
+        ever |= {claim.session: (claim.platform, claim.accelerator) for claim in self._claims.values()}
+        self._usage = dict(Counter(ever.values()))
+
+    patch.setattr(market.Market, "begin", begin)

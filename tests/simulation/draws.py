@@ -1,0 +1,76 @@
+"""What worlds are made of, drawn from a seed: platforms with their faults, jobs, a store's bad days.
+
+Knows no engine and plays nothing. Rates are drawn per kind of fault: some platforms are well-behaved in
+some ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from orchestrator.core.job import CheckpointPolicy, Claim, Job, Keep, Precision, Profile, Work
+from orchestrator.core.offer import Uplink
+from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer
+from orchestrator.stores.faulty import FaultRates
+
+HOUR = 3600.0
+MICRO_BATCH = 8
+
+
+def draw_scenario(random: Random, number: int) -> Scenario:
+    def rate(most: float) -> float:
+        return random.choice((0.0, 0.0, most * random.random()))
+
+    faults = Faults(
+        request_lost=rate(0.1), reply_lost=rate(0.1), launch_started_but_failed=rate(0.3),
+        double_start=rate(0.2), starved=rate(0.2), late_visible=rate(1.0), killed=rate(0.3),
+        partitioned=rate(0.3), crash=rate(0.2), stall=rate(0.2), freeze=rate(0.2), stop_ignored=rate(0.3),
+        stop_slow_seconds=rate(300.0), corrupt=rate(0.2), outbox_lost=rate(0.2), outages_per_hour=rate(1.0),
+        denials_per_hour=rate(0.3), shortages_per_hour=rate(0.5),
+    )  # fmt: skip
+    accelerators = random.sample(("T4", "RTX3050", "P100", "cpu", "TPUv5e-1"), random.randint(1, 2))
+    offers = tuple(
+        SimulatedOffer(
+            accelerator=accelerator,
+            steps_per_second=random.uniform(0.5, 2.0),
+            slots=random.randint(1, 2),
+            session_seconds=random.choice((450.0, 900.0, HOUR)),
+            memory_gb=64.0,
+            disk_gb=100.0,
+            micro_batch_max=random.choice((None, None, 4, 2, 1)),
+        )
+        for accelerator in accelerators
+    )
+    quota = QuotaWindow(random.uniform(0.2, 0.6) * HOUR, 2 * HOUR) if random.random() < 0.5 else None
+    return Scenario(
+        seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
+        uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
+        visibility_seconds=random.choice((5.0, 60.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
+        setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((30.0, 100.0)),
+        wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
+        can_stop=random.random() < 0.8, owned=number == 0,
+    )  # fmt: skip
+
+
+def draw_job(random: Random, run: str) -> Job:
+    claim = Claim((0.5, 2.0), 16, "any", "the simulation", "2026-11-20")
+    profile = Profile(MICRO_BATCH, Precision.FP32, claim=claim)
+    return replace(
+        Job(
+            name=run.split("-")[0],
+            command=("train", "--steps", "{steps}", "--micro-batch", "{micro_batch}"),
+            work=Work(total=random.choice((250, 1000, 2500)), global_batch=16),
+            profiles=(("default", profile),),
+            bundle="0" * 64,
+            seed=random.getrandbits(16),
+        ),
+        checkpoint=CheckpointPolicy(keep=Keep(last=random.randint(1, 3))),
+        without_progress=random.choice((3, 6, 40)),
+    )
+
+
+def draw_rates(random: Random) -> FaultRates:
+    """How the home store fails."""
+    full, hides = random.choice((0.0, 0.0, 0.05)), random.choice((0.0, 0.0, 0.1))
+    return FaultRates(fails=0.03, loses_reply=0.03, tears=0.01, full=full, hides=hides, hidden_seconds=60.0)

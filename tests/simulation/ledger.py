@@ -1,0 +1,173 @@
+"""The real ledger, quick enough for thousands of schedules, with somebody else writing in between.
+
+Every change goes to SQLite. What every tick asks again is answered from memory, and every so often compared
+with what the database says: a difference is a bug of the ledger, or of this mirror.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from sqlalchemy import event
+
+from orchestrator.core.event import Submitted, Wished
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import LedgerConflict
+from orchestrator.ledger import Ledger, Proposal
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.ledger import DUE_NOW
+from orchestrator.ledger.reading import Stored
+
+COMPARED_EVERY = 64  # readings
+T = TypeVar("T")
+
+
+class SimulatedLedger(Ledger):
+    """One process's: nobody else may write to its database. `before` and `after` run around every append:
+    there a user's wish may come in between, and the controller may die. `changed` hears of every change."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.before: Callable[[Sequence[Proposal]], None] = lambda _proposals: None
+        self.after: Callable[[], None] = lambda: None
+        self.changed: Callable[[RunRecord], None] = lambda _record: None
+        self.conflicts = 0
+        self._latest: dict[str, RunRecord] = {}
+        self._due_at: dict[str, float | None] = {}
+        self._histories: dict[str, tuple[int, tuple[Stored, ...]]] = {}
+        self._readings = 0
+
+    @classmethod
+    def make(cls, path: Path) -> SimulatedLedger:
+        """A new one at this path, which need not survive a loss of power."""
+        path.write_bytes(_empty())
+        database = Database(f"sqlite:///{path}")
+        event.listen(database._engine, "connect", _without_disk)
+        return cls(database)
+
+    # --- Changes: the database's word, remembered -----------------------------------------------------------
+
+    def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
+        return self._remember(super().submit(event, due_at=due_at), due_at)
+
+    def append_many(
+        self, proposals: Sequence[Proposal], *, fence: int | None = None
+    ) -> list[RunRecord | LedgerConflict]:
+        self.before(proposals)
+        answers = super().append_many(proposals, fence=fence)
+        for proposal, answer in zip(proposals, answers, strict=True):
+            if isinstance(answer, LedgerConflict):
+                self.conflicts += 1
+            else:
+                self._remember(answer, proposal.due_at)
+        self.after()
+        return answers
+
+    def wish(self, run: str, event: Wished) -> RunRecord:
+        before = self._latest[run]
+        over = before.phase.final and not before.strays
+        return self._remember(super().wish(run, event), self._due_at[run] if over else DUE_NOW)
+
+    def schedule(self, due: Iterable[tuple[RunRecord, float | None]], *, fence: int | None = None) -> None:
+        news = [(record, at) for record, at in due]
+        super().schedule(news, fence=fence)
+        for record, at in news:
+            if self._latest[record.run].version == record.version:
+                self._due_at[record.run] = at
+
+    def wake_queued(self) -> None:
+        deferred = [
+            run for run, due_at in self._due_at.items() if due_at is not None and due_at > DUE_NOW
+            and self._latest[run].phase is Phase.QUEUED and self._latest[run].until is not None
+        ]  # fmt: skip
+        self._readings += 1
+        if deferred or self._readings % COMPARED_EVERY == 0:
+            super().wake_queued()
+        self._due_at.update(dict.fromkeys(deferred))
+
+    def _remember(self, record: RunRecord, due_at: float | None) -> RunRecord:
+        self._latest[record.run] = record
+        self._due_at[record.run] = due_at
+        self.changed(record)
+        return record
+
+    def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
+        """Read once a version: many checkers ask for it."""
+        version = self._latest[run].version
+        if after or self._histories.get(run, (0, ()))[0] != version:
+            found = super().history(run, after)
+            if after:
+                return found
+            self._histories[run] = (version, found)
+        return self._histories[run][1]
+
+    # --- Readings ---------------------------------------------------------------------------------------
+
+    def record(self, run: str) -> RunRecord:
+        return self._compared(self._latest[run], lambda: super(SimulatedLedger, self).record(run))
+
+    def live(self) -> tuple[RunRecord, ...]:
+        """What a controller that comes up goes on from is read, not remembered."""
+        return tuple(self._same(self._latest[record.run], record) for record in super().live())
+
+    def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
+        waiting = [r for r in self._latest.values()
+                   if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
+        waiting.sort(key=lambda record: (record.submitted_at, record.run))
+        page = [r for r in waiting if after is None or (r.submitted_at, r.run) > after]
+        ask = super().queued_waiting
+        return self._compared(tuple(page[:limit]), lambda: ask(limit, after))
+
+    def due(
+        self, now: float, limit: int | None = None, known: Mapping[str, int] | None = None
+    ) -> tuple[RunRecord | str, ...]:
+        rows = sorted((at, run) for run, at in self._due_at.items() if at is not None and at <= now)
+        versions = known or {}
+        latest = (self._latest[run] for _, run in rows[:limit])
+        found = tuple(r.run if versions.get(r.run) == r.version else r for r in latest)
+        ask = super().due
+        return self._compared(found, lambda: ask(now, limit, known))
+
+    def next_due(self) -> float | None:
+        earliest = min((at for at in self._due_at.values() if at is not None), default=None)
+        return self._compared(earliest, super().next_due)
+
+    def latest(self, run: str) -> RunRecord:
+        """The run's record, for those who only look on."""
+        return self._latest[run]
+
+    def compare(self) -> None:
+        """All that is remembered against all that is stored."""
+        for run, record in self._latest.items():
+            self._same(record, super().record(run))
+
+    def _compared(self, remembered: T, ask: Callable[[], T]) -> T:
+        self._readings += 1
+        return self._same(remembered, ask()) if self._readings % COMPARED_EVERY == 0 else remembered
+
+    def _same(self, remembered: T, stored: T) -> T:
+        assert stored == remembered, f"the ledger says {stored}, it was told {remembered}"
+        return stored
+
+
+@cache
+def _empty() -> bytes:
+    """A database with the tables of this version and nothing in them: made once, copied for each world."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        Ledger.open(f"sqlite:///{path}").close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+        connection.close()
+        return path.read_bytes()
+
+
+def _without_disk(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA journal_mode = MEMORY")

@@ -1,0 +1,230 @@
+"""What must hold of every world towards its users and their sessions: the checks on choices.
+
+What holds of checkpoints and generations by themselves is in tests/simulation/checks.py. Each is proved by
+bugs planted to be caught: tests/simulation/test_planted_bugs.py.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.event import (
+    Assigned,
+    Cancelled,
+    Completed,
+    Ended,
+    GaveUp,
+    Held,
+    Launched,
+    Noted,
+    Released,
+    Requeued,
+    StopRequested,
+    Submitted,
+    Wish,
+    Wished,
+    Withdrawn,
+)
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Traits, Uplink
+from orchestrator.core.run import RunRecord, apply, submit
+from orchestrator.core.session import Order, Outcome
+from tests.simulation.world import World
+
+HANDING_OVER_SECONDS = 900.0  # what was decided on in an earlier phase may be under way for so long
+_READ_BY_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
+
+
+def wishes_are_granted(world: World) -> list[str]:
+    """A run that is to be cancelled or held is ordered nothing more, is not requeued and not given up."""
+    found = []
+    for run in world.runs:
+        wish: Wish | None = None
+        held = False
+        for item in world.ledger.history(run):
+            match item.event:
+                case Wished(wish=Wish.RELEASE) if not held:
+                    wish = None if wish is Wish.HOLD else wish
+                case Wished(wish=asked):
+                    wish = asked
+                case Assigned() | Requeued() | GaveUp() if wish in (Wish.CANCEL, Wish.HOLD):
+                    if not (isinstance(item.event, GaveUp) and wish is Wish.HOLD):
+                        found.append(f"{run}: {wish.value} was asked for, and then: {item.event.kind.value}")
+                case Held() if wish is Wish.CANCEL:
+                    found.append(f"{run} was to be cancelled, and is held")
+                case Held():
+                    held, wish = True, None
+                case Released() | Cancelled() | Completed():
+                    held, wish = False, None
+    return found
+
+
+def slots_are_not_overcommitted(world: World) -> list[str]:
+    """No platform ever tells us that our own sessions take all its slots: those that may live on count. What
+    became of a session while dates were wrong is nobody's fault."""
+    if world.clock_jumps:
+        return []
+    return [
+        f"{launch.session}: {launch.error}"
+        for platform in world.platforms.values()
+        for launch in platform.history.launches
+        if "slots for" in launch.error
+    ]
+
+
+def nothing_alive_is_discarded(world: World) -> list[str]:
+    """What a session left is removed only once nothing of it runs or can still start."""
+    if world.clock_jumps:
+        return []
+    return [
+        f"{discarded.session} was discarded alive at {discarded.at:.0f} s"
+        for platform in world.platforms.values()
+        for discarded in platform.history.discards
+        if discarded.alive
+    ]
+
+
+def nobody_is_given_up_in_haste(world: World) -> list[str]:
+    """Lost needs several readings over a while in which the controller was up and looked."""
+    return world.witness.hasty
+
+
+def what_is_gone_on_from_is_kept(world: World) -> list[str]:
+    """The checkpoint that a live session was ordered to resume at stays in the home store until it ends."""
+    return world.witness.robbed
+
+
+def too_large_stays_too_large(world: World) -> list[str]:
+    """Out of memory on an accelerator is remembered over hops to others. (At the smallest it may leak.)"""
+    found = []
+    for run in world.runs:
+        too_large: dict[str, int] = {}
+        order: Order | None = None
+        for item in world.ledger.history(run):
+            match item.event:
+                case Assigned(order=order):
+                    limit = too_large.get(order.accelerator)
+                    if limit is not None and order.micro_batch >= limit > 1:
+                        found.append(f"{order.session}: {order.micro_batch} on {order.accelerator} again")
+                case Ended(outcome=Outcome.OUT_OF_MEMORY) if order is not None:
+                    before = too_large.get(order.accelerator, order.micro_batch)
+                    too_large[order.accelerator] = min(before, order.micro_batch)
+    return found
+
+
+def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
+    """An outbox shows no checkpoint that is not whole, whenever it is looked at and whoever was killed."""
+    written = {
+        checkpoint.name: checkpoint.corrupt
+        for platform in world.platforms.values()
+        for life in platform.history.lifetimes
+        for checkpoint in life.written
+    }
+    return [
+        f"{run}: {item.event.text}"
+        for run in world.runs
+        for item in world.ledger.history(run)
+        if isinstance(item.event, Noted) and "arrived corrupt" in item.event.text
+        and not written.get(item.event.text.split()[1], False)
+        and "is missing" in item.event.text  # else the transport to the home store may have done it
+    ]  # fmt: skip
+
+
+def what_cannot_save_is_not_stopped_unasked(world: World) -> list[str]:
+    """A session that brings nothing home before its end is stopped only by who said that it may be lost."""
+    found = []
+    for run in world.runs:
+        traits: Traits | None = None
+        discard = False
+        for item in world.ledger.history(run):
+            match item.event:
+                case Assigned(traits=traits):
+                    pass
+                case Wished(discard=asked):
+                    discard = discard or asked
+                case StopRequested() if traits is not None and not traits.durable_mid_run and not discard:
+                    found.append(f"{run} g{world.record(run).generation} was stopped, and its work lost")
+    return found
+
+
+def pauses_are_kept(world: World) -> list[str]:
+    """After a failure nothing is ordered before the pause is over, nor from an offer that is left alone."""
+    if world.clock_jumps:
+        return []
+    found = []
+    for run in world.runs:
+        record: RunRecord | None = None
+        paused_until = 0.0
+        for item in world.ledger.history(run):
+            event = item.event
+            if isinstance(event, Submitted):
+                record = submit(event)
+                continue
+            assert record is not None
+            match event:
+                case Requeued(until=until):
+                    paused_until = until or 0.0
+                case Released():
+                    paused_until = 0.0
+                case Assigned(at=at, order=order):
+                    here = (order.platform, order.accelerator)
+                    cooled = [c.until for c in record.cooldowns if (c.platform, c.accelerator) == here]
+                    if at < paused_until or any(until is None or at < until for until in cooled):
+                        found.append(f"{order.session} was ordered during a pause")
+            record = apply(record, event)
+    return found
+
+
+def what_the_next_session_reads_is_kept(world: World) -> list[str]:
+    """What a session hands over stays on its platform until the next one has begun."""
+    launched = {
+        item.event.order.session: run
+        for run in world.everybody
+        for item in world.ledger.history(run)
+        if isinstance(item.event, Assigned)
+    }
+    ended = {session for run in world.runs for session in _confirmed(world, run)}
+    found = []
+    for platform in world.platforms.values():
+        if platform.scenario.uplink is not Uplink.NONE:
+            continue
+        for discarded in platform.history.discards:
+            run = launched[discarded.session]
+            if discarded.session in ended and _waited(world, run, discarded.at):
+                found.append(f"{discarded.session} was discarded before the next one of {run} had begun")
+    return found
+
+
+def _confirmed(world: World, run: str) -> list[str]:
+    """The run's sessions that were launched and seen to end."""
+    found, session, launched = [], "", False
+    for item in world.ledger.history(run):
+        match item.event:
+            case Assigned(order=order):
+                session, launched = order.session, False
+            case Launched():
+                launched = True
+            case Ended(confirmed=True) if launched:
+                found.append(session)
+            case Withdrawn():
+                launched = False
+    return found
+
+
+def _waited(world: World, run: str, at: float) -> bool:
+    """Whether the run had been on its way to its next session for a while at this moment."""
+    before = [(since, phase) for since, phase in world.witness.phases[run] if since <= at]
+    recent = {phase for since, phase in before if since > at - HANDING_OVER_SECONDS}
+    return bool(before) and before[-1][1] in _READ_BY_THE_NEXT and recent <= _READ_BY_THE_NEXT
+
+
+ALL = (
+    wishes_are_granted,
+    slots_are_not_overcommitted,
+    nothing_alive_is_discarded,
+    nobody_is_given_up_in_haste,
+    what_is_gone_on_from_is_kept,
+    too_large_stays_too_large,
+    only_what_was_altered_arrives_corrupt,
+    what_cannot_save_is_not_stopped_unasked,
+    pauses_are_kept,
+    what_the_next_session_reads_is_kept,
+)

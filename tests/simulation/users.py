@@ -1,0 +1,51 @@
+"""What people do while their runs go on: submit, cancel, hold, change their mind, release what is held.
+
+Some of it comes between a decision of the controller and its journal. Knows the ledger alone, as a command
+line would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from orchestrator.core.event import Wish, Wished
+from orchestrator.core.lifecycle import Phase
+from orchestrator.ledger import Proposal
+from tests.simulation.clock import VirtualClock
+from tests.simulation.ledger import SimulatedLedger
+
+
+class Users:
+    """`busy`: they wish for things besides releasing what is held. Once `calm` they only do that."""
+
+    def __init__(self, ledger: SimulatedLedger, clock: VirtualClock, random: Random) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._random = random
+        self.busy = random.random() < 0.4
+        self._between = random.choice((0.0, 0.05, 0.3))
+        self.calm = False
+
+    def act(self, runs: Sequence[str]) -> None:
+        """What they do once in a while."""
+        for run in runs:
+            record = self._ledger.latest(run)
+            waits = record.standing is Phase.HELD or bool(record.fault)
+            if waits and self._random.random() < (0.2 if self.calm else 0.04):
+                self._wish(run, Wish.RELEASE)
+            elif self.busy and not self.calm and not record.phase.final and self._random.random() < 0.004:
+                self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)))
+
+    def interfere(self, proposals: Sequence[Proposal]) -> None:
+        """What they do in the very moment in which something is journalled: mostly what changes nothing."""
+        if self.calm or not self.busy:
+            return
+        for run in (proposal.record.run for proposal in proposals):
+            if not self._ledger.latest(run).phase.final and self._random.random() < self._between:
+                rare = self._random.random() < 0.05
+                self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)) if rare else Wish.RELEASE)
+
+    def _wish(self, run: str, wish: Wish) -> None:
+        discard = wish is Wish.CANCEL and self._random.random() < 0.5
+        self._ledger.wish(run, Wished(self._clock.now(), wish, discard))

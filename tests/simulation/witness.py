@@ -1,0 +1,121 @@
+"""What was seen while a world went on, as far as its ledger and its platforms' history do not tell it.
+
+Watches the engine as a viewer does and the home store as its disk would; judges at the moment what later
+nobody could: why a session was given up, and whom a deleted checkpoint served.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from orchestrator.core.event import Ended, Event
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord, Session
+from orchestrator.core.session import Observation, Sighting
+from orchestrator.engine import Watchers
+from orchestrator.stores.memory import MemoryStore
+from tests.simulation.clock import VirtualClock
+from tests.simulation.ledger import SimulatedLedger
+
+READINGS_MIN = 3  # one odd answer, or two, fence nobody
+SILENT_SECONDS_MIN, SILENT_POLLS = 30.0, 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    at: float  # by the monotonic clock of this controller
+    seen: Observation
+
+
+class Witness:
+    """`hasty`, `robbed`: what it saw and should not have seen. `phases`: of each run, since when."""
+
+    def __init__(self, clock: VirtualClock, ledger: SimulatedLedger) -> None:
+        self._clock = clock
+        self._ledger = ledger
+        self._readings: dict[str, list[Reading]] = defaultdict(list)
+        self._launched_at: dict[str, float] = {}
+        self.hasty: list[str] = []
+        self.robbed: list[str] = []
+        self.phases: dict[str, list[tuple[float, Phase]]] = defaultdict(list)
+        ledger.changed = self._changed
+
+    def watchers(self) -> Watchers:
+        """For a controller that comes up: it has seen nothing yet."""
+        self._readings.clear()
+        return Watchers(event=self._happened, reading=self._read)
+
+    def _read(self, record: RunRecord, observation: Observation, _now: float) -> None:
+        assert record.session is not None
+        self._readings[record.session.name].append(Reading(self._clock.monotonic(), observation))
+
+    def _changed(self, record: RunRecord) -> None:
+        self.phases[record.run].append((self._clock.elapsed(), record.phase))
+        session = record.session
+        if session is not None and session.launched_at is not None:
+            self._launched_at.setdefault(session.name, self._clock.elapsed())
+
+    def _happened(self, record: RunRecord, event: Event) -> None:
+        session = record.session
+        if isinstance(event, Ended) and not event.confirmed and session is not None:
+            self._judge(session)
+
+    # --- Sessions given up ------------------------------------------------------------------------------
+
+    def _judge(self, session: Session) -> None:
+        """Lost needs several readings while the controller was up, over as long as a launch may stay unseen;
+        or a heartbeat that stands still; or a session limit that is over. Hours of sleep prove nothing."""
+        readings, traits = self._readings[session.name], session.traits
+        if readings and readings[-1].seen.result is not None:
+            return  # by its own word
+        poll, count, seconds = traits.poll_seconds, 0, 0.0
+        for later, reading in zip([None, *reversed(readings)], reversed(readings), strict=False):
+            if reading.seen.sighting is not Sighting.ABSENT:
+                break
+            count += 1
+            seconds += 0.0 if later is None else min(later.at - reading.at, 2.0 * poll)
+        absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
+        silence = self._silence(readings, poll)
+        silent = silence >= max(SILENT_SECONDS_MIN, SILENT_POLLS * poll)
+        age = self._clock.elapsed() - self._launched_at[session.name]
+        over = traits.session_seconds is not None and age > traits.session_seconds
+        if not (absent or silent or over):
+            found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s, {age:.0f} s old"
+            self.hasty.append(f"{session.name} was given up ({session.message}): {found}")
+
+    def _silence(self, readings: list[Reading], poll: float) -> float:
+        """Seconds over which its heartbeat stood still while somebody looked, several times."""
+        seconds, count = 0.0, 0
+        for before, after in zip(reversed(readings[:-1]), reversed(readings), strict=False):
+            if after.seen.sighting is not Sighting.ABSENT and _beat(before) != _beat(after):
+                break
+            seconds, count = seconds + min(after.at - before.at, 2.0 * poll), count + 1
+        return seconds if count >= READINGS_MIN else 0.0
+
+    # --- The home store ---------------------------------------------------------------------------------
+
+    def deleted(self, key: str) -> None:
+        """What the session that lives now was ordered to go on from may not go before the session has."""
+        _, run, kind, name, *_ = key.split("/")
+        session = self._ledger.latest(run).session
+        if kind == "checkpoints" and session is not None and session.order.resume == name:
+            self.robbed.append(f"{name} was deleted while {session.name} goes on from it")
+
+
+def _beat(reading: Reading) -> int | None:
+    status = reading.seen.status
+    return None if status is None else status.heartbeat
+
+
+class WatchedStore(MemoryStore):
+    """A home store that tells a witness what is deleted from it."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self._witness = witness
+
+    def delete(self, key: str) -> None:
+        if self.stat(key) is not None:
+            self._witness.deleted(key)
+        super().delete(key)
