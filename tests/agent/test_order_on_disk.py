@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -134,14 +135,18 @@ def test_at_no_moment_is_there_a_checkpoint_that_is_not_whole(
 def manifest_first(patch: pytest.MonkeyPatch) -> None:
     """The bug: blobs are linked once the manifest is there."""
     link, write = Outbox._link, folder.write_whole
-    late: list[tuple[Outbox, Path, str]] = []
-    patch.setattr(Outbox, "_link", lambda self, path, _file, digest: late.append((self, path, digest)))
+    late: list[tuple[Outbox, FileIO, str]] = []
+
+    def remember(self: Outbox, file: FileIO, digest: str) -> None:
+        late.append((self, FileIO(os.dup(file.fileno())), digest))
+
+    patch.setattr(Outbox, "_link", remember)
 
     def write_then_link(path: Path, data: bytes) -> None:
         write(path, data)
-        for self, source, digest in late:
-            with source.open("rb") as file:
-                link(self, source, file, digest)
+        for self, file, digest in late:
+            with file:
+                link(self, file, digest)
         late.clear()
 
     patch.setattr(agent_outbox, "write_whole", write_then_link)
