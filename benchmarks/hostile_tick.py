@@ -1,0 +1,175 @@
+"""What one hostile session costs the others: the longest tick while 4,000 checkpoints and floods of warnings
+come in, beside the longest tick without.
+
+    python -m benchmarks.hostile_tick [--json] [--checkpoints 4000]
+
+The engine, ledger, decide, the outbox and the home store are the real ones. Workers run between ticks, as
+threads do, so that only what delays other runs is counted: the CPU seconds of the tick thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.tick import Busy, job
+from orchestrator.clock import SystemClock
+from orchestrator.core import bounds
+from orchestrator.core.assign import assign
+from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
+from orchestrator.core.offer import Choice, Estimate, Offer, Traits
+from orchestrator.core.session import AgentStatus, Observation, Sighting
+from orchestrator.engine import Brought, Engine
+from orchestrator.ledger import Ledger
+from orchestrator.market import Market
+from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.outbox import FolderOutbox, bring
+from orchestrator.platforms.platform import Collected
+from orchestrator.stores.folder import FolderStore
+
+TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0, durable_mid_run=True)
+NEIGHBOURS = 10
+ROUNDS = 400  # ticks at most; the flood is over long before
+
+
+class Flooding(Busy):
+    """A platform of calm sessions, and of one whose agent warns of 20 new things with every look."""
+
+    def __init__(self, outbox: Path, hostile: str) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self._hostile = hostile
+
+    def survey(self) -> tuple[Offer, ...]:
+        return (Offer("busy", "T4", TRAITS, slots=NEIGHBOURS + 1, memory_gb=16.0, disk_gb=100.0),)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        seen = dict(super().observe(names))
+        for name in seen:
+            if name.startswith(self._hostile):
+                seen[name] = Observation(Sighting.RUNNING, ("aaaa",), self._warning())
+        return seen
+
+    def _warning(self) -> AgentStatus:
+        words = (f"{'x' * number} at {self.heartbeat}" for number in range(bounds.WARNINGS_MAX))
+        warnings = tuple(word.ljust(bounds.WARNING_BYTES_MAX, "!") for word in words)
+        return AgentStatus("aaaa", self.heartbeat, 0.0, "running", step=self.heartbeat, warnings=warnings)
+
+    def collect(self, name: str, into: Path) -> Collected:
+        if not name.startswith(self._hostile):
+            return Collected(())
+        return bring(FolderOutbox(self._outbox), into, sync=False)
+
+
+class BetweenTicks:
+    """Runs tasks when it is told to: their time is not the tick's."""
+
+    def __init__(self) -> None:
+        self._tasks: list[Callable[[], Brought]] = []
+        self._done: list[Brought] = []
+
+    def start(self, _lane: str, task: Callable[[], Brought]) -> None:
+        self._tasks.append(task)
+
+    def run(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        self._done += [task() for task in tasks]
+
+    def finished(self) -> list[Brought]:
+        done, self._done = self._done, []
+        return done
+
+
+@dataclass(frozen=True)
+class Flood:
+    """CPU seconds of ticks; `accepted`: checkpoints that were journalled meanwhile."""
+
+    longest: float
+    median: float
+    accepted: int
+
+
+def flood(checkpoints: int) -> Flood:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ledger = Ledger.open(f"sqlite:///{folder}/ledger.sqlite")
+        runs = [running(ledger, number) for number in range(NEIGHBOURS + 1)]
+        outbox = folder / "outbox"
+        fill(outbox, runs[0], checkpoints)
+        takeover = ledger.take_over("benchmark", now=time.time())
+        platform = Flooding(outbox, runs[0] if checkpoints else "nobody")
+        store = FolderStore(folder / "store")
+        backends = Backends({"busy": platform}, store, Folders(folder / "home"), secret=str)
+        workers = BetweenTicks()
+        engine = Engine(ledger, takeover.fence, backends, Market(("busy",)), workers, SystemClock())
+        taken: list[float] = []
+        while len(taken) < ROUNDS and (len(taken) < 20 or accepted(ledger, runs[0]) < checkpoints):
+            workers.run()
+            start = time.thread_time()
+            engine.tick()
+            taken.append(time.thread_time() - start)
+        found = Flood(max(taken[3:]), statistics.median(taken[3:]), accepted(ledger, runs[0]))
+        ledger.close()
+        return found
+
+
+def running(ledger: Ledger, number: int) -> str:
+    run = f"job-{number}-{number:08d}"
+    record = ledger.submit(Submitted(run, job(number), float(number)), due_at=None)
+    offer = Offer("busy", "T4", TRAITS, slots=1, memory_gb=16.0, disk_gb=100.0)
+    order = assign(record, Choice(offer, 16, 4, 1, Estimate(0, 1, 1, 1, 1, 0.0, 0.0, 64.0, "claim")))
+    now = time.time()
+    events = (Assigned(now, order, TRAITS, ""), Prepared(now), Launched(now), Started(now, "aaaa"))
+    ledger.append(record, events, due_at=None)
+    return run
+
+
+def fill(outbox: Path, run: str, checkpoints: int) -> None:
+    (outbox / "blobs").mkdir(parents=True)
+    for step in range(1, checkpoints + 1):
+        data = b"%d" % step
+        sha256 = hashlib.sha256(data).hexdigest()
+        (outbox / "blobs" / sha256).write_bytes(data)
+        files = (FileEntry("state", len(data), (Part(sha256, len(data)),)),)
+        manifest = Manifest(run, CheckpointRef(step, 1, "aaaa"), 64, files)
+        place = outbox / "checkpoints" / manifest.name
+        place.mkdir(parents=True)
+        (place / "manifest.json").write_bytes(manifest.encode())
+
+
+def accepted(ledger: Ledger, run: str) -> int:
+    """The step of the newest accepted one: they are numbered from 1 and come in order."""
+    return max((c.ref.step for c in ledger.record(run).accepted), default=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--checkpoints", type=int, default=4000)
+    options = parser.parse_args()
+    calm, hostile = flood(0), flood(options.checkpoints)
+    figures = {
+        "calm_longest_seconds": calm.longest,
+        "calm_median_seconds": calm.median,
+        "hostile_longest_seconds": hostile.longest,
+        "hostile_median_seconds": hostile.median,
+        "checkpoints_accepted": hostile.accepted,
+    }
+    if options.json:
+        print(json.dumps(figures))
+        return
+    print(f"{NEIGHBOURS} calm sessions, and one with {options.checkpoints} checkpoints and new warnings:")
+    for name, value in figures.items():
+        print(f"  {name:26} {value:10.4f}")
+
+
+if __name__ == "__main__":
+    main()
