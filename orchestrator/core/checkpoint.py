@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 
 from orchestrator.core import bounds
@@ -102,6 +103,10 @@ class Manifest:
 
         Raises ValueError for what JSON cannot hold: a number that is not finite, text that is not Unicode.
         """
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         document: dict[str, object] = {
             "format": FORMAT,
             "run": self.run,

@@ -191,9 +191,10 @@ def _play(ledger: Ledger, folder: Path, seed: int, number: int, tally: Tally, *,
         case.play()
     except BaseException as error:
         sys.stderr.write(f"seed {seed}, case {number}, after {case.attacks()}\n")
-        if not tell_all or isinstance(error, KeyboardInterrupt):
-            raise
-        tally.failures[_summary(error)] += 1
+        if tell_all and not isinstance(error, KeyboardInterrupt):
+            tally.failures[_summary(error)] += 1
+            return
+        raise
     finally:
         tally.ticks += case.ticks
         tally.attacks += len(case.attacks())

@@ -35,7 +35,7 @@ def draw_scenario(random: Random, number: int) -> Scenario:
             accelerator=accelerator,
             steps_per_second=random.uniform(0.5, 2.0),
             slots=random.randint(1, 2),
-            session_seconds=random.choice((450.0, 900.0, HOUR)),
+            session_seconds=random.choice((300.0, 600.0, 2400.0)),
             memory_gb=64.0,
             disk_gb=100.0,
             micro_batch_max=random.choice((None, None, 4, 2, 1)),
@@ -60,7 +60,7 @@ def draw_job(random: Random, run: str) -> Job:
         Job(
             name=run.split("-")[0],
             command=("train", "--steps", "{steps}", "--micro-batch", "{micro_batch}"),
-            work=Work(total=random.choice((250, 1000, 2500)), global_batch=16),
+            work=Work(total=random.choice((200, 600, 1500)), global_batch=16),
             profiles=(("default", profile),),
             bundle="0" * 64,
             seed=random.getrandbits(16),
