@@ -9,8 +9,7 @@ the platforms together say what must happen next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.clock import Clock
@@ -69,6 +68,26 @@ class Watchers:
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
+
+
+class _Barrier:
+    """Hands an exception that is nobody's word to `hold`. Entered for every reading of a tick: so small."""
+
+    __slots__ = ("_doing", "_hold", "_run")
+
+    def __init__(self, hold: Callable[[str, str, Exception], None], run: str, doing: str) -> None:
+        self._hold = hold
+        self._run = run
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, OrchestratorError):
+            return False
+        self._hold(self._run, self._doing, error)
+        return True
 
 
 class Engine:
@@ -136,16 +155,13 @@ class Engine:
 
     # --- What nobody foresaw ----------------------------------------------------------------------------
 
-    @contextmanager
-    def _barrier(self, run: str, doing: str) -> Iterator[None]:
+    def _barrier(self, run: str, doing: str) -> _Barrier:
         """Of an exception that nobody foresaw only this run feels anything: it is held at its next decision.
         The ledger's own errors concern everybody, and pass."""
-        try:
-            yield
-        except OrchestratorError:
-            raise
-        except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
-            self._faults[run] = self._met(f"{doing} {run}", error)
+        return _Barrier(self._hold, run, doing)
+
+    def _hold(self, run: str, doing: str, error: Exception) -> None:
+        self._faults[run] = self._met(f"{doing} {run}", error)
 
     def _met(self, doing: str, error: Exception) -> str:
         self._unforeseen(doing, error)
@@ -182,7 +198,7 @@ class Engine:
             self._tell_silence(readings.platform, readings.trouble)
         if readings.broken:
             self._market.take(Surveyed(readings.platform, trouble=readings.trouble), now)
-        for tracked in self._tracked.values():
+        for tracked in self._tracked.values() if readings.faults else ():
             for name in tracked.observed().keys() & readings.faults.keys():
                 self._faults[tracked.record.run] = readings.faults[name]
 

@@ -21,7 +21,7 @@ from orchestrator.engine import Engine
 from orchestrator.market import Market
 from orchestrator.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
-from orchestrator.platforms.simulated import Scenario
+from orchestrator.platforms.simulated import Faults, Scenario
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.unforeseen import Told
 from tests.test_engine import Small, scenario
@@ -207,6 +207,19 @@ def test_a_run_that_nobody_wants_is_cancelled_even_if_decide_fails(
     assert world.until(world.standing("bad", Phase.HELD))
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL))
     assert world.until(world.phase("bad", Phase.CANCELLED))
+
+
+def test_what_is_left_of_a_run_that_is_over_is_cleaned_up_all_the_same(guarded: Make) -> None:
+    """Its stray was given up for lost; to read it fails in a way that nobody foresaw."""
+    dark = scenario(faults=Faults(partitioned=1.0))
+    world = guarded(box=dark)
+    world.submit("bad", without_progress=1)
+    assert world.until(lambda: bool(world.record("bad").strays), seconds=8 * 3600.0)
+    world.buggy["box"].bugs = frozenset({"observe"})
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(lambda: world.record("bad").phase.final, seconds=8 * 3600.0)
+    assert world.until(lambda: not world.record("bad").strays, seconds=8 * 3600.0)
+    assert world.record("bad").fault == ""
 
 
 def test_what_cannot_be_journalled_holds_its_run(guarded: Make, monkeypatch: pytest.MonkeyPatch) -> None:

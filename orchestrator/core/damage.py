@@ -47,4 +47,5 @@ def _hold(draft: Draft, report: Failed) -> None:
         "Bring the store back and release the run; released without it, the run starts over from step 0"
     )
     draft.emit(Withdrawn(draft.now, reason))
-    draft.emit(Held(draft.now, reason, start_over=True))
+    if draft.record.wish is None:  # else that is granted: a cancel must not be lost in a hold
+        draft.emit(Held(draft.now, reason, start_over=True))

@@ -12,7 +12,7 @@ from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import CheckpointAccepted, Held, Released
+from orchestrator.core.event import CheckpointAccepted, Held, Released, Wish
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Order
@@ -87,6 +87,13 @@ def test_with_none_left_the_run_is_held_and_forgets_nothing(trouble: Trouble) ->
     assert held.accepted == (OLD, NEW)
     for words in (NEW.name, "is its disk there", "none of the run's 2 checkpoints", "starts over"):
         assert words in held.reason
+
+
+def test_a_cancel_is_not_lost_in_a_hold() -> None:
+    found = replace(preparing(NEW), wish=Wish.CANCEL)
+    prepare = Prepare(found.session.order, frozenset({NEW.name}))  # type: ignore[union-attr]
+    failed = Failed(prepare, Trouble.NOT_FOUND, "gone", checkpoint=NEW.name, left=(), doubtful=True)
+    assert decide(found, Inputs(NOW, reports=(failed,))).record.phase is Phase.CANCELLED
 
 
 @pytest.mark.parametrize("trouble", [Trouble.NOT_FOUND, Trouble.CORRUPT])
