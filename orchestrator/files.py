@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ _CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409  # linux/fs.h: the new file shares the old one's blocks until either is written
 _OTHERS = 0o077
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+_NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that somebody put there makes nobody wait
 
@@ -188,36 +188,67 @@ def _raise(error: OSError) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder and all below it, or a file, whatever modes forbid it; follows no link. No error where
-    nothing is there."""
-    try:
-        _remove(path)
-    except PermissionError:
-        _open_up(path)
-        _remove(path)
+    """Removes a folder and all below it, or a file, whatever modes forbid it and however deep it is; follows
+    no link. No error where nothing is there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        allow(path)
+        top = os.open(path, os.O_DIRECTORY | _PLAIN)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        path.rmdir()
 
 
-def _remove(path: Path) -> None:
+def _empty(top: int) -> None:
+    """What holds something moves up into the top folder before it is emptied: so neither the depth of a tree
+    nor the length of its paths matters."""
+    waiting = _clear(top, top)
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+            folder = os.open(name, os.O_DIRECTORY | _PLAIN, dir_fd=top)
+            try:
+                waiting += _clear(folder, top)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=top)
+
+
+def _clear(folder: int, top: int) -> list[str]:
+    """Empties a folder; of its own folders, those that hold something are in `top` then, by these names."""
+    moved = []
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        with contextlib.suppress(FileNotFoundError):
+            if not is_folder:
+                os.unlink(name, dir_fd=folder)
+            elif not _removed_empty(name, folder):
+                allow(name, folder)
+                moved.append(secrets.token_hex(16))
+                os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+    return moved
+
+
+def _removed_empty(name: str, folder: int) -> bool:
     try:
-        is_folder = stat.S_ISDIR(path.lstat().st_mode)
-        shutil.rmtree(path) if is_folder else path.unlink()
-    except FileNotFoundError:
-        if path.is_symlink() or path.exists():
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _NOT_EMPTY:
             raise
+        return False
+    return True
 
 
-def _open_up(folder: Path) -> None:
-    """Gives the owner back every right to the folders below."""
-    allow(folder)
-    for here, names, _ in os.walk(folder):  # a link to a folder is listed, and not entered
-        for name in names:
-            allow(Path(here, name))
-
-
-def allow(folder: Path) -> None:
-    """Gives the owner every right to a folder back; nothing where it is none, or another user's."""
+def allow(folder: Path | str, parent: int | None = None) -> None:
+    """Gives the owner every right to a folder back; nothing where it is none, or another user's. `parent`:
+    the descriptor of the folder in which it is."""
     with contextlib.suppress(OSError):  # a link, or gone
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101 - by descriptor: the name may be another's by now
         finally:
