@@ -101,6 +101,31 @@ def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
     return data if data is None or len(data) <= bytes_max else None
 
 
+# --- What nobody here may open ----------------------------------------------------------------------------
+
+_shut: list[Path] = []
+
+
+def shut(path: Path) -> None:
+    """Until `unshut`, `copy_file` and `is_shut` refuse this file under whatever name. For files on which a
+    library holds locks, as SQLite does: whoever closes any descriptor of a file gives up every lock that the
+    process holds on it (fcntl(2)), and another process then takes the database for its own."""
+    _shut.append(path)
+
+
+def unshut(path: Path) -> None:
+    with contextlib.suppress(ValueError):
+        _shut.remove(path)
+
+
+def is_shut(found: os.stat_result) -> bool:
+    for path in tuple(_shut):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(path.stat(), found):
+                return True
+    return False
+
+
 # --- Copying ----------------------------------------------------------------------------------------------
 
 
@@ -111,8 +136,10 @@ def copy_file(
     share blocks. Copies what is there at the start: a file that grows meanwhile is not followed.
 
     Raises FileExistsError for a target that exists; OSError with ELOOP for a source that is a link (unless
-    `follow`) or no plain file, with EFBIG for a larger one.
+    `follow`) or no plain file, with EFBIG for a larger one, with EPERM for one that is shut.
     """
+    if is_shut(source.stat(follow_symlinks=follow)):
+        raise OSError(errno.EPERM, "the ledger's own file, which nobody may read meanwhile", str(source))
     flags = _PLAIN & ~os.O_NOFOLLOW if follow else _PLAIN
     reading = os.open(source, os.O_RDONLY | flags)
     try:
