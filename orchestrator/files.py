@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ _CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409  # linux/fs.h: the new file shares the old one's blocks until either is written
 _OTHERS = 0o077
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+_NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that somebody put there makes nobody wait
 
@@ -101,6 +101,31 @@ def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
     return data if data is None or len(data) <= bytes_max else None
 
 
+# --- What nobody here may open ----------------------------------------------------------------------------
+
+_shut: list[Path] = []
+
+
+def shut(path: Path) -> None:
+    """Until `unshut`, `copy_file` and `is_shut` refuse this file under whatever name. For files on which a
+    library holds locks, as SQLite does: whoever closes any descriptor of a file gives up every lock that the
+    process holds on it (fcntl(2)), and another process then takes the database for its own."""
+    _shut.append(path)
+
+
+def unshut(path: Path) -> None:
+    with contextlib.suppress(ValueError):
+        _shut.remove(path)
+
+
+def is_shut(found: os.stat_result) -> bool:
+    for path in tuple(_shut):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(path.stat(), found):
+                return True
+    return False
+
+
 # --- Copying ----------------------------------------------------------------------------------------------
 
 
@@ -111,8 +136,10 @@ def copy_file(
     share blocks. Copies what is there at the start: a file that grows meanwhile is not followed.
 
     Raises FileExistsError for a target that exists; OSError with ELOOP for a source that is a link (unless
-    `follow`) or no plain file, with EFBIG for a larger one.
+    `follow`) or no plain file, with EFBIG for a larger one, with EPERM for one that is shut.
     """
+    if is_shut(source.stat(follow_symlinks=follow)):
+        raise OSError(errno.EPERM, "the ledger's own file, which nobody may read meanwhile", str(source))
     flags = _PLAIN & ~os.O_NOFOLLOW if follow else _PLAIN
     reading = os.open(source, os.O_RDONLY | flags)
     try:
@@ -188,36 +215,67 @@ def _raise(error: OSError) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder and all below it, or a file, whatever modes forbid it; follows no link. No error where
-    nothing is there."""
-    try:
-        _remove(path)
-    except PermissionError:
-        _open_up(path)
-        _remove(path)
+    """Removes a folder and all below it, or a file, whatever modes forbid it and however deep it is; follows
+    no link. No error where nothing is there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        allow(path)
+        top = os.open(path, os.O_DIRECTORY | _PLAIN)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        path.rmdir()
 
 
-def _remove(path: Path) -> None:
+def _empty(top: int) -> None:
+    """What holds something moves up into the top folder before it is emptied: so neither the depth of a tree
+    nor the length of its paths matters."""
+    waiting = _clear(top, top)
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+            folder = os.open(name, os.O_DIRECTORY | _PLAIN, dir_fd=top)
+            try:
+                waiting += _clear(folder, top)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=top)
+
+
+def _clear(folder: int, top: int) -> list[str]:
+    """Empties a folder; of its own folders, those that hold something are in `top` then, by these names."""
+    moved = []
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        with contextlib.suppress(FileNotFoundError):
+            if not is_folder:
+                os.unlink(name, dir_fd=folder)
+            elif not _removed_empty(name, folder):
+                allow(name, folder)
+                moved.append(secrets.token_hex(16))
+                os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+    return moved
+
+
+def _removed_empty(name: str, folder: int) -> bool:
     try:
-        is_folder = stat.S_ISDIR(path.lstat().st_mode)
-        shutil.rmtree(path) if is_folder else path.unlink()
-    except FileNotFoundError:
-        if path.is_symlink() or path.exists():
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _NOT_EMPTY:
             raise
+        return False
+    return True
 
 
-def _open_up(folder: Path) -> None:
-    """Gives the owner back every right to the folders below."""
-    allow(folder)
-    for here, names, _ in os.walk(folder):  # a link to a folder is listed, and not entered
-        for name in names:
-            allow(Path(here, name))
-
-
-def allow(folder: Path) -> None:
-    """Gives the owner every right to a folder back; nothing where it is none, or another user's."""
+def allow(folder: Path | str, parent: int | None = None) -> None:
+    """Gives the owner every right to a folder back; nothing where it is none, or another user's. `parent`:
+    the descriptor of the folder in which it is."""
     with contextlib.suppress(OSError):  # a link, or gone
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101 - by descriptor: the name may be another's by now
         finally:

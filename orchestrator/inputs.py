@@ -16,7 +16,15 @@ from pathlib import Path
 
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError, Rejected
-from orchestrator.files import copy_file, copy_tree, draft_folder, frozen_mode, set_aside, sync_folder
+from orchestrator.files import (
+    copy_file,
+    copy_tree,
+    draft_folder,
+    frozen_mode,
+    is_shut,
+    set_aside,
+    sync_folder,
+)
 from orchestrator.stores.atomic import digest_file
 
 # Of these no retry makes anything else; a full disk or a network's pause may pass.
@@ -45,12 +53,23 @@ def _pinned(each: Input) -> Input:
             f"input {each.name!r}: {each.origin} is not supported yet; give a path of this machine"
         )
     try:
+        _check_no_ledger(each)
         found = digest(Path(each.origin))
     except OSError as error:
         raise InputError(f"input {each.name!r}: {each.origin}: {error.strerror}") from error
     if each.sha256 not in (None, found):
         raise InputError(f"input {each.name!r}: {each.origin} has the sha256 {found}, not {each.sha256}")
     return replace(each, sha256=found)
+
+
+def _check_no_ledger(each: Input) -> None:
+    origin = Path(each.origin)
+    for file in _files(origin) if origin.is_dir() else (origin,):
+        if is_shut(file.stat()):
+            raise InputError(
+                f"input {each.name!r}: {file} is this orchestrator's own ledger, which every run "
+                "changes; name a folder without it"
+            )
 
 
 def digest(path: Path) -> str:

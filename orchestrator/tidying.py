@@ -104,6 +104,8 @@ def tidy_platforms(backends: Backends, say: Callable[[str], None]) -> None:
                 platform.tidy()
         except (OrchestratorError, OSError) as error:
             say(f"{platform.name} could not be tidied, the next start tries again: {error}")
+        except Exception as error:  # noqa: BLE001 - the barrier: told, and the others are tidied all the same
+            backends.unforeseen(f"tidying {platform.name}", error)
 
 
 def sweep_store(

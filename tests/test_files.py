@@ -93,6 +93,21 @@ def test_a_folder_without_rights_is_removed_and_nothing_behind_its_links(tmp_pat
     assert (tmp_path / "victim" / "kept").exists()
 
 
+def test_no_folder_is_too_deep_to_be_removed(tmp_path: Path) -> None:
+    levels = sys.getrecursionlimit() + 100
+    (tmp_path / "deep").mkdir()
+    here = os.open(tmp_path / "deep", os.O_RDONLY)
+    for _ in range(levels):  # no path reaches its end
+        os.mkdir("below", dir_fd=here)
+        below = os.open("below", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+    files.set_aside(tmp_path / "deep")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     files.remove_tree(tmp_path / "nothing")
     files.set_aside(tmp_path / "nothing")

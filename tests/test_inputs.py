@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from orchestrator import inputs
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError, Rejected
+from orchestrator.ledger import Ledger
 
 
 def corpus(folder: Path) -> tuple[Input, Input]:
@@ -112,3 +116,36 @@ def test_a_copy_that_has_changed_and_cannot_be_made_again_is_refused(tmp_path: P
     (tmp_path / "vocabulary.txt").write_text("another\n")
     with pytest.raises(Rejected, match=r"'words'.*has changed since the job was submitted"):
         inputs.stage(pinned, tmp_path / "home")
+
+
+GLANCE = """
+import sqlite3, sys
+ledger = sqlite3.connect(sys.argv[1])
+ledger.execute("SELECT count(*) FROM sqlite_master").fetchall()
+ledger.close()
+"""
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", "ledger.sqlite-shm", "."])
+@pytest.mark.parametrize("way", ["itself", "link", "hard link"])
+def test_the_ledger_is_no_input_and_its_locks_stay(tmp_path: Path, name: str, way: str) -> None:
+    """Whoever reads the file and closes it gives up SQLite's locks: the next command that leaves would take
+    the log away from under the controller, with all that is journalled from then on."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'home' / 'ledger.sqlite'}"):
+        wal = tmp_path / "home" / "ledger.sqlite-wal"
+        before = wal.stat().st_ino
+        origin = tmp_path / "home" / name
+        if way == "link":
+            (tmp_path / "link").symlink_to(origin)
+            origin = tmp_path / "link"
+        elif way == "hard link" and name != ".":
+            (tmp_path / "second").hardlink_to(origin)
+            origin = tmp_path / "second"
+        given = Input("x", str(origin))
+        with pytest.raises(InputError, match=r"'x'.* is this orchestrator's own ledger"):
+            inputs.pin((given,))
+        with pytest.raises(Rejected, match=r"'x'.*the ledger's own file"):
+            inputs.stage((replace(given, sha256="0" * 64),), tmp_path / "cache")
+        glance = [sys.executable, "-c", GLANCE, str(tmp_path / "home" / "ledger.sqlite")]
+        subprocess.run(glance, check=True)
+        assert wal.stat().st_ino == before

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.files import PREFIX, draft_folder
 from orchestrator.perform import Backends, Folders
+from orchestrator.platforms.platform import Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.memory import MemoryStore
 from tests.core.runs import RUN, assigned, record
@@ -156,3 +159,24 @@ def test_a_lineage_whose_accepted_manifest_is_gone_keeps_its_blobs(
     left = keys(backends)
     assert tidy(backends, over(1, manifest)) == []
     assert keys(backends) == left != set()
+
+
+def test_what_nobody_foresaw_on_one_platform_keeps_no_other_untidied(backends: Backends) -> None:
+    class Odd:
+        name = "odd"
+
+        def __init__(self, error: Exception | None = None) -> None:
+            self.error, self.tidied = error, False
+
+        def tidy(self) -> None:
+            if self.error:
+                raise self.error
+            self.tidied = True
+
+    met: list[str] = []
+    bad, good = Odd(RecursionError("too deep")), Odd()
+    both = cast(Mapping[str, Platform], {"bad": bad, "good": good})
+    told = replace(backends, platforms=both, unforeseen=lambda doing, error: met.append(f"{doing}: {error}"))
+    tidying.tidy_platforms(told, lambda _: None)
+    assert good.tidied
+    assert met == ["tidying odd: too deep"]

@@ -6,6 +6,7 @@ not exist, and what was committed before stays. Knows nothing of the training's 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -206,7 +207,8 @@ def remove(saved: Path) -> None:
     aside = saved.with_name(f".tmp-gone-{saved.name}")
     with suppress(OSError):
         saved.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(RecursionError):  # so deep a tree goes with the session
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
@@ -243,7 +245,12 @@ def _within_bounds(manifest: Manifest) -> bytes:
 
 def _contents(saved: Path) -> Iterator[str]:
     """The relative path of every file below, in order of path."""
-    found = list(islice(saved.rglob("*"), 2 * bounds.FILES_MAX + 1))
+    try:
+        found = list(islice(saved.rglob("*"), 2 * bounds.FILES_MAX + 1))
+    except (RecursionError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            raise
+        raise Unfit(f"the folders of {saved.name} are nested too deeply") from None
     if len(found) > 2 * bounds.FILES_MAX:
         raise Unfit(f"{saved.name} has more than {bounds.FILES_MAX:,} files")
     for path in sorted(found):

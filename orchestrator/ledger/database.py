@@ -27,7 +27,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import tighten
+from orchestrator.files import shut, tighten, unshut
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CONNECT_SECONDS = 10
@@ -54,6 +54,8 @@ class Database:
         if self.path is not None:
             self._make_folder(self.path.parent)
             _make_private(self.path)
+            for each in _all_of(self.path):
+                shut(each)
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
             if self._alone:
                 event.listen(engine, "connect", _keep_alone)
@@ -83,6 +85,8 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+        for each in _all_of(self.path) if self.path is not None else ():
+            unshut(each)
 
     def dedicated(self) -> Connection:
         """A connection outside of pool and transactions; closing it ends the server's session."""
@@ -283,8 +287,13 @@ def _make_private(path: Path) -> None:
     """SQLite gives its other files the mode of the first. What cannot be made here, it explains itself."""
     with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        tighten(path.with_name(name))
+    for each in _all_of(path):
+        tighten(each)
+
+
+def _all_of(path: Path) -> tuple[Path, ...]:
+    """All files of a SQLite database."""
+    return tuple(path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm"))
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator import files
 from orchestrator.agent.folder import Folder
-from orchestrator.agent.outbox import Outbox, Unfit, saved_in
+from orchestrator.agent.outbox import Outbox, Unfit, remove, saved_in
 from orchestrator.clock import SystemClock
 from orchestrator.core import checkpoint
 from orchestrator.core.checkpoint import Manifest
@@ -162,3 +164,20 @@ def test_metrics_are_the_finite_numbers(folder: Folder, text: bytes, metrics: di
     assert manifest is not None
     assert manifest.metrics == metrics
     assert checkpoint.decode(manifest.name, manifest.encode()) == manifest
+
+
+def test_folders_without_an_end_are_no_checkpoint(folder: Folder) -> None:
+    path = saved(folder, 1, weights=b"one")
+    here = os.open(path, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("below", dir_fd=here)
+        below = os.open("below", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    outbox = outbox_of(folder)
+    with pytest.raises(Unfit, match="step-1 are nested too deeply"):
+        outbox.commit(path)
+    remove(path)
+    assert not path.exists(), "the command may save this step again"
+    files.remove_tree(folder.checkpoints)

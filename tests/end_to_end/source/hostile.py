@@ -15,7 +15,7 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 checkpoints = Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"])
 progress = Path(os.environ["ORCHESTRATOR_PROGRESS"])
 incarnation = os.environ["ORCHESTRATOR_INCARNATION"]
-outbox = progress.parent
+outbox = progress.parents[1] / "outbox"
 never = threading.Event()
 
 
