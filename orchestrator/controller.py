@@ -51,8 +51,7 @@ def run(
             continue
         except Exception as error:  # noqa: BLE001 the barrier: told, and begun anew
             unforeseen("a tick", error)
-            clock.wait(threading.Event(), ANEW_SECONDS)
-            return True
+            return _pause(clock, stopped)
         idle_since = (idle_since or clock.monotonic()) if idle else None
         if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:
             say("nothing is left to do")
@@ -60,4 +59,15 @@ def run(
         if outdated():
             return True
         clock.wait(wake, pause)
+    return False
+
+
+def _pause(clock: Clock, stopped: Callable[[], bool]) -> bool:
+    """Waits ANEW_SECONDS; returns whether to begin anew then: not where somebody says stop meanwhile."""
+    never = threading.Event()
+    ends = clock.monotonic() + ANEW_SECONDS
+    while not stopped():
+        if clock.monotonic() >= ends:
+            return True
+        clock.wait(never, 0.5)
     return False

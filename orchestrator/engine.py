@@ -145,7 +145,12 @@ class Engine:
         """Nothing is left to do or to wait for: what is not final is held."""
         if any(not tracked.record.fault or tracked.busy for tracked in self._tracked.values()):
             return False
-        return not self._ledger.anything_left(besides=self._tracked)
+        return not self._ledger.anything_left(besides=self.faulted)
+
+    @property
+    def faulted(self) -> frozenset[str]:
+        """The runs that have something on a platform, and wait for a person where they stand."""
+        return frozenset(run for run, tracked in self._tracked.items() if tracked.record.fault)
 
     def _notice_clock(self, ahead: float) -> None:
         """Dates that a clock set which was ahead may be days away: all that wait are asked again."""
@@ -168,8 +173,9 @@ class Engine:
         return sentence(doing, error)
 
     def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
-        if record.run in self._faults:
-            return faulted(record, self._faults.pop(record.run), inputs.now)
+        reason = self._faults.pop(record.run, "")
+        if reason and not record.phase.final:  # one that is over must still be cleaned up
+            return faulted(record, reason, inputs.now)
         try:
             return decide(record, inputs)
         except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
@@ -197,7 +203,7 @@ class Engine:
         if readings.trouble:
             self._tell_silence(readings.platform, readings.trouble)
         if readings.broken:
-            self._market.take(Surveyed(readings.platform, trouble=readings.trouble), now)
+            self._market.close(readings.platform, readings.trouble)
         for tracked in self._tracked.values() if readings.faults else ():
             for name in tracked.observed().keys() & readings.faults.keys():
                 self._faults[tracked.record.run] = readings.faults[name]
@@ -230,7 +236,7 @@ class Engine:
             fresh = self._waiting[record] if isinstance(record, str) else record
             due.append(fresh)
             if fresh.run in self._tracked:
-                self._tracked[fresh.run].refresh(fresh)
+                self._tracked[fresh.run].refresh(fresh, self._clock.monotonic())
         self._due = frozenset(record.run for record in due)
         self._tell_unreadable()
         return due
@@ -305,11 +311,10 @@ class Engine:
         """Journals the decisions of several runs in one transaction, then starts what they want."""
         changed = [(r, i, d) for r, i, d in decisions if d.events]
         for (record, inputs, _), decision in zip(changed, self._append(changed), strict=True):
-            with self._barrier(record.run, "carrying on"):
-                if decision is None:  # a user's wish came in between: decide again on both
-                    self._keep(self._ledger.record(record.run))
-                else:
-                    self._journalled(record, inputs, decision)
+            if decision is None:  # a user's wish came in between
+                self._keep_as_it_is(record.run)
+            else:
+                self._journalled(record, inputs, decision)
         unchanged = [(r, i, d) for r, i, d in decisions if not d.events]
         looked_at = [(r, d.due_at) for r, i, d in unchanged if r.run in self._due or i.route is not None]
         self._ledger.schedule(looked_at, fence=self._fence)
@@ -339,14 +344,17 @@ class Engine:
         reason = self._met(f"journalling what was decided on {record.run}", refused)
         if any(isinstance(event, Faulted) for event in decision.events):
             return [Decision(replace(record, fault=reason), (), ())]  # not even that: held in memory alone
-        return self._append([(record, Inputs(inputs.now), faulted(record, reason, inputs.now))])
+        held = faulted(record, reason, inputs.now)
+        return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
 
     def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
-        for event in decision.events:
-            self._watchers.event(decision.record, event)
-            if isinstance(event, Ended):
-                self._learn(before, inputs.watch, inputs.now)
-        self._settle(decision.record, inputs, decision)
+        with self._barrier(before.run, "telling of"):
+            for event in decision.events:
+                self._watchers.event(decision.record, event)
+                if isinstance(event, Ended):
+                    self._learn(before, inputs.watch, inputs.now)
+        with self._barrier(before.run, "carrying on"):  # whatever became of that: it is journalled
+            self._settle(decision.record, inputs, decision)
 
     def _settle(self, record: RunRecord, inputs: Inputs, decision: Decision) -> None:
         before = self._tracked.get(record.run)
@@ -378,8 +386,17 @@ class Engine:
         if tracked is None:
             tracked = self._tracked[record.run] = Tracked(record, self._clock.monotonic())
         else:
-            tracked.refresh(record)
+            tracked.refresh(record, self._clock.monotonic())
         return tracked
+
+    def _keep_as_it_is(self, run: str) -> None:
+        """Somebody else appended to the run first: it is decided again on that. One that this version can no
+        longer read is left alone."""
+        for record in self._ledger.records([run]):
+            self._keep(record)
+            return
+        self._tracked.pop(run, None)
+        self._waiting.pop(run, None)
 
     def _learn(self, record: RunRecord, watch: Watch | None, now: float) -> None:
         """A measured rate wins over every prior (decision 8)."""
@@ -452,10 +469,11 @@ def observe(
         unforeseen(doing, error)
         met = sentence(doing, error)
     alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
-    if not any(reading.observations for reading in alone) and _fails_by_itself(platform, len(wanted)):
-        return Readings(name, {}, met, broken=True)
     found = {session: seen for reading in alone for session, seen in reading.observations.items()}
-    return Readings(name, found, met, faults={each: met for each in wanted if each not in found})
+    if not found and _fails_by_itself(platform, len(wanted)):
+        return Readings(name, {}, met, broken=True)
+    faults = {session: why for reading in alone for session, why in reading.faults.items()}
+    return Readings(name, found, faults=faults if alone else {wanted[0]: met})
 
 
 def _fails_by_itself(platform: Platform, sessions: int) -> bool:

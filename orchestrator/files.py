@@ -168,6 +168,8 @@ def copy_open(reading: int, target: Path, size: int, mode: int = 0o600) -> None:
 def _fill(reading: int, writing: int, size: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.ioctl(writing, _FICLONE, reading)
+        if os.fstat(writing).st_size > size:  # it has grown since
+            os.ftruncate(writing, size)
         return
     left = size
     while left and (count := _move(reading, writing, min(left, _CHUNK_BYTES))):

@@ -111,6 +111,12 @@ class Market:
         freed = any(c.gone_at is not None and c.platform == name for c in self._claims.values())
         return freed or before != (self._offers.get(name), name in self._outages)
 
+    def close(self, name: str, trouble: str) -> None:
+        """Takes a platform's offers away until its next survey, as its code fails. No answer: what a survey
+        that is under way counts, it still counts from when it was asked."""
+        self._outages[name] = Surveyed(name, trouble=trouble)
+        self._offers.pop(name, None)
+
     @property
     def complete(self) -> bool:
         """Whether every platform has answered, if only with an error."""

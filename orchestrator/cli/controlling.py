@@ -113,9 +113,8 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                     say=say,
                     unforeseen=unforeseen,
                 )
-            if (
-                outdated or not leave_when_idle or not ledger.anything_left()
-            ):  # who submitted meanwhile saw it alive
+            # Who submitted meanwhile saw it alive.
+            if outdated or not leave_when_idle or not ledger.anything_left(besides=engine.faulted):
                 break
         say(f"controller {os.getpid()} {'starts anew' if outdated else 'leaves'}")
     return outdated
@@ -127,8 +126,9 @@ def _tidy(wired: Wired, ledger: Ledger, say: Callable[[str], None]) -> None:
     live = ledger.live()
     there = {record.run for record in live}
     over = [each.run for each in runs if each.phase.final and each.run not in there][:TIDIED_RUNS_MAX]
-    records = (*live, *map(ledger.record, over))
-    tidying.begin(wired.backends(), records, (each.run for each in runs), wired.clock, say)
+    records = (*live, *ledger.records(over))
+    known = (each.run for each in runs if each.run not in ledger.unreadable)  # of others nothing is touched
+    tidying.begin(wired.backends(), records, known, wired.clock, say)
 
 
 def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:

@@ -151,7 +151,8 @@ def _plan(call: Call, policy: Policy, store: Store, platforms: Mapping[str, Plat
     with _told(call, "asking the platforms"):
         left = cleaning.orphans(call, platforms, plan.troubles)
         plan.orphans = [each for each in left if not each.doubt and _is_old(each, needed, policy)]
-        if policy.unknown or not rules.shared_with(found.things, needed):
+        shared = rules.shared_with(found.things, needed)
+        if not needed.unread and (policy.unknown or not shared):
             plan.images = list(_unneeded_images(call, plan, needed, platforms))
     return plan
 
@@ -281,7 +282,8 @@ def _still_unneeded(call: Call, plan: Plan, platforms: Mapping[str, Platform]) -
     ledger = call.home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():
         needed = _needs(call, ledger, plan.policy.keep)
-    still = list(_unneeded_images(call, plan, needed, platforms)) if plan.images else []
+    ask = bool(plan.images) and not needed.unread
+    still = list(_unneeded_images(call, plan, needed, platforms)) if ask else []
     return [each for each in plan.images if each in still]
 
 

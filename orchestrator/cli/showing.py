@@ -30,7 +30,6 @@ from orchestrator.core.session import Order
 from orchestrator.ledger import Stored
 
 NOTES_SHOWN = 12
-_SAY_WHY = frozenset({Phase.HELD, Phase.FAILED, Phase.CANCELLED})
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,7 @@ def show(call: Call) -> int:
         "controller": owner, "job": record.job,
     })  # fmt: skip
     out = call.out
-    out.say(
-        f"{out.paint(run, 'bold')}  {out.paint(record.standing.value, out.phase_colour(record.standing))}"
-    )
+    _title(out, record)
     out.facts(_facts(sight))
     if not record.phase.final and owner is None:
         out.facts([("controller", f"none runs: `{call.command('up', '--detach')}` brings one back")])
@@ -210,9 +207,7 @@ def why(call: Call) -> int:
     if call.out.as_json:
         return Exit.OK
     out = call.out
-    out.say(
-        f"{out.paint(run, 'bold')}  {out.paint(record.standing.value, out.phase_colour(record.standing))}"
-    )
+    _title(out, record)
     out.say()
     out.facts((utc_text(at), text) for at, text in story.told(stored.event for stored in history))
     if record.phase is Phase.QUEUED:

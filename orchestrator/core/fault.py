@@ -16,13 +16,12 @@ _NOTHING_LAUNCHED = frozenset({Phase.QUEUED, Phase.HELD})
 
 def faulted(record: RunRecord, reason: str, now: float) -> Decision:
     """Holds the run where it stands. One that its user has cancelled, and that has nothing anywhere, is
-    cancelled: no fault of ours keeps a run that nobody wants. One that is over is only noted: what it left
-    somewhere is still to be cleaned up."""
+    cancelled: no fault of ours keeps a run that nobody wants."""
     draft = Draft(record, Inputs(now))
+    if record.phase.final:  # no person could release it: what is left of it is still to be cleaned up
+        return Decision(record, (), ())
     if record.wish is Wish.CANCEL and record.phase in _NOTHING_LAUNCHED:
         draft.emit(Cancelled(now, "cancelled"))
-    elif record.phase.final:
-        draft.note(reason)
     else:
         draft.fault(reason)
     return Decision(draft.record, tuple(draft.events), ())

@@ -27,6 +27,7 @@ from orchestrator.core.event import (
     Launched,
     Prepared,
     Started,
+    Wish,
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase
@@ -129,17 +130,27 @@ def _collected(draft: Draft, report: Report) -> None:
     elif report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session):
         _close(draft)
     elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
-        draft.fault(f"what {draft.session.name} left cannot be collected: {report.message}")
+        _uncollected(draft, f"what {draft.session.name} left cannot be collected: {report.message}")
     elif not out_of_patience(draft.session, draft.now):
         _failed(draft, report)
     elif report.trouble is Trouble.FULL or only_there(draft.session):
-        draft.fault(
+        _uncollected(
+            draft,
             f"what {draft.session.name} left cannot be collected, and is only on "
-            f"{draft.session.order.platform}: {report.message}"
+            f"{draft.session.order.platform}: {report.message}",
         )
     else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
+
+
+def _uncollected(draft: Draft, reason: str) -> None:
+    """The run waits for a person, until one gives up what cannot be had."""
+    if draft.record.wish is Wish.CANCEL and draft.record.discard:
+        draft.note(f"{reason}; it was given up")
+        _close(draft)
+    else:
+        draft.fault(f"{reason}; `orchestrator cancel --discard` gives it up")
 
 
 def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:

@@ -204,17 +204,17 @@ class LedgerReader:
 
     def anything_left(self, besides: Collection[str] = ()) -> bool:
         """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
-        Of the runs `besides` only a due time counts.
+        Of the runs `besides` only a due time counts, of those that cannot be read nothing.
 
         A controller that leaves because of this must look once more after it has let go of its takeover:
         whoever submitted in between saw it alive and started none.
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
-        others = runs.c.run.not_in(besides)
+        others = runs.c.run.not_in([*besides, *islice(self._unreadable, CHUNK)])
         left: tuple[ColumnElement[bool], ...] = (runs.c.live & others, runs.c.phase.in_(active) & others)
+        if self.next_due() is not None:
+            return True
         with self._database.read() as connection:
-            if connection.execute(select(func.min(runs.c.due_at))).scalar() is not None:
-                return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
     # --- Rates and control ------------------------------------------------------------------------------

@@ -299,7 +299,7 @@ def _leave(session: SessionFolder, name: str, text: str) -> None:
 def _signal(session: SessionFolder, number: signal.Signals) -> None:
     """Signals the agent, SIGKILL its whole group; nothing where its pid has become another's."""
     text = _text(session.root / "agent.pid") or ""
-    if not text.isascii() or not text.isdecimal() or not 1 < int(text[:9]) < _PID_LIMIT:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 < int(text) < _PID_LIMIT:
         return
     pid = int(text)
     try:

@@ -18,19 +18,21 @@ from orchestrator.pruning.rules import Kind, Needs, RunFacts, newest_of_each_job
 def read(ledger: Ledger | None, *, keep: int, shared: str = "") -> Needs:
     """What this ledger needs; without one, nothing here is known to be unneeded.
 
-    Raises what reading raises: a record that cannot be read may need anything.
+    A record that cannot be read may need anything.
     """
     if ledger is None:
         return Needs(shared=shared or "there is no ledger here")
     summaries = ledger.summaries()
-    live = {record.run for record in ledger.live()}  # runs that are over, but for what is on a platform
+    # Runs that are over, but for what is on a platform.
+    live = {record.run for record in ledger.live()} | set(ledger.unreadable)
     runs = {
         each.run: RunFacts(each.run, each.name, each.phase.final and each.run not in live, each.ended_at)
         for each in summaries
     }
     kept = newest_of_each_job(runs.values(), keep)
     wanted = (run for run in runs if not runs[run].over or run in kept)
-    return Needs(runs, frozenset(_content(ledger.records(wanted))), kept, shared)
+    content = frozenset(_content(ledger.records(wanted)))
+    return Needs(runs, content, kept, shared, next(iter(ledger.unreadable.values()), ""))
 
 
 def _content(records: Iterable[RunRecord]) -> Iterator[tuple[Kind, str]]:

@@ -62,13 +62,15 @@ class RunFacts:
 class Needs:
     """What the ledger says: its runs, and the content that those which are not over (or are kept) name.
 
-    `shared`: why another ledger may need what this one does not know of; empty where nothing says so.
+    `shared`: why another ledger may need what this one does not know of; `unread`: why a run of this one may
+    need any content. Empty where nothing says so.
     """
 
     runs: Mapping[str, RunFacts] = field(default_factory=dict)
     content: frozenset[tuple[Kind, str]] = frozenset()
     kept: frozenset[str] = frozenset()
     shared: str = ""
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ def _reason(thing: Thing, needs: Needs, policy: Policy, shared: str) -> tuple[st
 def _of_content(thing: Thing, needs: Needs, policy: Policy, shared: str) -> tuple[str, bool]:
     if (thing.kind, thing.key) in needs.content:
         return "a run needs it", True
+    if needs.unread:
+        return f"a run may need it: {needs.unread}", True
     if shared and not policy.unknown:
         return f"another ledger may need it, as {shared} (--unknown)", True
     return "no run that is under way needs it", False

@@ -12,6 +12,7 @@ from orchestrator.cli.running import run as call
 from orchestrator.core.event import Noted
 from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
+from orchestrator.pruning import needs
 from tests.walks import NOW, assigned, submission
 
 HUGE = "1" + "0" * 400
@@ -140,3 +141,14 @@ def test_a_page_of_the_queue_is_full_beside_unreadable_records(home: Path) -> No
         assert [each.run for each in ledger.queued_waiting(limit=2)] == ["tiny-2", "tiny-4"]
         assert [each.run for each in ledger.queued_waiting(limit=9)] == ["tiny-2", "tiny-4", "tiny-5"]
         assert set(ledger.unreadable) == {"tiny-0", "tiny-1", "tiny-3"}
+
+
+def test_nothing_of_an_unreadable_run_is_removed_or_waited_for(home: Path) -> None:
+    with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
+        found = needs.read(ledger, keep=0)
+        assert "torn-4" in found.unread
+        assert not found.runs["torn-4"].over
+        due = [each for each in ledger.due(NOW) if isinstance(each, RunRecord)]
+        ledger.schedule([(record, None) for record in due], fence=_fence(ledger))
+        assert ledger.anything_left()
+        assert not ledger.anything_left(besides={record.run for record in due})

@@ -104,3 +104,10 @@ def test_the_newest_runs_of_each_job_are_those_that_ended_last() -> None:
     assert newest_of_each_job(runs, 0) == frozenset()
     kept = replace(NEEDS, kept=frozenset({"old-1"}))
     assert not judge([log("old-1")], kept, replace(POLICY, keep=1))[0].goes
+
+
+def test_beside_a_run_that_cannot_be_read_all_content_stays() -> None:
+    unread = replace(NEEDS, unread="the ledger's record of torn-1 cannot be read")
+    [found] = judge([thing(Kind.SOURCE, key="cc")], unread, replace(POLICY, unknown=True))
+    assert not found.goes
+    assert "torn-1" in found.why
