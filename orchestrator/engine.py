@@ -10,7 +10,7 @@ the platforms together say what must happen next.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Collect, Discard, Launch, Prepare, Report, Retire, Stop
@@ -23,11 +23,12 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch
-from orchestrator.errors import BackendError, LedgerConflict, OrchestratorError, Rejected
+from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.market import Market, Surveyed, survey
 from orchestrator.perform import Backends, perform
 from orchestrator.platforms.platform import Platform
+from orchestrator.readings import Readings, observe
 from orchestrator.tracking import Tracked
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 from orchestrator.workers import Workers
@@ -35,18 +36,6 @@ from orchestrator.workers import Workers
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
 QUEUE_PAGE = 256
 CLOCK_SET_BACK_SECONDS = 60.0  # by so much within a tick: what waits for a date is asked again
-
-
-@dataclass(frozen=True)
-class Readings:
-    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `faults`: sessions
-    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed."""
-
-    platform: str
-    observations: Mapping[str, Observation]
-    trouble: str = ""
-    faults: Mapping[str, str] = field(default_factory=dict)
-    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -453,36 +442,6 @@ class Engine:
         next_due = self._ledger.next_due()
         until_due = IDLE_SECONDS if next_due is None else next_due - now
         return max(0.0, min(IDLE_SECONDS, until_due))
-
-
-def observe(
-    name: str, platform: Platform, wanted: tuple[str, ...], unforeseen: Unforeseen = raise_again
-) -> Readings:
-    """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
-    code fails, each session is read alone: so it shows whose fault it is."""
-    try:
-        return Readings(name, platform.observe(wanted))
-    except (BackendError, OSError) as error:
-        return Readings(name, {}, str(error))
-    except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
-        doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
-        unforeseen(doing, error)
-        met = sentence(doing, error)
-    alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
-    found = {session: seen for reading in alone for session, seen in reading.observations.items()}
-    if not found and _fails_by_itself(platform, len(wanted)):
-        return Readings(name, {}, met, broken=True)
-    faults = {session: why for reading in alone for session, why in reading.faults.items()}
-    return Readings(name, found, faults=faults if alone else {wanted[0]: met})
-
-
-def _fails_by_itself(platform: Platform, sessions: int) -> bool:
-    """Whether the platform's code fails whatever session it is asked for: no session's fault, then."""
-    try:
-        platform.observe(())
-    except Exception:  # noqa: BLE001 - it was told a moment ago
-        return True
-    return sessions > 1
 
 
 def _lane(action: Action) -> str:

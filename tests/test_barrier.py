@@ -17,12 +17,13 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ABSENT, Observation, Order, StopReply
-from orchestrator.engine import Engine, Watchers, observe
+from orchestrator.engine import Engine, Watchers
 from orchestrator.errors import Transient
 from orchestrator.market import Market
 from orchestrator.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated import Faults, Scenario
+from orchestrator.readings import observe
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.unforeseen import Told
 from tests.test_engine import Small, scenario

@@ -46,7 +46,9 @@ PROTOCOLS = (
     "orchestrator.stores.store",
     "orchestrator.stores.checkpoints",
 )
-ENGINE = tuple(f"orchestrator.{part}" for part in ("engine", "market", "perform", "tracking", "workers"))
+ENGINE = tuple(
+    f"orchestrator.{part}" for part in ("engine", "market", "perform", "readings", "tracking", "workers")
+)
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),

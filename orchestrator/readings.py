@@ -1,0 +1,56 @@
+"""What a platform says of the sessions it was asked for, and whose fault it is where it cannot be had.
+
+Runs in workers, never in the engine's thread. Knows platforms only by the protocol; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.session import Observation
+from orchestrator.errors import BackendError
+from orchestrator.platforms.platform import Platform
+from orchestrator.unforeseen import Unforeseen, raise_again, sentence
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `faults`: sessions
+    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed."""
+
+    platform: str
+    observations: Mapping[str, Observation]
+    trouble: str = ""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    broken: bool = False
+
+
+def observe(
+    name: str, platform: Platform, wanted: tuple[str, ...], unforeseen: Unforeseen = raise_again
+) -> Readings:
+    """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
+    code fails, each session is read alone: so it shows whose fault it is."""
+    try:
+        return Readings(name, platform.observe(wanted))
+    except (BackendError, OSError) as error:
+        return Readings(name, {}, str(error))
+    except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
+        doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
+        unforeseen(doing, error)
+        met = sentence(doing, error)
+    alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
+    found = {session: seen for reading in alone for session, seen in reading.observations.items()}
+    if not found and _fails_by_itself(platform, len(wanted)):
+        return Readings(name, {}, met, broken=True)
+    faults = {session: why for reading in alone for session, why in reading.faults.items()}
+    return Readings(name, found, faults=faults if alone else {wanted[0]: met})
+
+
+def _fails_by_itself(platform: Platform, sessions: int) -> bool:
+    """Whether the platform's code fails whatever session it is asked for: no session's fault, then."""
+    try:
+        platform.observe(())
+    except Exception:  # noqa: BLE001 - it was told a moment ago
+        return True
+    return sessions > 1
