@@ -284,6 +284,18 @@ def allow(folder: Path | str, parent: int | None = None) -> None:
             os.close(fd)
 
 
+def allow_file(path: Path) -> None:
+    """Gives the owner the right to read and write a plain file back; nothing where it is none, or another
+    user's."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.chmod(f"/proc/self/fd/{fd}", 0o600)  # noqa: PTH101 - as in `allow`
+        finally:
+            os.close(fd)
+
+
 # --- Drafts: under a temporary name, locked by their writer -----------------------------------------------
 
 

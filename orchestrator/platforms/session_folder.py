@@ -21,7 +21,16 @@ from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting
 from orchestrator.errors import NameTaken, Rejected
-from orchestrator.files import copy_file, copy_tree, draft_folder, set_aside, sync_folder, write_whole
+from orchestrator.files import (
+    allow,
+    allow_file,
+    copy_file,
+    copy_tree,
+    draft_folder,
+    set_aside,
+    sync_folder,
+    write_whole,
+)
 from orchestrator.platforms import reading
 from orchestrator.platforms.mirror import WHOLE
 from orchestrator.platforms.platform import Materials
@@ -112,7 +121,7 @@ class SessionFolder:
         """Whether an agent (or its launcher) holds the lock. What is no lock (a session may have put a pipe
         or a link there) is held by nobody."""
         try:
-            descriptor = os.open(self.root / "lock", os.O_RDONLY | _NO_TRICKS)
+            descriptor = self._opened_lock(os.O_RDONLY)
         except OSError as error:
             if error.errno not in _NO_LOCK:
                 raise
@@ -146,7 +155,7 @@ class SessionFolder:
     def _open_lock(self) -> int:
         for _ in range(2):
             try:
-                return os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | _NO_TRICKS, 0o600)
+                return self._opened_lock(os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 raise Rejected(f"{self.root.name} is not prepared") from None
             except OSError as error:
@@ -154,6 +163,15 @@ class SessionFolder:
                     raise
                 self.break_lock()  # a link, a folder, a pipe: no lock of ours
         raise Rejected(f"something in {self.root} puts itself in the place of the lock")
+
+    def _opened_lock(self, flags: int) -> int:
+        lock = self.root / "lock"
+        try:
+            return os.open(lock, flags | _NO_TRICKS, 0o600)
+        except PermissionError:  # a session may take every right away; its owner takes them back
+            allow(self.root)
+            allow_file(lock)
+            return os.open(lock, flags | _NO_TRICKS, 0o600)
 
     def _take(self, descriptor: int, clock: Clock | None) -> bool:
         for _ in range(_LOCK_TRIES if clock else 1):

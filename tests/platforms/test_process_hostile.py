@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -243,3 +244,29 @@ def test_an_agents_output_goes_through_no_link(box: Box) -> None:
     with pytest.raises((OSError, Rejected, Transient)):
         platform.launch(box.order)
     assert not victim.exists()
+
+
+def test_a_session_that_takes_every_right_away_is_stopped_all_the_same() -> None:
+    """Its folder and its lock are of mode 000. Root misses no right: there, nobody plays it."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        child = os.fork()
+        if child == 0:
+            answer = 1
+            try:
+                if os.geteuid() == 0:
+                    os.setresuid(65534, 65534, 65534)
+                session = SessionFolder(folder / "tiny-abcdefgh-s01")
+                session.root.mkdir()
+                (session.root / "lock").touch()
+                (session.root / "lock").chmod(0)
+                session.root.chmod(0)
+                free = not session.alive()
+                session.root.chmod(0)
+                with session.locked() as lock:
+                    answer = 0 if free and lock is not None else 2
+            finally:
+                os._exit(answer)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
