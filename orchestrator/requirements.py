@@ -148,10 +148,12 @@ def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ..
 
 
 def _reason(said: str) -> str:
-    """uv's own words in one line: what failed and why, without the addresses that it tried."""
+    """uv's own words in one line: what failed and its deepest cause, without the addresses that it tried."""
     words = [re.sub(r"^(?:error|cause): ", "", line.strip()) for line in said.splitlines() if line.strip()]
-    told = ": ".join(words[:2]) or "uv says nothing"
-    return re.sub(r"\bhttps?://\S+", "the package index", told)[:_SAID_MAX]
+    fetch = next((word for word in words if word.startswith("Failed to fetch")), None)
+    chosen = words[:2] if fetch is None else [fetch, words[-1]]
+    shown = (re.sub(r"\bhttps?://\S+", "the package index", word) for word in chosen)
+    return (": ".join(dict.fromkeys(shown)) or "uv says nothing")[:_SAID_MAX]
 
 
 # --- The package index that pip would ask -----------------------------------------------------------------

@@ -53,7 +53,7 @@ DISCARD = _flag("--discard", help="also where the session's unsaved work is lost
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
 LATEST = _flag("--latest", help="the newest that is whole (the default)")
-VERIFY = _flag("--verify", help="read every byte in the home store")
+VERIFY = _flag("--verify", help="read every byte in the home store; exit code 4 where one is not whole")
 FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
 RAW = _flag(
     "--raw", help="the training's bytes alone, without a line between sessions; shown harmless on a terminal"
@@ -91,7 +91,7 @@ class Command:
 
 COMMANDS = (
     Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
-    Command("doctor", "what works, what is missing, how to mend it", "doctoring:doctor",
+    Command("doctor", "what works, what is missing, how to fix it", "doctoring:doctor",
             (NAMES, CLEAN, YES, DISCARD)),
     Command(
         "submit",

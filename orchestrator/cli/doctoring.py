@@ -1,4 +1,4 @@
-"""`doctor`: what works here, what is missing, and how to mend it. Leaves nothing
+"""`doctor`: what works here, what is missing, and how to fix it. Leaves nothing
 behind but the folder of a store that had none; `--clean` is another module's."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def doctor(call: Call) -> int:
 def _mend_title(finding: Finding) -> str:
     if finding.what == CONTENTS:
         return "to free space"
-    return f"to {'have' if finding.state == 'ok' else 'mend'} {finding.what}"
+    return f"to {'have' if finding.state == 'ok' else 'fix'} {finding.what}"
 
 
 def _clean(call: Call, names: tuple[str, ...]) -> int:

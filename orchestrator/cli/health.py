@@ -65,6 +65,23 @@ def health(call: Call) -> int:
     return Exit.OK
 
 
+def tell_absence(call: Call, owner: Owner | None) -> None:
+    """Says beside a view of runs under way that nobody looks after them: what it shows may be old."""
+    if owner is None:
+        up = call.command("up", "--detach")
+        call.out.remark(f"no controller runs: sessions go on, but nothing new is decided until `{up}`")
+        return
+    try:
+        tick = wire.decode(Tick, call.home.tick.read_bytes())
+    except (OSError, ValueError):
+        return
+    if tick.since == owner.since and call.clock.monotonic() - tick.monotonic > TICK_SECONDS_MAX:
+        call.out.remark(
+            f"the controller has not ticked for more than {TICK_SECONDS_MAX:.0f} s, so this may be old; "
+            f"{call.home.controller_log} says why"
+        )
+
+
 def _age(call: Call, owner: Owner) -> float:
     """Seconds since its last noted tick. Raises BackendError where that is too long ago, or not known."""
     try:

@@ -27,6 +27,7 @@ def document(job: Job, parts: Iterable[Part], route: Route) -> dict[str, Any]:
         ],
         "env": [name for name, _ in job.env],
         "secrets": list(job.secrets),
+        "secrets_not_set": [name for name in job.secrets if name not in os.environ],
         "platforms": destinations(route),
     }  # fmt: skip
 
@@ -44,10 +45,15 @@ def show(out: Output, job: Job, parts: Iterable[Part], route: Route) -> None:
     if job.env:
         size = sum(len(value.encode()) for _, value in job.env)
         rows.append(("env", _some(name for name, _ in job.env), "", size_text(size), "shown by `show`"))
-    rows += [("secret", name, "", "", "its value, from the environment") for name in job.secrets]
+    rows += [("secret", name, "", "", _value_text(name)) for name in job.secrets]
     out.say()
     out.table(("LEAVES", "WHAT", "FILES", "SIZE", "LARGEST"), rows, right=frozenset({2, 3}))
     out.facts([("may go to", ", ".join(destinations(route)) or "no platform")])
+
+
+def _value_text(secret: str) -> str:
+    there = secret in os.environ
+    return "its value, from the environment" if there else "not set here: export it before `submit`"
 
 
 def _row(part: Part) -> tuple[str, str, str, str, str]:

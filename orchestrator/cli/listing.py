@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.cli import live
+from orchestrator.cli import health, live
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.live import Progress
 from orchestrator.cli.output import clock_text, number_text
@@ -13,8 +13,10 @@ from orchestrator.core.lifecycle import FINAL, Phase
 
 if TYPE_CHECKING:
     from orchestrator.ledger import RunSummary
+    from orchestrator.ledger.takeover import Owner
 
 REASON_CHARACTERS = 80
+AT_REST = FINAL | {Phase.HELD}  # no controller needs to run
 
 
 def ps(call: Call) -> int:
@@ -23,9 +25,11 @@ def ps(call: Call) -> int:
     ledger = call.home.existing_ledger()
     found: tuple[RunSummary, ...] = ()
     hidden = False
+    owner: Owner | None = None
     if ledger is not None:
         with ledger:
             found = ledger.summaries(phases)
+            owner = ledger.owner()
             hidden = not found and phases is not None and bool(ledger.summaries(limit=1))
     looks = [_look(call, summary) for summary in found]
     call.out.document({"runs": [
@@ -43,6 +47,8 @@ def ps(call: Call) -> int:
     now = call.clock.now()
     rows = [_row(summary, progress, _note(summary, trouble, now)) for summary, progress, trouble in looks]
     call.out.table(headers, rows, right=frozenset({2, 3, 4, 5, 6}))
+    if any(summary.phase not in AT_REST for summary in found):
+        health.tell_absence(call, owner)
     return Exit.OK
 
 

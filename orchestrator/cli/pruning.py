@@ -265,7 +265,7 @@ def _carry_out(
         for surplus in plan.surplus:
             if stopped():
                 break
-            with _kept_going(plan, f"store: {surplus.run}"), call.home.runs() as ledger:
+            with _kept_going(plan, _place(surplus)), call.home.runs() as ledger:
                 results.remove(store, ledger, surplus, call.clock.now())
                 step(len(surplus.checkpoints) or len(surplus.blobs))
         if (plan.orphans or plan.images) and not stopped():
@@ -275,6 +275,11 @@ def _carry_out(
             plan.troubles |= tally.troubles
             outcome.kept |= tally.kept
     return outcome
+
+
+def _place(surplus: results.Surplus) -> str:
+    """How troubles with what is in the store are headed."""
+    return f"store: {surplus.run}"
 
 
 def _still_unneeded(call: Call, plan: Plan, platforms: Mapping[str, Platform]) -> list[Orphan]:
@@ -301,7 +306,8 @@ def _again(call: Call, policy: Policy) -> tuple[Judgement, ...]:
 def _tell(call: Call, plan: Plan, outcome: removal.Outcome, *, interrupted: bool) -> None:
     sizes = {each.thing.path: each.thing.size for each in plan.judged}
     here = sum(sizes.get(thing.path, 0) for thing in outcome.removed)
-    elsewhere = 0 if interrupted else sum(each.size for each in plan.surplus)
+    done = [each for each in plan.surplus if _place(each) not in plan.troubles]
+    elsewhere = 0 if interrupted else sum(each.size for each in done)
     call.out.say(f"\n{size_text(here + elsewhere)} are free again.")
     if interrupted:
         call.out.say(f"Interrupted: what is left stays whole; `{call.command('prune')}` goes on.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,8 @@ from orchestrator.stores.store import Store
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
 PROGRESS_SECONDS = 0.2
 _HASH_BYTES = 1 << 20
+MISSING = "missing in the store"
+NOT_PROVED = "not authenticated"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ class Pulled:
 
 
 def checkpoints(call: Call) -> int:
-    """Lists the accepted checkpoints, oldest first, with what the store's manifests say of them."""
+    """Lists the accepted checkpoints, oldest first, with what the store's manifests say of them.
+
+    With --verify it fails, with the code of a store, where one of them is not whole.
+    """
     store = call.wired().store()
     with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
@@ -67,7 +72,8 @@ def checkpoints(call: Call) -> int:
         found = manifests[c.name]
         metrics = found.metrics if isinstance(found, Manifest) else c.metrics
         shown = "  ".join(f"{name} {number_text(value)}" for name, value in sorted(metrics.items()))
-        notes = ", ".join([*marks[c.name], *([found] if isinstance(found, str) else [])])
+        trouble = [found.partition(":")[0]] if isinstance(found, str) else []
+        notes = ", ".join([*marks[c.name], *trouble])
         table.append(
             (
                 f"{c.ref.step:,}",
@@ -79,7 +85,23 @@ def checkpoints(call: Call) -> int:
             )
         )
     call.out.table(("STEP", "BY", "SIZE", "RESUMED", "", "METRICS"), table, right=frozenset({0, 2}))
-    return Exit.OK
+    return _tell_whole(call, store, rows, manifests)
+
+
+def _tell_whole(
+    call: Call, store: Store, rows: Sequence[Accepted], manifests: Mapping[str, Manifest | str]
+) -> Exit:
+    """What is behind the notes, below the table; and what --verify found."""
+    troubles = [(c, found) for c in rows if isinstance(found := manifests[c.name], str)]
+    for c, found in troubles:
+        why = _gone(store) if found == MISSING else found
+        call.out.remark(f"step {c.ref.step:,} ({c.name}) cannot be used: {why}")
+    if any(not c.sha256 for c in rows):
+        call.out.remark(f"{NOT_PROVED}: an older version accepted it and kept no sha256 of its manifest")
+    if not call.options.verify:
+        return Exit.OK
+    call.out.say(f"verified: {len(rows) - len(troubles)} of {len(rows)} whole")
+    return Exit.UNAVAILABLE if troubles else Exit.OK
 
 
 def _manifest(store: Store, run: str, checkpoint: Accepted, scratch: Path | None) -> Manifest | str:
@@ -90,7 +112,7 @@ def _manifest(store: Store, run: str, checkpoint: Accepted, scratch: Path | None
         with TemporaryDirectory(prefix=".verify-", dir=scratch) as parts:
             return stored.fetch(store, run, checkpoint.name, Path(parts), checkpoint.sha256)
     except NotFound:
-        return "missing in the store"
+        return MISSING
     except CorruptCheckpoint as error:
         return f"corrupt: {error.reason}"
 
@@ -102,7 +124,7 @@ def _marks(record: RunRecord, checkpoint: Accepted) -> list[str]:
     if record.session is not None and record.session.order.resume == checkpoint.name:
         marks.append("resume point")
     if not checkpoint.sha256:
-        marks.append("accepted by an older version, not authenticated")
+        marks.append(NOT_PROVED)
     return marks
 
 

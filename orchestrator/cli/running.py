@@ -23,7 +23,7 @@ from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make none: looking for it took a fifth of what a listing takes
 SHARES = ("pull",)  # what it lays out is the user's, under the user's own umask
-TIGHTENS = ("up", "submit", "init", "doctor")  # listings change nothing
+TIGHTENS = ("up", "submit", "init", "doctor", "prune", "hold", "release", "cancel")  # listings change nothing
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from orchestrator.cli import hints, live, story
+from orchestrator.cli import health, hints, live, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text, size_text
 from orchestrator.cli.watching import Sight
@@ -102,6 +102,8 @@ def show(call: Call) -> int:
         out.facts([("controller", f"none runs: `{call.command('up', '--detach')}` brings one back")])
     _show_sessions(out, record, sessions, call.clock.now())
     _show_notes(out, record)
+    if not record.phase.final and owner is not None:
+        health.tell_absence(call, owner)
     return Exit.OK
 
 
@@ -188,6 +190,7 @@ def why(call: Call) -> int:
     with call.home.runs() as ledger:
         run = ledger.find(call.options.run)
         record, history = ledger.record(run), ledger.history(run)
+        owner = ledger.owner()
         decided = _journalled_route(history)
         present: Route | None = None
         if record.phase is Phase.QUEUED or (record.standing is Phase.HELD and record.wish is Wish.RELEASE):
@@ -219,6 +222,8 @@ def why(call: Call) -> int:
         _show_route(call, record, decided[1], f"decided {utc_text(decided[0])}")
     if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("release",), ("cancel",))
+    elif not record.phase.final:
+        health.tell_absence(call, owner)
     return Exit.OK
 
 

@@ -197,7 +197,7 @@ def _tell_submitted(
     document = {
         "run": run,
         "submitted": True,
-        "requirements_locked": None if job.requirements is None else job.requirements_lock is not None,
+        "requirements_locked": _is_locked(job),
         "verdict": verdict(route),
         "opens_at": opens_at(route),
         "route": routing.route_json(route),
@@ -215,6 +215,10 @@ def _tell_submitted(
     shown.show(out, job, parts, route)
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
+
+
+def _is_locked(job: Job) -> bool | None:
+    return None if job.requirements is None else job.requirements_lock is not None
 
 
 def _size_text(job: Job) -> str:
@@ -257,6 +261,7 @@ def plan(call: Call) -> int:
     call.out.document({
         "job": job.name, "verdict": answer, "opens_at": opens_at(route), "route": routing.route_json(route),
         "hops": hops, "commands": commands(route), "claims": dict(routing.claims(job, measurements)),
+        "requirements_locked": _is_locked(job),
         "leaves": shown.document(job, parts, route),
     })  # fmt: skip
     out = call.out

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from orchestrator.core.checkpoint import CheckpointRef, newest, superseded
 from orchestrator.core.event import Retired
 from orchestrator.core.run import RunRecord
+from orchestrator.errors import CorruptCheckpoint, NotFound
 from orchestrator.ledger import Ledger
 from orchestrator.pruning.rules import GRACE_SECONDS, Needs, Policy, old_enough
 from orchestrator.stores import checkpoints as stored
@@ -48,11 +49,14 @@ def found(
 def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
     """Removes it; looks at the store once more before it deletes. Idempotent: a second call goes on.
 
-    Raises LedgerConflict where the run changed meanwhile.
+    Before a checkpoint goes, those that stay are read, every byte. Raises CorruptCheckpoint where one of them
+    is not whole, LedgerConflict where the run changed meanwhile; nothing is removed then.
     """
     record = ledger.record(surplus.run)
     accepted = frozenset(c.name for c in record.accepted)
     gone = tuple(name for name in surplus.checkpoints if name in accepted)
+    if surplus.checkpoints:
+        _check_whole(store, record, gone)
     if gone:
         record = ledger.append(record, [Retired(now, gone)], due_at=None)
         accepted -= frozenset(gone)
@@ -63,6 +67,19 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
         )
     for blob in stored.orphans(store, record.run, accepted):
         store.delete(blob.key)
+
+
+def _check_whole(store: Store, record: RunRecord, gone: tuple[str, ...]) -> None:
+    """Raises CorruptCheckpoint unless every accepted checkpoint but those in `gone` is whole."""
+    for kept in record.accepted:
+        if kept.name in gone:
+            continue
+        try:
+            stored.verify(store, record.run, kept.name, kept.sha256)
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(kept.name, f"{error.reason}; so the others stay") from error
+        except NotFound as error:
+            raise CorruptCheckpoint(kept.name, "it has no manifest; so the others stay") from error
 
 
 def _is_over(run: str, needs: Needs, policy: Policy) -> bool:

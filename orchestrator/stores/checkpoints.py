@@ -217,6 +217,20 @@ def lacks(store: Store, run: str, name: str) -> str:
     return ""
 
 
+def verify(store: Store, run: str, name: str, sha256: str | None = None) -> None:
+    """Reads every byte of a checkpoint and keeps none; `sha256` is the accepted manifest's, as in `read`.
+
+    Takes the room of one blob at a time. Raises NotFound without a manifest, CorruptCheckpoint where it or a
+    blob fails.
+    """
+    manifest = read(store, run, name, sha256)
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        target = Path(folder) / "blob"
+        for blob in manifest.blobs():
+            _get(store, _blob_key(run, _lineage(manifest.ref), blob), target, blob, name)
+            target.unlink()
+
+
 def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int) -> int:
     """Deletes what a publisher that died left of the run: blobs that no manifest of their lineage names, in
     generations below `closed_below`, of which nothing publishes any more. Returns how many.

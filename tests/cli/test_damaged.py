@@ -29,7 +29,8 @@ class Copy:
     steps: tuple[int, ...]
 
     def listed(self, *words: str) -> dict[int, dict[str, Any]]:
-        found = self.user("checkpoints", self.run, *words, "--json").json["checkpoints"]
+        code = 4 if "--verify" in words else 0  # what is listed here is damaged
+        found = self.user("checkpoints", self.run, *words, "--json", code=code).json["checkpoints"]
         return {each["step"]: each for each in found}
 
     def pulled(self, *words: str, code: int = 0) -> Any:
@@ -79,6 +80,10 @@ def test_what_is_damaged_is_passed_over_with_the_reason(copy: Copy) -> None:
     assert copy.listed()[copy.steps[-1]]["trouble"] == "missing in the store"
     assert copy.listed()[copy.steps[-2]]["trouble"] is None, "its manifest is whole"
     assert "blob" in copy.listed("--verify")[copy.steps[-2]]["trouble"]
+    verified = copy.user("checkpoints", copy.run, "--verify", code=4)
+    assert f"verified: {len(copy.steps) - 2} of {len(copy.steps)} whole" in verified.out
+    assert f"step {copy.steps[-1]:,} ({copy.names[-1]}) cannot be used: it is gone" in verified.err
+    assert f"step {copy.steps[-2]:,} ({copy.names[-2]}) cannot be used: corrupt: blob" in verified.err
     answer = copy.pulled("--json").json
     assert answer["step"] == copy.steps[-3]
     gone, rotten = answer["skipped"]

@@ -52,11 +52,13 @@ def test_what_leaves_is_listed_with_sizes_before_it_does(user: Caller) -> None:
     assert ["input", "corpus", "1", "5.0", "kB", "corpus.txt", "5.0", "kB"] in rows
     assert ["requirements", "requirements.txt", "1", "6", "B"] in rows
     assert ["env", "A", "2", "B", "shown", "by", "`show`"] in rows
-    assert any(row[:3] == ["source", "source", "1"] for row in rows)
+    assert any(row[:3] == ["source", "source", "2"] for row in rows)
     assert any(row[:2] == ["secret", "WANDB_API_KEY"] for row in rows)
     assert ["may", "go", "to", "here"] in rows
     leaves = user("plan", job, "--json").json["leaves"]
-    assert leaves["secrets"] == ["WANDB_API_KEY"]
+    assert leaves["secrets"] == leaves["secrets_not_set"] == ["WANDB_API_KEY"]
+    assert "not set here" in user("plan", job).out
+    assert user("plan", job, "--json", WANDB_API_KEY="abcd").json["leaves"]["secrets_not_set"] == []
     assert leaves["platforms"] == ["here"]
     assert {part["kind"]: part["bytes"] for part in leaves["parts"]}["input"] == 5000
 

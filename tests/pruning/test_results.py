@@ -24,6 +24,7 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Best, CheckpointPolicy, Keep
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Outcome
+from orchestrator.errors import CorruptCheckpoint
 from orchestrator.ledger import Ledger
 from orchestrator.pruning import needs, results
 from orchestrator.pruning.rules import Policy
@@ -179,6 +180,33 @@ def test_beside_a_newest_that_is_damaged_every_other_stays(
     [surplus] = look(store, ledger, RESULTS)
     assert "is missing" in surplus.trouble
     assert surplus.checkpoints == ()
+
+
+def test_beside_a_newest_that_has_rotted_at_its_size_every_other_stays(
+    store: Store, ledger: Ledger, tmp_path: Path
+) -> None:
+    over = ended(ledger, under_way(ledger, store, tmp_path, "over-1"))
+    newest = stored.read(store, "over-1", over.accepted[-1].name)
+    oldest = stored.read(store, "over-1", over.accepted[0].name)
+    [trained] = newest.blobs().keys() - oldest.blobs().keys()
+
+    class Rotten:
+        """A store in which one blob has its size, and other bytes."""
+
+        def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+            if key.endswith(trained):
+                raise CorruptCheckpoint(key, "other bytes")
+            store.get(key, target, sha256)
+
+        def __getattr__(self, verb: str) -> object:
+            return getattr(store, verb)
+
+    [surplus] = look(store, ledger, RESULTS)
+    assert surplus.checkpoints, "by its size it is whole"
+    with pytest.raises(CorruptCheckpoint, match="the others stay"):
+        results.remove(Rotten(), ledger, surplus, LATER)  # type: ignore[arg-type]
+    assert names(store, "over-1") == [1, 2, 3]
+    assert len(ledger.record("over-1").accepted) == 3
 
 
 def test_what_is_newer_than_every_accepted_one_stays(store: Store, ledger: Ledger, tmp_path: Path) -> None:
