@@ -66,10 +66,10 @@ def grown_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
         (user.folder / short).write_text((user.folder / short).read_text() + INPUTS)
         (user.folder / "source" / "notes.txt").write_text("another source")
         first = user.submitted(short)
+        user.wait_for_phase(first, "done")
         (user.folder / "source" / "notes.txt").write_text("and another")
         second = user.submitted(short)
-        for run in (first, second):
-            user.wait_for_phase(run, "done")
+        user.wait_for_phase(second, "done")
         user.wait_for_phase(held, "held")
         user("down")
         aged(user.home)

@@ -69,7 +69,7 @@ def test_a_jobs_image_is_built_before_everyones_eyes_and_once(docker_user: Docke
     image = image_folder(docker_user, "sleep 6 && echo made >/made")
     job = docker_user.write_job(image=str(image), command="python train.py {steps}")
     said = docker_user.run("submit", str(job), "--follow")
-    assert re.search(r"building tiny \(cpu\): step 2/3: RUN sleep 6", said), said
+    assert re.search(r"building tiny \(cpu\): step 2/4: RUN sleep 6", said), said
     assert " done in " in said
     assert "building" not in docker_user.run("submit", str(job), "--follow")
     docker_user.wait_for_silence()
@@ -80,7 +80,7 @@ def test_a_build_that_fails_shows_its_step_and_what_to_do(docker_user: DockerUse
     image = image_folder(docker_user, "echo looking for it && cat /nowhere/at/all")
     job = docker_user.write_job(image=str(image), command="python train.py {steps}")
     said = docker_user.run("submit", str(job), "--follow", expect=3)
-    for words in ("RUN echo looking for it", "/nowhere/at/all: No such file", "step 2/3"):
+    for words in ("RUN echo looking for it", "/nowhere/at/all: No such file", "step 2/4"):
         assert words in said, said
     docker_user.wait_for_silence()
 
