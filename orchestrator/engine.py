@@ -452,8 +452,10 @@ def _lane(action: Action) -> str:
             return f"begin:{order.platform}"
         case Collect():
             return f"collect:{action.platform}"
-        case Stop() | Discard():
-            return f"end:{action.platform}"
+        case Stop():
+            return f"stop:{action.platform}"
+        case Discard():
+            return f"discard:{action.platform}"
         case Retire():
             return "retire"
 
