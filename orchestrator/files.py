@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.shut import is_shut
+
 PREFIX = ".tmp-orchestrator-"  # no one else's: what carries it and is not locked may be deleted
 _CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409  # linux/fs.h: the new file shares the old one's blocks until either is written
@@ -89,8 +91,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
-    """A small plain file; None where there is none, something else of that name, or a larger one."""
+    """A small plain file; None where there is none, something else of that name, a larger one, or one that
+    is shut."""
     try:
+        if is_shut(path.lstat()):
+            return None
         descriptor = os.open(path, os.O_RDONLY | _PLAIN)
     except OSError:
         return None
@@ -99,31 +104,6 @@ def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
     finally:
         os.close(descriptor)
     return data if data is None or len(data) <= bytes_max else None
-
-
-# --- What nobody here may open ----------------------------------------------------------------------------
-
-_shut: list[Path] = []
-
-
-def shut(path: Path) -> None:
-    """Until `unshut`, `copy_file` and `is_shut` refuse this file under whatever name. For files on which a
-    library holds locks, as SQLite does: whoever closes any descriptor of a file gives up every lock that the
-    process holds on it (fcntl(2)), and another process then takes the database for its own."""
-    _shut.append(path)
-
-
-def unshut(path: Path) -> None:
-    with contextlib.suppress(ValueError):
-        _shut.remove(path)
-
-
-def is_shut(found: os.stat_result) -> bool:
-    for path in tuple(_shut):
-        with contextlib.suppress(OSError):
-            if os.path.samestat(path.stat(), found):
-                return True
-    return False
 
 
 # --- Copying ----------------------------------------------------------------------------------------------

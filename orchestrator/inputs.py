@@ -21,10 +21,10 @@ from orchestrator.files import (
     copy_tree,
     draft_folder,
     frozen_mode,
-    is_shut,
     set_aside,
     sync_folder,
 )
+from orchestrator.shut import is_shut
 from orchestrator.stores.atomic import digest_file
 
 # Of these no retry makes anything else; a full disk or a network's pause may pass.

@@ -37,7 +37,9 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 
 # Who may import what of ours (DESIGN.md "The shape"): the longest prefix that fits the importing module. A
 # package may always import itself. A module without a row is a finding: say here where it stands.
-LEAVES = ("orchestrator.errors", "orchestrator.clock", "orchestrator.unforeseen")
+LEAVES = (
+    "orchestrator.errors", "orchestrator.clock", "orchestrator.shut", "orchestrator.unforeseen"
+)  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
 PURE = (*LEAVES, "orchestrator.core")
@@ -52,7 +54,8 @@ ENGINE = tuple(
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
-    DISK: (),
+    "orchestrator.shut": (),
+    DISK: ("orchestrator.shut",),
     PROCESSES: (),
     "orchestrator.unforeseen": (),
     "orchestrator.core": ("orchestrator.errors",),
@@ -67,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # What the probe tells devices apart by.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
-    "orchestrator.session": ("orchestrator.core.bounds",),
+    "orchestrator.session": ("orchestrator.core.bounds", "orchestrator.shut"),
     "orchestrator.platforms": (*PURE, "orchestrator.session", DISK, PROCESSES),
     "orchestrator.stores": (*PURE, DISK),
     "orchestrator.spec": PURE,

@@ -17,6 +17,7 @@ _FILES = (
     "errors.py",
     "clock.py",
     "processes.py",
+    "shut.py",
     "core/__init__.py",
     "core/accelerators.py",
     "core/bounds.py",

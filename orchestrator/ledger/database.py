@@ -27,7 +27,8 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import shut, tighten, unshut
+from orchestrator.files import tighten
+from orchestrator.shut import shut, unshut
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CONNECT_SECONDS = 10

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from orchestrator.core import bounds
+from orchestrator.shut import is_shut
 
 _CHUNK = 1 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -137,6 +138,8 @@ def _open_file(root: Path, name: PurePosixPath) -> int | None:
         before = os.stat(name.name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(before.st_mode):  # looked at first: opening a device may do something
             raise Odd(f"{name} is {kind(before.st_mode)}")
+        if is_shut(before):
+            raise Odd(f"{name} is the ledger's own file under another name")
         descriptor = os.open(name.name, _FILE, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
         return None

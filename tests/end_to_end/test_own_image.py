@@ -162,7 +162,8 @@ def test_a_job_finishes_and_health_follows_the_controller(
 
 
 def test_a_killed_container_goes_on_where_it_was(start: Callable[..., Controller], tmp_path: Path) -> None:
-    controller = start(config=config_file(), files=job_files(command=SLOW))
+    held = "python train.py {steps} --save-every 10 --hold-at 50"
+    controller = start(config=config_file(), files=job_files(command=held))
     run = submitted(controller)
     controller.wait_for_run(run, lambda shown: len(shown["checkpoints"]) > 0, "a checkpoint")
     controller.container.kill("SIGKILL")

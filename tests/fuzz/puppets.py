@@ -6,6 +6,7 @@ honest puppet trains as an agent would; a hostile one lies, floods, and puts odd
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -76,9 +77,9 @@ class Puppet:
         stopped = (self.root / "stop").exists()
         if step >= self._saved + CHECKPOINT_STEPS or step >= total or (stopped and step > self._saved):
             self.save(step)
-        with (self.outbox / "progress.jsonl").open("ab") as file:
-            file.write(json.dumps({"step": step, "metrics": {"loss": 1.0}}).encode() + b"\n")
-        (self.outbox / "log" / "000001.log").write_text(f"at step {step}\n")
+        line = json.dumps({"step": step, "metrics": {"loss": 1.0}})
+        self.scrawl("progress.jsonl", f"{line}\n".encode(), os.O_APPEND)
+        self.scrawl("log/000001.log", f"at step {step}\n".encode())
         self.write("status.json", wire.encode(self.status()))
         if step >= total or stopped:
             outcome, code = (Outcome.COMPLETED, 0) if step >= total else (Outcome.STOPPED, 75)
@@ -100,20 +101,32 @@ class Puppet:
     def save(self, step: int) -> None:
         data = f"{self.order.run} at {step}".encode()
         manifest = self.manifest(step, data)
-        (self.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
-        self.put(manifest.name, manifest.encode())
+        self.put(manifest.name, manifest.encode(), data)
         self._saved = step
 
-    def put(self, name: str, manifest: bytes) -> None:
-        folder = self.outbox / "checkpoints" / name
-        folder.mkdir(exist_ok=True)
+    def put(self, name: str, manifest: bytes, blob: bytes | None = None) -> None:
+        if blob is not None:
+            self.scrawl(f"blobs/{hashlib.sha256(blob).hexdigest()}", blob)
+        self.place(f"checkpoints/{name}").mkdir(exist_ok=True)
         self.write(f"checkpoints/{name}/manifest.json", manifest)
 
     def write(self, path: str, data: bytes) -> None:
-        target = self.outbox / path
-        temporary = target.with_name(".tmp-draft")
-        temporary.write_bytes(data)
-        temporary.replace(target)
+        draft = self.place(path).with_name(".tmp-draft")
+        self.scrawl(str(draft.relative_to(self.outbox)), data)
+        draft.replace(self.place(path))
+
+    def scrawl(self, path: str, data: bytes, how: int = os.O_TRUNC) -> None:
+        """Writes into what is there, and waits for nobody: by now it may be a pipe that no one reads."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | how
+        with os.fdopen(os.open(self.place(path), flags, 0o600), "wb") as file:
+            file.write(data)
+
+    def place(self, path: str) -> Path:
+        """Where that lies. Raises OSError where a link leads out of the session: puppets harm no machine."""
+        place = self.outbox / path
+        if not Path(os.path.realpath(place.parent)).is_relative_to(os.path.realpath(self.root)):
+            raise OSError(errno.ELOOP, "leads out of the session", str(place))
+        return place
 
 
 class HostilePuppet(Puppet):
@@ -162,14 +175,14 @@ def lie_in_the_result(puppet: HostilePuppet) -> None:
 
 
 def lie_about_progress(puppet: HostilePuppet) -> None:
-    (puppet.outbox / "progress.jsonl").write_bytes(hostile.progress(puppet.draw))
+    puppet.scrawl("progress.jsonl", hostile.progress(puppet.draw))
 
 
 def flood_the_log(puppet: HostilePuppet) -> None:
     name = puppet.draw.choice(
         ("000001.log", "000002.log", "-rf.log", "\x1b[2J.log", f"{10**30}.log", "é\udcff.log")
     )
-    (puppet.outbox / "log" / name).write_bytes(hostile.log(puppet.draw) * puppet.draw.choice((1, 20)))
+    puppet.scrawl(f"log/{name}", hostile.log(puppet.draw) * puppet.draw.choice((1, 20)))
 
 
 def change_the_incarnation(puppet: HostilePuppet) -> None:
@@ -179,9 +192,8 @@ def change_the_incarnation(puppet: HostilePuppet) -> None:
 
 def forge_a_checkpoint(puppet: HostilePuppet) -> None:
     data = f"{puppet.order.run} at {puppet.step}".encode()
-    (puppet.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
     name, manifest = hostile.checkpoint(puppet.manifest(puppet.step, data), puppet.draw)
-    puppet.put(name, manifest)
+    puppet.put(name, manifest, data)
 
 
 def date_a_checkpoint(puppet: HostilePuppet) -> None:
@@ -193,9 +205,8 @@ def date_a_checkpoint(puppet: HostilePuppet) -> None:
 def reach_beyond_all_steps(puppet: HostilePuppet) -> None:
     step = puppet.draw.choice((9999999999999999999, 2**63 - 1, 2**63, puppet.order.steps_total + 1))
     data = b"beyond"
-    (puppet.outbox / "blobs" / hashlib.sha256(data).hexdigest()).write_bytes(data)
     manifest = puppet.manifest(step, data)
-    puppet.put(manifest.name, manifest.encode())
+    puppet.put(manifest.name, manifest.encode(), data)
 
 
 def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> None:
@@ -205,16 +216,15 @@ def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> None:
     order = puppet.order
     for step in range(1, TINY_CHECKPOINTS + 1):
         name, manifest, sha256, data = hostile.tiny(order.run, order.generation, puppet.incarnation, step)
-        (puppet.outbox / "blobs" / sha256).write_bytes(data)
-        folder = puppet.outbox / "checkpoints" / name
-        folder.mkdir(exist_ok=True)
-        (folder / "manifest.json").write_bytes(manifest)
+        puppet.scrawl(f"blobs/{sha256}", data)
+        puppet.place(f"checkpoints/{name}").mkdir(exist_ok=True)
+        puppet.scrawl(f"checkpoints/{name}/manifest.json", manifest)
 
 
 def alter_a_blob(puppet: HostilePuppet) -> None:
-    for blob in (puppet.outbox / "blobs").iterdir():
+    for blob in list(puppet.place("blobs/any").parent.iterdir()):
         if puppet.draw.random() < 0.3:
-            blob.write_bytes(puppet.draw.randbytes(8))
+            puppet.scrawl(f"blobs/{blob.name}", puppet.draw.randbytes(8))
 
 
 def name_folders_oddly(puppet: HostilePuppet) -> None:
@@ -222,7 +232,7 @@ def name_folders_oddly(puppet: HostilePuppet) -> None:
         name = puppet.draw.choice(
             ("a\nb", "\x1b[2J", "-rf", "\udcff\udcfe", "x" * 255, ".tmp-x", " ", "0" * 10)
         )
-        (puppet.outbox / place / name).mkdir(parents=True, exist_ok=True)
+        puppet.place(f"{place}/{name}").mkdir(parents=True, exist_ok=True)
 
 
 FILES = (
@@ -239,7 +249,7 @@ def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> None:
             places += list((box / folder).iterdir())[:3]
     with suppress(OSError):
         places += [entry / "manifest.json" for entry in list((box / "checkpoints").iterdir())[:3]]
-    place = draw.choice(places)
+    place = puppet.place(str(draw.choice(places).relative_to(box)))
     _clear(place)
     oddity = draw.choice(ODDITIES)
     puppet.done.append(f"{oddity.__name__} at {place.relative_to(puppet.root)}")

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +21,8 @@ from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.session import AgentStatus, Order, Outcome, Sighting
 from orchestrator.errors import Rejected
+from orchestrator.files import read_small
+from orchestrator.ledger import Ledger
 from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms import catalog, reading
 from orchestrator.platforms.mirror import bring_files
@@ -91,6 +95,26 @@ def session(tmp_path: Path) -> SessionFolder:
     (found.outbox / "status.json").write_bytes(wire.encode(STATUS))
     (found.outbox / "result.json").write_bytes(RESULT)
     return found
+
+
+@pytest.mark.parametrize(
+    "name", ["status.json", "result.json", "progress.jsonl", "log/000001.log", "incarnation"]
+)
+def test_a_second_name_of_the_ledger_is_not_opened(session: SessionFolder, tmp_path: Path, name: str) -> None:
+    """Whoever opens it and closes it gives up SQLite's locks (see test_inputs)."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}"):
+        wal = tmp_path / "ledger.sqlite-wal"
+        before = wal.stat().st_ino
+        place = session.outbox / name
+        place.unlink(missing_ok=True)
+        place.hardlink_to(tmp_path / "ledger.sqlite")
+        with pytest.raises(Odd, match="ledger's own file"):
+            files.read(session.outbox, name, 1 << 30)
+        assert read_small(place, 1 << 30) is None
+        bring_files(session.outbox, tmp_path / "into")
+        glance = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM events')"
+        subprocess.run([sys.executable, "-c", glance, str(tmp_path / "ledger.sqlite")], check=True)
+        assert wal.stat().st_ino == before
 
 
 def replaced(session: SessionFolder, name: str, shape: Callable[[Path], None]) -> None:
