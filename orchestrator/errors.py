@@ -103,7 +103,7 @@ class CorruptCheckpoint(OrchestratorError):
     """A checkpoint failed its verification; the caller falls back to the one before."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"checkpoint {name} is corrupt: {reason}")
+        super().__init__(f"checkpoint {name} cannot be used: {reason}")
         self.name = name
         self.reason = reason
 

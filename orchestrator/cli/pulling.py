@@ -215,7 +215,9 @@ def bring(
         else:
             renamed = _renamed(manifest)
             for given, name in renamed:
-                call.out.remark(f"renamed: {given!a} is {name} here")
+                call.out.remark(
+                    f"{given!a} is called {name} here: its own name is too long, or could mislead"
+                )
             return Pulled(candidate, folder, tuple(skipped), renamed)
     raise AssertionError("the last candidate is brought, or raises")
 

@@ -79,7 +79,7 @@ def choice_text(choice: Choice, job: Job) -> str:
         count_text(figures.sessions, "session"),
     ]
     if not rate_is_known(choice, job):
-        parts = ["how long it takes is not known until it is measured"]
+        parts = ["its speed is not known yet: the first session measures it"]
     if offer.quota is not None:
         parts.append(f"{span(figures.quota_seconds)} of quota")
     if figures.expected_loss_seconds >= 1:

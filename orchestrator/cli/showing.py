@@ -120,19 +120,14 @@ def _facts(sight: Sight) -> list[tuple[str, str]]:
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
         ("progress", ", ".join([done, *sight.figures()])),
     ]
-    if not record.phase.final:
+    because = _because(record)
+    if not record.phase.final and (record.session is not None or not because):
         rows.append(("where", sight.whereabouts()))
     if record.session is not None:
         order = record.session.order
         rows.append(("", f"micro-batch {order.micro_batch} × {order.devices}, {order.precision.value}"))
-    if record.fault:
-        rows.append(("because", record.fault))
-    elif (
-        record.session is None
-        and record.standing_reason
-        and record.standing in (Phase.HELD, Phase.FAILED, Phase.CANCELLED)
-    ):
-        rows.append(("because", record.standing_reason))
+    if because:
+        rows.append(("because", because))
     if record.wish is not None:
         rows.append(("asked", f"to {record.wish.value}"))
     best = newest(record.accepted)
@@ -142,6 +137,12 @@ def _facts(sight: Sight) -> list[tuple[str, str]]:
     rows += [("clearing up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
              for s in record.strays]  # fmt: skip
     return rows
+
+
+def _because(record: RunRecord) -> str:
+    """Why it stands still; empty for a run that goes on, or whose session says it."""
+    still = record.session is None and record.standing in (Phase.HELD, Phase.FAILED, Phase.CANCELLED)
+    return record.fault or (record.standing_reason if still else "")
 
 
 def _stray_text(ended: bool) -> str:

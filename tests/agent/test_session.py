@@ -308,7 +308,9 @@ def test_a_corrupt_staged_checkpoint_sends_the_run_elsewhere(tmp_path: Path, har
             forge(staged, saved.name)
         result = second.live()
         assert result.outcome is Outcome.LOST
-        assert result.message.startswith(f"staged checkpoint corrupt: checkpoint {saved.name} is corrupt:")
+        assert result.message.startswith(
+            f"staged checkpoint corrupt: checkpoint {saved.name} cannot be used:"
+        )
         assert not (tmp_path / "2" / "work" / "source" / "pids").exists()
 
 

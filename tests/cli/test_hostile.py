@@ -140,6 +140,6 @@ def test_pull_writes_no_name_that_harms_and_loses_no_file(hostile: Hostile, tmp_
         assert not path.name.startswith("-")
         assert not path.name.endswith(" ")
     told = hostile.user("pull", hostile.run, "-o", str(target))
-    assert "renamed: '-rf' is %2drf here" in told.err
+    assert "'-rf' is called %2drf here" in told.err
     assert not STEERS.search(told.out + told.err)
     assert list(tmp_path.iterdir()) == [target]

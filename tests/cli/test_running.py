@@ -210,4 +210,4 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: Caller, tmp_pa
     assert "falling back to the one before" in answer.err
     assert (tmp_path / "result" / "state.json").read_text() == f'{{"step": {before["step"]}}}'
     error = user("pull", run, "--best", "--json", code=4).json["error"]
-    assert "corrupt" in error["message"]
+    assert "cannot be used" in error["message"]

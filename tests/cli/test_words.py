@@ -43,7 +43,7 @@ def test_a_plan_launches_and_writes_nothing(user: Caller) -> None:
 def test_a_plan_of_an_unknown_speed_promises_no_dates(user: Caller) -> None:
     job = user.job()
     answer = user("plan", job)
-    assert "not known until it is measured" in answer.out
+    assert "the first session measures it" in answer.out
     assert "HOP" not in answer.out
     assert user("plan", job, "--json").json["hops"] == []
 
