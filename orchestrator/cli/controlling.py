@@ -27,6 +27,7 @@ from orchestrator.engine import Watchers
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
 from orchestrator.ledger import Ledger, Owner
+from orchestrator.perform import Backends
 from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0
@@ -100,9 +101,10 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 writer = live.Writer(wired.folders)
                 watchers = Watchers(told, writer.reading, writer.silence, unreadable)
-                engine = wired.engine(ledger, takeover.fence, wake, watchers, unforeseen)
+                backends = wired.backends(unforeseen)
+                engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(call.home, wired.clock, since)
-                _tidy(wired, ledger, say)
+                _tidy(backends, ledger, wired.clock, say)
                 outdated = controller.run(
                     engine,
                     wired.clock,
@@ -120,7 +122,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
     return outdated
 
 
-def _tidy(wired: Wired, ledger: Ledger, say: Callable[[str], None]) -> None:
+def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:
     """Ends and removes what a crash left: of runs with anything on a platform, and of the last to end."""
     runs = ledger.summaries()
     live = ledger.live()
@@ -128,7 +130,7 @@ def _tidy(wired: Wired, ledger: Ledger, say: Callable[[str], None]) -> None:
     over = [each.run for each in runs if each.phase.final and each.run not in there][:TIDIED_RUNS_MAX]
     records = (*live, *ledger.records(over))
     known = (each.run for each in runs if each.run not in ledger.unreadable)  # of others nothing is touched
-    tidying.begin(wired.backends(), records, known, wired.clock, say)
+    tidying.begin(backends, records, known, clock, say)
 
 
 def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -93,10 +93,10 @@ class Wired:
         offset = moment.utcoffset()
         return offset.total_seconds() if offset else 0.0
 
-    def backends(self) -> Backends:
+    def backends(self, unforeseen: Unforeseen = raise_again) -> Backends:
         """What the engine acts through; builds the agent's archive if this version has not yet."""
         archive.build(self.folders.agent)
-        return Backends(self.platforms(), self.store(), self.folders, self.secret)
+        return Backends(self.platforms(), self.store(), self.folders, self.secret, unforeseen)
 
     def secret(self, name: str) -> str:
         """A secret's value, from the environment of the controller. Raises AccessDenied with the way out.
@@ -118,13 +118,13 @@ class Wired:
         self,
         ledger: Ledger,
         fence: int,
+        backends: Backends,
         wake: threading.Event,
         watchers: Watchers,
-        unforeseen: Unforeseen = raise_again,
     ) -> Engine:
         workers: ThreadWorkers[Brought] = ThreadWorkers(wake)
-        backends = replace(self.backends(), unforeseen=unforeseen)
-        return Engine(ledger, fence, backends, self.market(), workers, self.clock, watchers, unforeseen)
+        market, unforeseen = self.market(), backends.unforeseen
+        return Engine(ledger, fence, backends, market, workers, self.clock, watchers, unforeseen)
 
 
 Say = Callable[[str], None]
