@@ -257,8 +257,9 @@ def _doubt(store: Store, action: Prepare) -> str:
     looks like an empty store, and one of a later time than an old copy of the ledger has newer checkpoints
     that this ledger never accepted."""
     order = action.order
+    known = action.accepted | action.dropped
     unknown = [ref for ref in stored.names(store, order.run)
-               if ref.name not in action.accepted and ref.step > order.resume_step]  # fmt: skip
+               if ref.name not in known and ref.step > order.resume_step]  # fmt: skip
     if unknown:
         newest = max(unknown, key=lambda ref: ref.step).name
         return f"; {newest} is there, which this ledger does not know: was an old copy of the home restored?"

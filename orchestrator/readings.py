@@ -17,7 +17,8 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 @dataclass(frozen=True)
 class Readings:
     """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `faults`: sessions
-    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed."""
+    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed, or may
+    have."""
 
     platform: str
     observations: Mapping[str, Observation]
@@ -41,16 +42,20 @@ def observe(
         met = sentence(doing, error)
     alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
     found = {session: seen for reading in alone for session, seen in reading.observations.items()}
-    if not found and _fails_by_itself(platform, len(wanted)):
+    if not found and _fails_by_itself(platform):
         return Readings(name, {}, met, broken=True)
+    if not alone:
+        return Readings(name, found, faults={wanted[0]: met})
     faults = {session: why for reading in alone for session, why in reading.faults.items()}
-    return Readings(name, found, faults=faults if alone else {wanted[0]: met})
+    if len(faults) == len(wanted):  # perhaps by no session's fault: no more are sent there for a while
+        return Readings(name, found, met, faults, broken=True)
+    return Readings(name, found, faults=faults)
 
 
-def _fails_by_itself(platform: Platform, sessions: int) -> bool:
-    """Whether the platform's code fails whatever session it is asked for: no session's fault, then."""
+def _fails_by_itself(platform: Platform) -> bool:
+    """Whether the platform's code fails without any session: no session's fault, then."""
     try:
         platform.observe(())
     except Exception:  # noqa: BLE001 - it was told a moment ago
         return True
-    return sessions > 1
+    return False

@@ -23,7 +23,8 @@ _OBSERVED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
 
 class Tracked:
-    """One run in the engine's memory. `launch_unknown`: its record was found with a launch intended."""
+    """One run in the engine's memory. `launch_unknown`: its record was found with a launch intended, whose
+    answer this controller does not have."""
 
     def __init__(self, record: RunRecord, monotonic: float, launch_unknown: bool = False) -> None:
         self.record = record
@@ -65,7 +66,8 @@ class Tracked:
         record = self.record = decision.record
         self._tallies = decision.tallies
         self.reports = self.reports[len(inputs.reports) :]
-        self._launch_unknown = False
+        # A fault is decided without the reports: a launch's answer may have been among them.
+        self._launch_unknown = bool(record.fault) and record.phase is Phase.LAUNCHING
         self._decided_at = inputs.monotonic
         self._touched = bool(self.reports)
         current = record.session.name if record.session else None

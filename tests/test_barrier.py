@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from orchestrator import controller, engine
 from orchestrator.core import decide as decide_module
+from orchestrator.core.action import Launch
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Assigned, Event, Faulted, Noted, Wish, Wished
 from orchestrator.core.job import Claim, Precision, Profile, Work
@@ -200,6 +203,47 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
     assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
 
 
+def test_where_every_session_fails_each_is_held_and_the_offers_open_again(guarded: Make) -> None:
+    """It may be the platform's code or theirs: no more are sent there for a while, and no other run pays."""
+    world = guarded(box=scenario(slots=3))
+    for run in ("bad-1", "bad-2"):
+        world.submit(run)
+    assert world.until(lambda: all(world.record(run).phase is Phase.RUNNING for run in ("bad-1", "bad-2")))
+    world.buggy["box"].bugs = frozenset({"observe"})
+    held = world.until(lambda: all("KeyError" in world.record(run).fault for run in ("bad-1", "bad-2")), 60.0)
+    assert held
+    world.submit("good")
+    assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
+    world.buggy["box"].bugs = frozenset()
+    for run in ("bad-1", "bad-2"):
+        world.ledger.wish(run, Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(lambda: all(world.record(run).phase is Phase.DONE for run in ("bad-1", "bad-2")))
+
+
+def test_a_fault_beside_the_answer_to_a_launch_launches_nothing_again(
+    guarded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost with that decision: whoever is released looks before anything is started."""
+    world = guarded(box=scenario(visibility_seconds=60.0))
+    real, met = decide_module.decide, []
+
+    def decide(record: RunRecord, inputs: Inputs) -> Decision:
+        if any(isinstance(report.action, Launch) for report in inputs.reports):
+            met.append(record.run)
+            raise OverflowError("int too large to convert to float")
+        return real(record, inputs)
+
+    monkeypatch.setattr(engine, "decide", decide)
+    world.submit("bad")
+    assert world.until(world.standing("bad", Phase.HELD))
+    monkeypatch.setattr(engine, "decide", real)
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
+    asked = [launch.session for launch in world.platforms["box"].history.launches]
+    assert met == ["bad"]
+    assert asked == ["bad-s01"]
+
+
 def test_a_person_who_comes_late_finds_the_session_as_it_is(
     guarded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,3 +421,34 @@ def test_the_same_exception_again_and_again_fills_no_log() -> None:
             told("looking", error)
     assert len(said) == 10
     assert "met 512 times by now" in said[-1]
+
+
+BUGGY_START = """
+import sys
+from orchestrator.cli import main
+from orchestrator.platforms.process import ProcessPlatform
+
+def tidy(self):
+    raise RecursionError("too deep")
+
+ProcessPlatform.tidy = tidy
+sys.exit(main(["up", "--home", sys.argv[1]]))
+"""
+
+
+def test_what_nobody_foresaw_at_a_start_is_logged_and_the_controller_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUGGY_START, str(tmp_path / "home")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        try:
+            assert started.stdout is not None
+            told = ""
+            while "RecursionError: too deep" not in told:
+                line = started.stdout.readline()
+                assert line, told
+                told += line
+            assert "while tidying" in told
+            assert "Exception in thread" not in told
+        finally:
+            started.terminate()
+            rest = started.stdout.read() if started.stdout else ""
+        assert started.wait() == 0, told + rest

@@ -155,6 +155,19 @@ def test_a_run_whose_every_checkpoint_is_gone_starts_over(world: Lasting) -> Non
     assert any("starts over from step 0" in note for note in world.record(RUN).notes)
 
 
+def test_a_run_whose_every_checkpoint_is_rotten_starts_over(world: Lasting) -> None:
+    """Their manifests are all there: of those that failed a moment ago, this ledger knows."""
+    for each in hold(world):
+        manifest = stored.read(world.store, RUN, each.name)
+        lineage = f"g{each.ref.generation:02d}-{each.ref.incarnation}"
+        for sha256 in manifest.blobs():
+            world.store._objects[f"runs/{RUN}/blobs/{lineage}/{sha256}"] = b"rotten"
+    world.wish(Wish.RELEASE)
+    world.check_result()
+    assert any("starts over from step 0" in note for note in world.record(RUN).notes)
+    assert "old copy" not in " ".join(world.record(RUN).notes)
+
+
 def test_a_store_that_stays_empty_lets_a_released_run_start_over(world: Lasting) -> None:
     hold(world)
     world.store._objects = {}

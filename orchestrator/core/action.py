@@ -16,10 +16,12 @@ from orchestrator.core.session import Order, StopReply
 @dataclass(frozen=True)
 class Prepare:
     """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
-    the names of the run's accepted checkpoints, to be looked for where the one to resume fails."""
+    the names of the run's accepted checkpoints, to be looked for where the one to resume fails; `dropped`
+    those that were accepted once and could not be read."""
 
     order: Order
     accepted: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
     kind: Literal["prepare"] = "prepare"
 
     @property

@@ -214,7 +214,7 @@ def _want(draft: Draft) -> None:
     match record.phase:
         case Phase.PREPARING:
             accepted = frozenset(c.name for c in record.accepted)
-            draft.actions.append(Prepare(session.order, accepted))
+            draft.actions.append(Prepare(session.order, accepted, frozenset(record.dropped)))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:

@@ -44,6 +44,8 @@ from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Traits
 from orchestrator.core.session import Order, Outcome
 
+DROPPED_MAX = 1000
+
 
 @dataclass(frozen=True)
 class Session:
@@ -112,7 +114,8 @@ class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
     `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer.
     `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does.
-    `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must."""
+    `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must.
+    `dropped`: the names last taken out of `accepted` because the home store did not have them whole."""
 
     run: str
     job: Job
@@ -137,6 +140,7 @@ class RunRecord:
     note_times: tuple[int, ...] = ()
     ended_at: float | None = None
     start_over: bool = False
+    dropped: tuple[str, ...] = ()
 
     @property
     def standing(self) -> Phase:
@@ -186,7 +190,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             to = f"step {event.order.resume_step:,}" if event.order.resume else "the beginning"
             note = f"checkpoint {event.name} cannot be used ({event.reason}); falling back to {to}"
             times = Notes(record.notes, record.note_times).of_kind(note)[1] + 1
-            return replace(_noted(record, note, times), accepted=left,
+            dropped = (*record.dropped, event.name)[-DROPPED_MAX:]
+            return replace(_noted(record, note, times), accepted=left, dropped=dropped,
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
             return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
