@@ -100,10 +100,9 @@ def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
     if not inputs:
         return None
     target = into / key(inputs)
-    if target.is_dir():
-        if _is_whole(target, inputs):
-            return target
-        set_aside(target)
+    if _is_whole(target, inputs):
+        return target
+    set_aside(target)
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(into, 0o700) as draft:
         for each in inputs:
@@ -115,15 +114,17 @@ def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
 
 
 def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
-    """Whether the copy holds what was pinned, all of it as plain files of its own."""
-    if {path.name for path in folder.iterdir()} != {each.name for each in inputs}:
-        return False
+    """Whether it is a folder that holds what was pinned, all of it as plain files of its own."""
     try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            return False
+        if {path.name for path in folder.iterdir()} != {each.name for each in inputs}:
+            return False
         modes = [path.lstat().st_mode for path in folder.rglob("*")]
         if not all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes):
             return False
         return all(digest(folder / each.name) == each.sha256 for each in inputs)
-    except OSError:  # a file is gone, or cannot be read any more
+    except OSError:  # it or a file in it is gone, or cannot be read any more
         return False
 
 

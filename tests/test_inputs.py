@@ -14,6 +14,7 @@ import pytest
 from orchestrator import inputs
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError, Rejected
+from orchestrator.files import set_aside
 from orchestrator.ledger import Ledger
 
 
@@ -116,6 +117,31 @@ def test_a_copy_that_has_changed_and_cannot_be_made_again_is_refused(tmp_path: P
     (tmp_path / "vocabulary.txt").write_text("another\n")
     with pytest.raises(Rejected, match=r"'words'.*has changed since the job was submitted"):
         inputs.stage(pinned, tmp_path / "home")
+
+
+@pytest.mark.parametrize("damage", ["file", "link to the copy", "link to itself", "shut"])
+def test_whatever_stands_in_a_copys_place_gives_way_to_a_copy(tmp_path: Path, damage: str) -> None:
+    pinned = inputs.pin(corpus(tmp_path))
+    staged = inputs.stage(pinned, tmp_path / "home")
+    assert staged is not None
+    match damage:
+        case "file":
+            set_aside(staged)
+            staged.write_text("{}\n")
+        case "link to the copy":
+            staged.rename(tmp_path / "moved")
+            staged.symlink_to(tmp_path / "moved")
+        case "link to itself":
+            set_aside(staged)
+            staged.symlink_to(staged)
+        case "shut":  # of which root notices nothing
+            staged.chmod(0)
+    again = inputs.stage(pinned, tmp_path / "home")
+    assert again == staged
+    assert staged.is_dir()
+    assert not staged.is_symlink()
+    assert inputs.digest(staged / "words") == pinned[1].sha256
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [staged.name]
 
 
 GLANCE = """
