@@ -49,7 +49,7 @@ from orchestrator.files import set_aside, write_whole
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
-from orchestrator.unforeseen import Unforeseen, raise_again, sentence
+from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -138,9 +138,10 @@ def perform(action: Action, backends: Backends) -> Report:
         report = _reported(action, backends)
     except Exception as error:  # noqa: BLE001 the barrier: told, and reported as this action's
         doing = f"{action.kind} of {action.session or 'a run'}"
-        _mask(action, backends).error(error)
-        backends.unforeseen(doing, error)
-        report = Failed(action, Trouble.UNFORESEEN, sentence(doing, error))
+        mask = _mask(action, backends)
+        met = Masked(error, mask.text) if mask else error
+        backends.unforeseen(doing, met)
+        report = Failed(action, Trouble.UNFORESEEN, sentence(doing, met))
     if isinstance(report, Failed):
         return replace(report, message=_mask(action, backends).text(report.message))
     return report

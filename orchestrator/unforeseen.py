@@ -20,11 +20,19 @@ def raise_again(_doing: str, error: Exception) -> None:
     raise error
 
 
+class Masked(Exception):
+    """Stands in for an exception whose text may hold secrets. Its own text is the whole traceback, masked:
+    an exception makes its text of what it likes, so changing what it holds is not enough."""
+
+    def __init__(self, error: Exception, mask: Callable[[str], str]) -> None:
+        super().__init__(mask(_traceback(error)))
+        self.what = _what(error, mask)
+        self.kind = _kind(error)
+
+
 def sentence(doing: str, error: Exception) -> str:
     """For `why`: what was met, in a line."""
-    said = " ".join(str(error).split())[:200]
-    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return f"unexpected error while {doing} ({what}); the controller's log has the traceback"
+    return f"unexpected error while {doing} ({_what(error)}); the controller's log has the traceback"
 
 
 class Told:
@@ -46,10 +54,25 @@ class Told:
         if times & (times - 1):
             return
         again = f" (met {times:,} times by now)" if times > 1 else ""
-        self._say(f"{sentence(doing, error)}{again}\n{''.join(traceback.format_exception(error, limit=-30))}")
+        self._say(f"{sentence(doing, error)}{again}\n{_traceback(error)}")
+
+
+def _what(error: Exception, mask: Callable[[str], str] = str) -> str:
+    if isinstance(error, Masked):
+        return error.what
+    said = " ".join(mask(str(error)).split())[:200]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _traceback(error: Exception) -> str:
+    if isinstance(error, Masked):
+        return str(error)
+    return "".join(traceback.format_exception(error, limit=-30))
 
 
 def _kind(error: Exception) -> tuple[str, str, int]:
+    if isinstance(error, Masked):
+        return error.kind
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     last = frames[-1] if frames else None
     return type(error).__name__, last.filename if last else "", (last.lineno or 0) if last else 0

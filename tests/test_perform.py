@@ -22,6 +22,7 @@ from orchestrator.platforms.simulated.scenario import Scenario
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
+from orchestrator.unforeseen import Told
 from tests.core.runs import RUN, assigned
 from tests.forging import forge
 from tests.simulation.clock import VirtualClock
@@ -242,6 +243,29 @@ class Repeating(SimulatedPlatform):
         raise Rejected(f"{order.session}: no field {line}, nor {base64.b64encode(other.encode())!r}")
 
 
+class Odd(Exception):
+    """Its text is none of its arguments."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__("odd")
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"the field {self.field}"
+
+
+class Elsewhere(SimulatedPlatform):
+    """A platform with a bug whose exceptions hold what they were given elsewhere than in their arguments."""
+
+    def prepare(self, order: Order, materials: Materials) -> None:  # noqa: ARG002
+        secret = materials.secrets["KEY"]
+        try:
+            raise OSError(2, f"no {secret}", f"/tmp/{secret}")
+        except OSError as error:
+            error.add_note(f"while sending {secret}")
+            raise Odd(secret) from error
+
+
 class Failing(SimulatedPlatform):
     """A platform with a bug that tells all it has."""
 
@@ -265,6 +289,21 @@ def test_a_bug_that_tells_a_secret_is_journalled_and_logged_without_it(backends:
     assert failed.trouble is Trouble.UNFORESEEN
     assert "hunter2" not in failed.message + told[0]
     assert "KeyError: '***'" in told[0]
+
+
+def test_no_text_of_an_exception_tells_a_secret_to_the_log(backends: Backends) -> None:
+    said: list[str] = []
+    here: Platform = Elsewhere("here", Scenario(), VirtualClock())
+    known = replace(backends, platforms={"here": here}, secret=lambda _: "hunter2-" * 9)
+    failed = perform(Prepare(replace(ORDER, secrets=("KEY",))), replace(known, unforeseen=Told(said.append)))
+    assert isinstance(failed, Failed)
+    assert "(Odd: the field ***)" in failed.message
+    [log] = said
+    assert "hunter2" not in failed.message + log
+    assert "no ***: '/tmp/***'" in log
+    assert "while sending ***" in log
+    assert "Odd: the field ***" in log
+    assert "raise Odd(secret) from error" in log
 
 
 def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Backends) -> None:

@@ -62,15 +62,6 @@ class Mask:
             return text
         return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
-    def error(self, error: BaseException) -> None:
-        """Takes the secrets out of what an exception, and those it came from, will be told with."""
-        seen: list[BaseException] = []
-        found: BaseException | None = error
-        while found is not None and found not in seen:
-            seen.append(found)
-            found.args = tuple(self.text(each) if isinstance(each, str) else each for each in found.args)
-            found = found.__cause__ or found.__context__
-
     def spans(self, data: bytes, covered: int = 0) -> list[tuple[int, int]]:
         """Where there are secrets, from … to; those that overlap are one. The first `covered` bytes are known
         to be of one."""
