@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,8 +53,8 @@ def checkpoints(call: Call) -> int:
     with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
     rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
-    scratch = call.home.path if call.options.verify else None
-    manifests = {c.name: _manifest(store, record.run, c, scratch) for c in rows}
+    look = stored.verify if call.options.verify else stored.read
+    manifests = {c.name: _manifest(store, record.run, c, look) for c in rows}
     marks = {c.name: _marks(record, c) for c in rows}
     grades = {c.name: _grade(manifests, c.name) for c in rows}
     call.out.document({"run": record.run, "checkpoints": [
@@ -104,13 +104,12 @@ def _tell_whole(
     return Exit.UNAVAILABLE if troubles else Exit.OK
 
 
-def _manifest(store: Store, run: str, checkpoint: Accepted, scratch: Path | None) -> Manifest | str:
-    """What the store holds, or in words why not. With `scratch`, a folder, every blob is read, too."""
+def _manifest(
+    store: Store, run: str, checkpoint: Accepted, look: Callable[..., Manifest] = stored.read
+) -> Manifest | str:
+    """What the store holds, or in words why not. `look`: `stored.verify` reads every blob, too."""
     try:
-        if scratch is None:
-            return stored.read(store, run, checkpoint.name, checkpoint.sha256)
-        with TemporaryDirectory(prefix=".verify-", dir=scratch) as parts:
-            return stored.fetch(store, run, checkpoint.name, Path(parts), checkpoint.sha256)
+        return look(store, run, checkpoint.name, checkpoint.sha256)
     except NotFound:
         return MISSING
     except CorruptCheckpoint as error:
@@ -229,7 +228,7 @@ def _gone(store: Store) -> str:
 
 def _nothing_whole(store: Store, record: RunRecord, tried: Accepted, reason: str) -> CorruptCheckpoint:
     """The error, with the steps whose manifests at least are there and right."""
-    there = (c for c in record.accepted if isinstance(_manifest(store, record.run, c, None), Manifest))
+    there = (c for c in record.accepted if isinstance(_manifest(store, record.run, c), Manifest))
     steps = ", ".join(str(step) for step in sorted({c.ref.step for c in there} - {tried.ref.step}))
     return CorruptCheckpoint(tried.name, f"{reason}; other steps in the store: {steps or 'none'}")
 

@@ -217,8 +217,9 @@ def lacks(store: Store, run: str, name: str) -> str:
     return ""
 
 
-def verify(store: Store, run: str, name: str, sha256: str | None = None) -> None:
+def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
     """Reads every byte of a checkpoint and keeps none; `sha256` is the accepted manifest's, as in `read`.
+    Returns its manifest.
 
     Takes the room of one blob at a time. Raises NotFound without a manifest, CorruptCheckpoint where it or a
     blob fails.
@@ -229,6 +230,7 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> None
         for blob in manifest.blobs():
             _get(store, _blob_key(run, _lineage(manifest.ref), blob), target, blob, name)
             target.unlink()
+    return manifest
 
 
 def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.checkpoint import decode
+from orchestrator.ledger import Ledger
 from tests.cli.calls import Caller
 from tests.cli.conftest import Finished
 from tests.forging import forge
@@ -89,6 +90,15 @@ def test_what_is_damaged_is_passed_over_with_the_reason(copy: Copy) -> None:
     gone, rotten = answer["skipped"]
     assert "gone from the home store" in gone
     assert "blob" in rotten
+
+
+def test_verifying_lays_nothing_down_in_the_home(copy: Copy) -> None:
+    """What it lays down and leaves when it is killed, nobody removes."""
+    with Ledger.open(f"sqlite:///{copy.user.home / 'ledger.sqlite'}"):  # whose files beside it then stay
+        copy.listed()
+        before = copy.user.home.stat().st_mtime_ns
+        assert "whole" in copy.user("checkpoints", copy.run, "--verify").out
+        assert copy.user.home.stat().st_mtime_ns == before
 
 
 def test_an_empty_store_is_asked_for_its_disk(copy: Copy) -> None:
