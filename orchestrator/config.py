@@ -153,7 +153,7 @@ def load(home: Path) -> Config:
     path = home / FILE
     if not path.exists():
         return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
-    document = read(read_bytes(path), str(path))
+    document = read(read_bytes(path, "move it away, then `orchestrator init` writes one"), str(path))
     if document.tree is None and not document.problems:  # all of it commented out
         document = Document(str(path), {}, document.lines)
     found = _Database(home, _given(document.tree, "database"))

@@ -20,7 +20,7 @@ from orchestrator.cli.output import count_text, size_text
 from orchestrator.cli.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
-from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.errors import InputError, OrchestratorError, SpecError
 from orchestrator.market import Surveyed
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores.store import Store
@@ -129,7 +129,7 @@ def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:
 def _mend(what: str, error: OrchestratorError | OSError) -> str:
     if what == "home" and exit_code(error) is Exit.HUMAN:  # a full disk says itself what to do
         return "set ORCHESTRATOR_HOME (or --home) to a folder that you may write to"
-    return "correct the config" if isinstance(error, InputError) else ""
+    return "correct the config" if isinstance(error, SpecError) else ""  # others say what to do
 
 
 def _python() -> Finding:

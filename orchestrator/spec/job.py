@@ -92,11 +92,12 @@ def load(path: Path) -> Parsed:
     return parse(data, str(path), path.absolute().parent)
 
 
-def read_bytes(path: Path) -> bytes:
-    """A file's bytes, one more than the limit at most. Raises InputError."""
+def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
+    """A file's bytes, one more than the limit at most. Raises InputError; where it is no file,
+    with this advice."""
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path} is no file; give the file of a spec")
+            raise InputError(f"{path} is no file; {advice}")
         with path.open("rb") as stream:
             return stream.read(document.BYTES_MAX + 1)
     except FileNotFoundError:

@@ -170,6 +170,26 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
     assert {"slotz", "threads"} <= {word.strip("':,;()") for word in answer.out.split()}
 
 
+def test_doctor_sends_nobody_to_the_config_for_a_ledger_that_is_none(user: Caller) -> None:
+    ledger = user.home / "ledger.sqlite"
+    ledger.write_text("no database at all, but long enough to be read as one\n" * 4)
+    found = {each["what"]: each for each in user("doctor", "--json", code=2).json["findings"]}
+    assert "is no SQLite database: move that file away" in found["ledger"]["text"]
+    assert found["ledger"]["mend"] == ""
+    ledger.unlink()
+    user.config("platforms: {here: {type: process, slotz: 3}}")
+    assert "correct the config" in user("doctor", code=2).out
+
+
+def test_a_folder_in_the_configs_place_is_told_as_such(user: Caller) -> None:
+    assert "is no file; give the file of a spec" in user("plan", "source", code=2).err
+    (user.home / "config.yaml").unlink()
+    (user.home / "config.yaml").mkdir()
+    told = user("plan", user.job(), code=2).err
+    assert "config.yaml is no file; move it away" in told
+    assert "spec" not in told
+
+
 def test_the_schema_accepts_the_job_and_completion_knows_the_commands(user: Caller) -> None:
     jsonschema.Draft202012Validator.check_schema(user("schema").json)
     for shell in SHELLS:
