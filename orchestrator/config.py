@@ -7,6 +7,7 @@ options a platform or store takes: their catalogues say, and `Config.fault` give
 from __future__ import annotations
 
 import fnmatch
+import math
 import os
 import re
 import tempfile
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
 from orchestrator.errors import Fault, InputError
-from orchestrator.spec.checks import zone_problem
+from orchestrator.spec.checks import is_reserved, zone_problem
 from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.faults import unknown, validate
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
@@ -80,20 +81,34 @@ class Config:
         """A fault at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
         return self.document.fault(path, message)
 
-    def secret_refusal(self, name: str) -> str | None:
-        """Why no job may have the secret of this name, with the line that would change it; None: it may."""
-        allowed = self.secrets_allow
-        if allowed is None and not self._is_own(name):
+    def secret_refusal(self, name: str, listed: Sequence[str] = ()) -> str | None:
+        """Why no job may have the secret of this name, with the line that would change it; None: it may.
+
+        `listed`: every secret of the job, so that the line keeps what the job has without it.
+        """
+        if is_reserved(name):
+            return f"the secret {name} is the orchestrator's own and goes to no session: give it another name"
+        if self._gives(name):
             return None
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed or ()):
-            return None
-        line = f"secrets: {{allow: [{', '.join(dict.fromkeys((*(allowed or ()), name)))}]}}"
-        why = "is not in `secrets.allow`" if allowed is not None else "looks like a login of yours"
-        return f"the secret {name} {why}; to let jobs have it, write into {self.home / FILE}: {line}"
+        allowed = self.secrets_allow or ()
+        missing = [each for each in listed if not _matches(each, allowed) and not is_reserved(each)]
+        line = _flow({"allow": list(dict.fromkeys((*allowed, *missing, name)))})
+        told = f"to let jobs have it, write into {self.home / FILE}: secrets: {line}"
+        if self.secrets_allow is not None:
+            return f"the secret {name} is not in `secrets.allow`; {told}"
+        rest = "jobs get no other secret then, so add all that your jobs list"
+        return f"the secret {name} looks like a login of yours; {told} ({rest})"
+
+    def _gives(self, name: str) -> bool:
+        return not self._is_own(name) if self.secrets_allow is None else _matches(name, self.secrets_allow)
 
     def _is_own(self, name: str) -> bool:
         """Whether the orchestrator itself logs in with it, as far as names and this config say."""
         return name.startswith(_OWN) or name in set(_referred(self.document.tree))
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _referred(tree: object) -> Iterator[str]:
@@ -359,6 +374,11 @@ _Dumper.add_implicit_resolver(
 def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> str:
     table = {given.name: {"type": given.type, **given.options} for given in instances}
     return yaml.dump({key: table}, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _flow(table: Mapping[str, Any]) -> str:
+    """In one line, to be pasted."""
+    return yaml.dump(table, Dumper=_Dumper, default_flow_style=True, width=math.inf).strip()
 
 
 def _write(path: Path, text: str) -> None:

@@ -200,6 +200,23 @@ def test_a_config_says_which_secrets_jobs_may_have(tmp_path: Path) -> None:
         "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "LEDGER_URL",
     ]  # fmt: skip
     assert refused("secrets: {allow: []}", *names) == list(names)
+    own = ("ORCHESTRATOR_DATABASE", "orchestrator_home")
+    for text in ("", "secrets: {allow: ['*', ORCHESTRATOR_*]}"):
+        assert refused(text, *own) == list(own)
+
+
+@pytest.mark.parametrize("before", ["", "secrets: {allow: ['*_TOKEN', MINE]}\n"])
+def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path, before: str) -> None:
+    path = tmp_path / config.FILE
+    path.write_text(before)
+    listed = ("HF_TOKEN", "MINE", "AWS_X", "KAGGLE_KEY", "WANDB_API_KEY")
+    told = config.load(tmp_path).secret_refusal("AWS_X", listed)
+    assert told is not None
+    assert ("jobs get no other secret then" in told) == (not before)
+    path.write_text(told.partition(f"{path}: ")[2].partition(" (")[0])
+    pasted = config.load(tmp_path)
+    assert [name for name in listed if pasted.secret_refusal(name) is not None] == []
+    assert pasted.secret_refusal("AWS_Y") is not None
 
 
 @pytest.mark.parametrize("start", ["platforms: ", "rules: "])

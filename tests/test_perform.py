@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+from orchestrator.cli.wiring import Wired
+from orchestrator.clock import SystemClock
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.session import Order
@@ -322,6 +324,18 @@ def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Back
     failed = perform(Prepare(order), replace(backends, platforms={"here": here}, secret=secret))
     assert isinstance(failed, Failed)
     assert failed.message == f"{order.session}: no field ***, nor b'***'"
+
+
+def test_a_run_of_a_strangers_gets_no_variable_of_the_orchestrators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write into a shared database can list any name."""
+    monkeypatch.setenv("ORCHESTRATOR_DATABASE", "postgresql://me:hunter2@example.org/ledger")
+    known = Wired.from_home(tmp_path, SystemClock()).backends()
+    failed = perform(Prepare(replace(ORDER, secrets=("ORCHESTRATOR_DATABASE",))), known)
+    assert isinstance(failed, Failed)
+    assert failed.trouble is Trouble.DENIED
+    assert "ORCHESTRATOR_DATABASE is the orchestrator's own" in failed.message
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "/victim", "a/../../../victim", "", ".tmp-x"])

@@ -144,7 +144,7 @@ def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, 
 
 def _check_secrets(wired: Wired, job: Job) -> None:
     """Raises InputError naming every secret that the config gives to no job."""
-    refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name)) is not None]
+    refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name, job.secrets))]
     if refused:
         raise InputError("\n".join(refused))
 

@@ -158,12 +158,17 @@ def _precision(tree: dict[str, object]) -> Iterator[Problem]:
 # --- Environment, inputs, files -------------------------------------------------------------------------
 
 
+def is_reserved(name: str) -> bool:
+    """Whether an environment variable is the orchestrator's own: no job sets it, or gets it as a secret."""
+    return name.upper().startswith("ORCHESTRATOR_")
+
+
 def _environment(tree: dict[str, object]) -> Iterator[Problem]:
     env, secrets = _at(tree, "env"), _at(tree, "secrets")
     names = secrets if isinstance(secrets, list) else []
     for name, value in env.items() if isinstance(env, dict) else ():
         path: Path = ("env", name)
-        if name.upper().startswith("ORCHESTRATOR_"):
+        if is_reserved(name):
             yield Problem(path, "names with ORCHESTRATOR_ are set by the agent; choose another")
         elif name in names:
             yield Problem(path, "also listed under `secrets`; keep it there only")
@@ -171,7 +176,7 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
             yield Problem(path, "looks like a secret; list its name under `secrets` and set the value in the "
                                 "environment of `submit` (the value is not shown)")  # fmt: skip
     for number, name in enumerate(names):
-        if isinstance(name, str) and name.upper().startswith("ORCHESTRATOR_"):
+        if isinstance(name, str) and is_reserved(name):
             yield Problem(
                 ("secrets", number), "names with ORCHESTRATOR_ are the orchestrator's own; choose another"
             )
