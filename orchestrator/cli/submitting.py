@@ -50,7 +50,7 @@ def submit(call: Call) -> int:
     parsed = _parsed(call, wired)
     with _alone(call), call.home.ledger() as ledger:
         running = _running(ledger, parsed.job.name) if call.options.unless_running else None
-        recorded = _recorded(wired, ledger, parsed) if running is None else None
+        recorded = _recorded(call, wired, ledger, parsed) if running is None else None
     with call.home.ledger() as ledger:
         started = controlling.ensure(call.home, call.clock, ledger) is None
         if recorded is not None:
@@ -86,11 +86,12 @@ def _parsed(call: Call, wired: Wired) -> Parsed:
     if wanted:
         route = replace(parsed.job.route, platforms=wanted)
         parsed = replace(parsed, job=replace(parsed.job, route=route))
-    return _locked(call, parsed)
+    return parsed
 
 
 def _locked(call: Call, parsed: Parsed) -> Parsed:
-    """With the versions of its requirements settled; where that fails, as they are, and said so."""
+    """With the versions of its requirements settled; where that fails, as they are, and said so. May take
+    minutes: call it once everything cheaper was asked."""
     if parsed.requirements is None:
         return parsed
     if parsed.job.requirements not in parsed.source_allow:
@@ -123,15 +124,17 @@ def _running(ledger: Ledger, name: str) -> str | None:
     return next((found.run for found in ledger.summaries(active) if found.name == name), None)
 
 
-def _recorded(wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[RunRecord, Route, tuple[Part, ...]]:
+def _recorded(
+    call: Call, wired: Wired, ledger: Ledger, parsed: Parsed
+) -> tuple[RunRecord, Route, tuple[Part, ...]]:
     _check_secrets(wired, parsed.job)
-    frozen, parts = _frozen(parsed, wired.folders.home)
-    name = f"{frozen.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
-    event = Submitted(name, frozen, wired.clock.now())
-    route = routing.route_of(wired, ledger, _candidate(event))
+    name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
+    route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, wired.clock.now()))
     _check_route(route)
-    for secret in frozen.secrets:
+    for secret in parsed.job.secrets:
         wired.secret(secret)
+    frozen, parts = _frozen(_locked(call, parsed), wired.folders.home)
+    event = Submitted(name, frozen, wired.clock.now())
     # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
     folder = wired.folders.run(name)
     folder.mkdir(parents=True)
@@ -171,10 +174,6 @@ def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:
     image = frozen_image(job.image)
     if image is not None:
         yield leaving.imaged(folders.image(image), str(parsed.image))
-
-
-def _candidate(event: Submitted) -> RunRecord:
-    return RunRecord(event.run, event.job, event.at)
 
 
 def _check_route(route: Route) -> None:
@@ -250,7 +249,7 @@ def plan(call: Call) -> int:
     parsed = _parsed(call, wired)
     _check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        job, parts = _frozen(parsed, Path(folder))
+        job, parts = _frozen(_locked(call, parsed), Path(folder))
     ledger = call.home.existing_ledger()
     with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():
         route = routing.route_of(wired, ledger, RunRecord(job.name, job, wired.clock.now()))

@@ -48,5 +48,19 @@ def test_an_index_out_of_reach_leaves_them_unlocked_and_is_said(user: Caller) ->
     assert "t0ken" not in answer.out + answer.err
 
 
+def test_a_submit_that_records_nothing_asks_no_index(user: Caller) -> None:
+    user.submitted(user.job(total=2000))
+    job = job_that_needs(user, "greeting\n")
+    answer = asking(user, NOWHERE, "submit", job, "--unless-running")
+    assert "nothing was submitted" in answer.out
+    assert answer.err == ""
+    path = user.folder / job
+    spec = path.read_text()
+    for changed, code in ((spec + "secrets: [NOT_SET]\n", 3), (spec.replace("cpu:", "t4:"), 2)):
+        path.write_text(changed)
+        settings = {"PIP_INDEX_URL": NOWHERE, "PIP_NO_INDEX": "0", "PIP_CONFIG_FILE": os.devnull}
+        assert "not locked" not in user("submit", job, code=code, **settings).err
+
+
 def test_a_job_without_requirements_asks_no_index(user: Caller) -> None:
     assert asking(user, NOWHERE, "plan", user.job()).err == ""
