@@ -42,7 +42,8 @@ a socket, a device, or a file that may not be read is left alone, with a note. N
 
 The agent looks every ten seconds at what is really on the disk. A session that takes more than it may is
 asked to save and leave, and is killed at once where it takes twice that. `disk_gb: null` turns this off.
-Docker bounds `image_disk_gb` on some storage drivers only, and refuses to start the container on the others.
+Docker bounds `image_disk_gb` on some storage drivers only, as overlay2 where its folder is on XFS with
+`pquota`. On the others the engine refuses to make the container, and the session does not start.
 What a container's agent itself prints is kept up to 20 MB. A Kaggle kernel has Kaggle's own limit on output.
 """
 

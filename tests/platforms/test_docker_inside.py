@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from orchestrator.core.session import Sighting
+from orchestrator.errors import Transient
 from tests.conformance.test_platforms import agent
 from tests.platforms.docker_box import LONG, Box, box
 
@@ -45,6 +46,18 @@ def test_its_limits_are_those_of_the_config(box: Box) -> None:
     assert (memory, pids, cpu) == (str(512 << 20), "77", "150000")
     shm = box.inside("sh", "-c", "grep ' /dev/shm ' /proc/mounts")
     assert "size=131072k" in shm
+
+
+def test_a_bound_on_what_a_container_writes_is_taken_or_refused(box: Box) -> None:
+    """Most storage drivers cannot bound it; then nothing is left of the session."""
+    box.use(image_disk_gb=1.5)
+    try:
+        box.platform.prepare(box.order("a-s01"), box.materials())
+        kept = box.client.api.inspect_container("a-s01")["HostConfig"]["StorageOpt"]
+        refused = ""
+    except Transient as error:
+        kept, refused = {}, str(error)
+    assert kept == {"size": "1.5G"} or ("storage-opt" in refused and box.left() == ([], []))
 
 
 def test_secrets_are_in_no_place_that_the_engine_shows(box: Box) -> None:
