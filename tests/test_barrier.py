@@ -20,14 +20,12 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ABSENT, Observation, Order, StopReply
-from orchestrator.engine import Engine, Watchers
+from orchestrator.engine import Watchers
 from orchestrator.errors import Transient
-from orchestrator.market import Market
 from orchestrator.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated import Faults, Scenario
 from orchestrator.readings import observe
-from orchestrator.stores.memory import MemoryStore
 from orchestrator.unforeseen import Told
 from tests.test_engine import Small, scenario
 
@@ -89,15 +87,10 @@ class Guarded(Small):
         self.buggy: dict[str, Buggy] = {}
         super().__init__(folder, **scenarios)
 
-    def up(self, names: tuple[str, ...]) -> Engine:
-        takeover = self.ledger.take_over("test", now=self.clock.now())
+    def backends(self, names: tuple[str, ...]) -> Backends:
         self.buggy |= {name: Buggy(self.platforms[name]) for name in names if name not in self.buggy}
-        self.store = getattr(self, "store", MemoryStore())
         platforms = {name: self.buggy[name] for name in names}
-        backends = Backends(platforms, self.store, self.folders, lambda name: name, self.unforeseen)
-        self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock,
-                             unforeseen=self.unforeseen)  # fmt: skip
-        return self.engine
+        return Backends(platforms, self.store, self.folders, lambda name: name, self.unforeseen)
 
     def standing(self, run: str, phase: Phase) -> Callable[[], bool]:
         return lambda: self.record(run).standing is phase

@@ -18,12 +18,9 @@ from orchestrator.core.event import Assigned, CheckpointCorrupt, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.session import Order
-from orchestrator.engine import Engine
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
+from orchestrator.perform import Folders
 from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.memory import MemoryStore
 from tests.test_engine import DeafWorkers, FlakyLedger, Small, scenario
 
 RUN = "first"
@@ -33,20 +30,11 @@ WORK = Work(total=3600, global_batch=16)  # some 12 minutes, in sessions of 4
 class Lasting(Small):
     """Its store and its platforms outlive the home, of which a copy may be made and put back."""
 
-    store: MemoryStore
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = MemoryStore()
         [offer] = scenario().offers
         short = replace(offer, session_seconds=240.0, slots=2)
         super().__init__(folder, box=scenario(offers=(short,)))
-
-    def up(self, names: tuple[str, ...]) -> Engine:
-        takeover = self.ledger.take_over("test", now=self.clock.now())
-        backends = Backends(self.platforms, self.store, self.folders, secret=lambda name: name)
-        self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock)
-        return self.engine
 
     def copy_home(self) -> None:
         self.folders.home.mkdir(exist_ok=True)

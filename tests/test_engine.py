@@ -48,7 +48,7 @@ class DeafWorkers(SimulatedWorkers):
 
 
 class Small:
-    """One ledger, a few calm platforms, one engine at a time."""
+    """One ledger, one store, a few calm platforms, one engine at a time."""
 
     def __init__(self, folder: Path, **scenarios: Scenario) -> None:
         self.clock = VirtualClock()
@@ -56,16 +56,22 @@ class Small:
         self.ledger = FlakyLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
         self.folders = Folders(folder / "home")
         self.workers = DeafWorkers(self.clock, Random(1), 0.0)
+        self.store = self.new_store()
         self.engine = self.up(tuple(scenarios))
+
+    def new_store(self) -> MemoryStore:
+        return MemoryStore()
 
     def up(self, names: tuple[str, ...]) -> Engine:
         takeover = self.ledger.take_over("test", now=self.clock.now())
-        platforms = {name: self.platforms[name] for name in names}
-        backends = Backends(platforms, MemoryStore(), self.folders, secret=lambda name: name)
-        self.engine = Engine(
-            self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock
-        )  # fmt: skip
+        backends = self.backends(names)
+        self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock,
+                             unforeseen=backends.unforeseen)  # fmt: skip
         return self.engine
+
+    def backends(self, names: tuple[str, ...]) -> Backends:
+        platforms = {name: self.platforms[name] for name in names}
+        return Backends(platforms, self.store, self.folders, secret=lambda name: name)
 
     def restart(self, *names: str) -> None:
         self.workers.crash()

@@ -11,10 +11,7 @@ from orchestrator.core.event import Ended, Requeued, Wish, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.engine import Engine
 from orchestrator.errors import QuotaExhausted
-from orchestrator.market import Market
-from orchestrator.perform import Backends
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario
 from orchestrator.stores.memory import MemoryStore
 from tests.test_engine import Small, scenario
@@ -37,15 +34,10 @@ class FullStore(MemoryStore):
 class Stored(Small):
     """A small world whose store may be full."""
 
-    def up(self, names: tuple[str, ...]) -> Engine:
-        takeover = self.ledger.take_over("test", now=self.clock.now())
-        self.store = getattr(self, "store", FullStore())
-        platforms = {name: self.platforms[name] for name in names}
-        backends = Backends(platforms, self.store, self.folders, secret=lambda name: name)
-        self.engine = Engine(
-            self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock
-        )  # fmt: skip
-        return self.engine
+    store: FullStore
+
+    def new_store(self) -> FullStore:
+        return FullStore()
 
 
 Make = Callable[..., Stored]
