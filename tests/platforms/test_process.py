@@ -107,7 +107,8 @@ def test_secrets_are_for_the_owner_alone(box: Box) -> None:
 
 
 def test_a_wall_is_a_wall(box: Box) -> None:
-    platform = box.running(session_seconds=0.2, slack_seconds=0.1)
+    box.running()  # before its wall, however busy the machine is
+    platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
     until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
     ended = platform.observe(["a-s01"])["a-s01"]
     assert (ended.ending, ended.incarnations, ended.result) == (Outcome.LOST, ("deaf",), None)
@@ -115,7 +116,8 @@ def test_a_wall_is_a_wall(box: Box) -> None:
 
 
 def test_garbage_for_an_incarnation_breaks_no_observation(box: Box) -> None:
-    platform = box.running(session_seconds=0.2, slack_seconds=0.1)
+    box.running()  # before its wall, however busy the machine is
+    platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
     (box.sessions / "a-s01" / "outbox" / "incarnation").write_bytes(b"\xff\xfe")
     until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
     assert platform.observe(["a-s01"])["a-s01"].incarnations == ()
