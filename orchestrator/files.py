@@ -388,10 +388,26 @@ def sweep(folder: Path, prefix: str = PREFIX) -> None:
         if not entry.name.startswith(prefix):
             continue
         is_folder = entry.is_dir(follow_symlinks=False)
-        with contextlib.suppress(OSError):
-            fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(Path(entry.path)) if is_folder else Path(entry.path).unlink()
-            finally:
-                os.close(fd)
+        with contextlib.suppress(OSError), _lock_of_the_dead(Path(entry.path)):
+            remove_tree(Path(entry.path)) if is_folder else Path(entry.path).unlink()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living writer holds the draft; True as well where nobody can tell."""
+    try:
+        with _lock_of_the_dead(path):
+            return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def _lock_of_the_dead(path: Path) -> Iterator[None]:
+    """Holds the lock of a draft that nobody is writing. Raises OSError where a living writer holds it, and
+    where there are no locks."""
+    fd = os.open(path, os.O_RDONLY | _PLAIN)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

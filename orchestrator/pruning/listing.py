@@ -7,7 +7,6 @@ The layout itself is `orchestrator.perform.Folders`'s; docs/home.md has it for p
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import stat
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.files import is_locked
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
@@ -97,7 +97,7 @@ class _Look:
             if match is not None and stat.S_ISDIR(found.st_mode):
                 self._add(Kind.INPUT, path, found, aside, key=match[1])
             elif _DRAFT_FOLDER.fullmatch(name) and stat.S_ISDIR(found.st_mode):
-                self._add(Kind.DRAFT, path, found, aside, in_use=not aside and _is_locked(self._home / path))
+                self._add(Kind.DRAFT, path, found, aside, in_use=not aside and is_locked(self._home / path))
             else:
                 self._not_ours(path, found)
 
@@ -197,21 +197,6 @@ class _Look:
             else "a file"
         )
         self.listing.strange[path] = what
-
-
-def _is_locked(folder: Path) -> bool:
-    """Whether a living writer holds the draft: `orchestrator.stores.atomic` locks it."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _is_unpublished(session: Path) -> bool:
