@@ -370,6 +370,18 @@ def _drop_blobs(into: Path) -> None:
             blob.unlink(missing_ok=True)
 
 
+def is_unpublished(collected: Path) -> bool:
+    """Whether a checkpoint lies here with its bytes that was never seen to arrive in the store: they may be
+    all that is left of it."""
+    try:
+        if not list((collected / "blobs").iterdir()):
+            return False
+        brought = list((collected / "checkpoints").iterdir())
+    except OSError:  # neither was brought
+        return False
+    return any(not (checkpoint / "published").exists() for checkpoint in brought)
+
+
 def _retire(action: Retire, backends: Backends) -> Report:
     refs = stored.names(backends.store, action.run)
     kept = [ref.step for ref in refs if ref.name in action.keep]

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core.run import RunRecord
+from orchestrator.core.session import run_of
 from orchestrator.errors import OrchestratorError
 from orchestrator.files import remove_tree, sweep
-from orchestrator.perform import Backends, Folders
+from orchestrator.perform import Backends, Folders, is_unpublished
 from orchestrator.platforms.platform import Tidying
 from orchestrator.stores import checkpoints as stored
 
@@ -64,9 +65,10 @@ def _there(record: RunRecord) -> list[str]:
 
 def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str]) -> Iterator[Path]:
     """What this home holds for sessions of these runs that are over: checkpoints staged for them, blobs
-    brought of them, and drafts beside what was brought. Of all this a controller is the only writer."""
+    brought of them, and drafts beside what was brought. Of all this a controller is the only writer. Where a
+    checkpoint was brought and not published, its blobs may be the only copy: they stay."""
     for staged in _entries(folders.home / "staged"):
-        if staged.name not in live and staged.name.rpartition("-s")[0] in runs:
+        if staged.name not in live and run_of(staged.name) in runs:
             yield staged
     for run in _entries(folders.home / "runs"):
         if run.name not in runs:
@@ -79,7 +81,9 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
                     if brought.name.startswith(_DRAFT):
                         yield brought
                     elif brought.name == "blobs":
-                        yield from _entries(brought)
+                        kept = is_unpublished(each)
+                        blobs = _entries(brought)
+                        yield from (blob for blob in blobs if not kept or blob.name.startswith(_DRAFT))
 
 
 def sweep_drafts(folders: Folders, now: float) -> None:

@@ -14,15 +14,21 @@ import pytest
 
 from orchestrator import tidying
 from orchestrator.clock import SystemClock
+from orchestrator.core import wire
+from orchestrator.core.action import Collect, Failed
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.errors import Transient
 from orchestrator.files import PREFIX, draft_folder
-from orchestrator.perform import Backends, Folders
+from orchestrator.perform import Backends, Folders, perform
+from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.memory import MemoryStore
+from tests.conformance.test_platforms import any_order
 from tests.core.runs import RUN, assigned, record
+from tests.platforms.test_outbox import commit
 
 OLD = (1.0, 1.0)
 
@@ -42,7 +48,7 @@ def put(path: Path, text: str = "", *, old: bool = False) -> Path:
 
 def tidy(backends: Backends, *records: RunRecord) -> list[str]:
     said: list[str] = []
-    tidying.begin(backends, records, [RUN], SystemClock(), said.append).join(30.0)
+    tidying.begin(backends, records, [RUN, "a"], SystemClock(), said.append).join(30.0)
     assert [each.name for each in threading.enumerate() if each.name == "tidying"] == []
     return said
 
@@ -60,6 +66,7 @@ def test_what_was_staged_and_brought_for_sessions_that_are_over_goes(backends: B
         put(folders.collected(RUN, live) / "blobs" / "a"),
         put(folders.collected(RUN, over) / "log" / "000001.log"),
         put(folders.collected(RUN, over) / "checkpoints" / "c" / "manifest.json"),
+        put(folders.collected(RUN, over) / "checkpoints" / "c" / "published"),
         put(folders.live(RUN)),
         put(folders.staged("another-ledgers-s01") / "blobs" / "a"),
         put(folders.collected("another-ledgers", "another-ledgers-s01") / "blobs" / "a"),
@@ -67,6 +74,36 @@ def test_what_was_staged_and_brought_for_sessions_that_are_over_goes(backends: B
     assert tidy(backends, record(assigned())) == []
     assert [path for path in gone if path.exists()] == []
     assert [path for path in stay if not path.exists()] == []
+
+
+class DeadStore(MemoryStore):
+    """A store whose disk is away."""
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        raise Transient(f"cannot put {sha256} from {source} under {key}", operation="put")
+
+
+def test_the_only_copy_of_a_checkpoint_stays_until_it_is_in_the_store(
+    backends: Backends, tmp_path: Path
+) -> None:
+    """Its session is over, and the platform's copy was discarded when the store was away for too long."""
+    folder, session = tmp_path / "sessions", "a-s01"
+    here = catalog.build("here", "process", {}, folder=folder, clock=SystemClock())
+    (folder / session).mkdir(parents=True)
+    (folder / session / "order.json").write_bytes(wire.encode(any_order(session, 10, 1)))
+    manifest = commit(folder / session / "outbox", 7, b"seven")
+    dead = replace(backends, platforms={"here": here}, store=DeadStore())
+    action = Collect("a", session, "here", 1, "abc", frozenset(), last=True)
+    assert isinstance(perform(action, dead), Failed)
+    here.discard(session)
+    home = backends.folders.collected("a", session)
+    draft = put(home / "blobs" / ".tmp-part")
+    assert tidy(backends, record()) == []
+    assert not draft.exists()
+    stored.publish(backends.store, "a", manifest, home)
+    (home / "checkpoints" / manifest.name / "published").touch()
+    tidy(backends, record())
+    assert list((home / "blobs").iterdir()) == []
 
 
 def test_drafts_go_unless_somebody_is_writing_them(backends: Backends) -> None:

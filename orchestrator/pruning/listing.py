@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.files import is_locked
+from orchestrator.perform import is_unpublished
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
@@ -127,7 +128,7 @@ class _Look:
             path = f"runs/{run}/{name}"
             match = _SESSION.fullmatch(name)
             if match is not None and match["run"] == run and stat.S_ISDIR(found.st_mode):
-                unpublished = _is_unpublished(self._home / (path + SET_ASIDE * aside))
+                unpublished = is_unpublished(self._home / (path + SET_ASIDE * aside))
                 self._add(Kind.LOG, path, found, aside, run=run, unpublished=unpublished)
             elif name in _OF_A_RUN and stat.S_ISREG(found.st_mode):
                 self._add(Kind.LOG, path, found, aside, run=run)
@@ -197,14 +198,3 @@ class _Look:
             else "a file"
         )
         self.listing.strange[path] = what
-
-
-def _is_unpublished(session: Path) -> bool:
-    """Whether a checkpoint lies here with its bytes that was never seen to arrive in the store."""
-    try:
-        if not list((session / "blobs").iterdir()):
-            return False
-        brought = list((session / "checkpoints").iterdir())
-    except OSError:  # neither was brought
-        return False
-    return any(not (checkpoint / "published").exists() for checkpoint in brought)
