@@ -8,6 +8,7 @@ what a live session or another process uses. What is merely old is not its busin
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +18,13 @@ from orchestrator.clock import Clock
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import run_of
 from orchestrator.errors import OrchestratorError
-from orchestrator.files import remove_tree, sweep
+from orchestrator.files import PREFIX, remove_tree, sweep
 from orchestrator.perform import Backends, Folders, is_unpublished
 from orchestrator.platforms.platform import Tidying
 from orchestrator.stores import checkpoints as stored
 
 SECONDS_MAX = 60.0  # of the part that a large store may make long; the next start goes on
-_DRAFT = (".tmp-", ".pull-")
+_DRAFT = (".tmp-", ".pull-")  # `pull` has a lock instead by now; what an older one left
 DRAFT_SECONDS = 3600.0  # nobody writes one file for so long without a byte
 
 
@@ -87,15 +88,15 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
 
 
 def sweep_drafts(folders: Folders, now: float) -> None:
-    """Drafts that nobody holds: those that are locked by their writers stay, and of the others the young,
-    since a submit may be writing them now."""
+    """Drafts that nobody holds. Those of `orchestrator.files` stay while their writer locks them, however
+    old; of the others the young stay, since a submit may be writing them now."""
     home = folders.home
     named = (home / name for name in ("bundles", "images", "inputs", "staged"))
     for folder in (home, *named, *_entries(home / "results")):
         with contextlib.suppress(OSError):
             sweep(folder)
         for each in _entries(folder):
-            if each.name.startswith(_DRAFT) and _is_stale(each, now):
+            if each.name.startswith(_DRAFT) and not each.name.startswith(PREFIX) and _is_stale(each, now):
                 with contextlib.suppress(OSError):
                     remove_tree(each)
 
@@ -148,7 +149,11 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_stale(path: Path, now: float) -> bool:
+    """Whether nothing of it was written for long: a folder itself stays old while the files in it grow."""
     try:
-        return now - path.lstat().st_mtime > DRAFT_SECONDS
+        newest = path.lstat().st_mtime
+        for here, folders, names in os.walk(path):
+            newest = max([newest, *(Path(here, name).lstat().st_mtime for name in folders + names)])
     except OSError:
         return False
+    return now - newest > DRAFT_SECONDS

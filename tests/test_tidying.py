@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import cast
 import pytest
 
 from orchestrator import tidying
+from orchestrator.cli import pulling
+from orchestrator.cli.call import Call
+from orchestrator.cli.home import Home
+from orchestrator.cli.output import Output
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.action import Collect, Failed
@@ -44,6 +49,12 @@ def put(path: Path, text: str = "", *, old: bool = False) -> Path:
     if old:
         os.utime(path, OLD)
     return path
+
+
+def aged(folder: Path) -> Path:
+    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        os.utime(path, OLD)
+    return folder
 
 
 def tidy(backends: Backends, *records: RunRecord) -> list[str]:
@@ -113,18 +124,42 @@ def test_drafts_go_unless_somebody_is_writing_them(backends: Backends) -> None:
         put(home / "bundles" / ".tmp-abc.tar.gz", old=True),
         put(home / "inputs" / f"{PREFIX}dead" / "corpus").parent,
         put(home / "results" / RUN / ".pull-abc", old=True),
+        aged(put(home / "results" / RUN / ".pull-dead" / "blobs" / "a", old=True).parents[1]),
     ]
     stay = [
         put(home / "bundles" / ".tmp-young.tar.gz"),
         put(home / "config.yaml", old=True),
         put(home / "ledger.sqlite-wal", old=True),
         put(home / "bundles" / "whole.tar.gz", old=True),
+        aged(put(home / "results" / RUN / ".pull-young" / "blobs" / "a").parents[1]),
     ]
-    with draft_folder(home / "inputs") as living:
+    with draft_folder(home / "inputs") as living, draft_folder(home / "results" / RUN) as long_one:
+        aged(long_one)
         tidy(backends)
         assert living.exists()
+        assert long_one.exists(), "its writer holds it, however old it looks"
     assert [path for path in gone if path.exists()] == []
     assert [path for path in stay if not path.exists()] == []
+
+
+def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backends, tmp_path: Path) -> None:
+    """`submit --follow` lays it out in the home beside a controller that starts."""
+    manifest = published(backends, tmp_path, 10, 1)
+    home = Home(backends.folders.home)
+
+    class SlowStore(MemoryStore):
+        def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+            for path in (home.path / "results" / RUN).iterdir():
+                aged(path)
+            tidy(backends)
+            backends.store.get(key, target, sha256)
+
+    target = home.result(RUN, 10)
+    call = Call(Namespace(), home, Output(as_json=True), SystemClock())
+    accepted = Accepted(manifest.ref, manifest.size, sha256=manifest.sha256)
+    pulling.bring(call, SlowStore(), replace(record(), accepted=(accepted,)), None, target)
+    assert [path.name for path in target.iterdir()] == ["state"]
+    assert list(target.parent.iterdir()) == [target]
 
 
 def test_a_link_in_the_home_leads_a_sweep_nowhere(backends: Backends, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from orchestrator.cli.output import number_text, size_text
 from orchestrator.core.checkpoint import Accepted, FileEntry, Grade, Manifest, grade, newest
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
+from orchestrator.files import draft_folder
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 
@@ -244,11 +245,11 @@ def _bring_one(call: Call, store: Store, run: str, wanted: Accepted, folder: Pat
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        TemporaryDirectory(prefix=".pull-", dir=folder.parent) as parts,
-        _shown(call, Path(parts), wanted.size),
+        draft_folder(folder.parent, mode=0o700) as parts,
+        _shown(call, parts, wanted.size),
     ):
-        manifest = stored.fetch(store, run, wanted.name, Path(parts), wanted.sha256)
-        stored.restore(Path(parts), _here(manifest), folder)
+        manifest = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
+        stored.restore(parts, _here(manifest), folder)
     return manifest
 
 
