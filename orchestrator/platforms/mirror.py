@@ -32,17 +32,18 @@ def bring_files(outbox: Path, into: Path) -> Collected:
     """Mirrors what is new; the answer holds no checkpoint, but notes, and whether more is to come."""
     into.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
-    more = False
+    more_log = more_progress = False
     try:
         _replace(outbox, "incarnation", into)
     except Odd as odd:
         notes.append(_unread(odd))
     try:
-        notes += _log(outbox, into / "log")
+        more_log, note = _log(outbox, into / "log")
+        notes += note
     except Odd as odd:
         notes.append(_unread(odd))
     try:
-        more, note = _progress(outbox, into)
+        more_progress, note = _progress(outbox, into)
         notes += note
     except Odd as odd:
         notes.append(_unread(odd))
@@ -51,7 +52,7 @@ def bring_files(outbox: Path, into: Path) -> Collected:
             _replace(outbox, name, into)
         except Odd as odd:
             notes.append(_unread(odd))
-    return Collected(notes=tuple(notes), more=more)
+    return Collected(notes=tuple(notes), more=more_log or more_progress)
 
 
 def _unread(odd: Odd) -> str:
@@ -79,17 +80,30 @@ def _progress(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     return behind, []
 
 
-def _log(outbox: Path, into: Path) -> list[str]:
-    """From the newest segment on that is here already, as far as one collect goes."""
+def newest_segment(folder: Path) -> int:
+    """The number of the newest segment of a log that lies in the folder; 0 for none."""
+    return max((segment_number(path.name) for path in _segments(folder)), default=0)
+
+
+def segment_number(name: str) -> int:
+    """The number of a segment, by a name that SEGMENT fits."""
+    return int(name.partition(".")[0])
+
+
+def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
+    """From the newest segment on that is here already, as far as one collect goes. Returns whether another
+    brings more, and what is said of it."""
     there = [name for name in files.names(outbox, "log") if SEGMENT.fullmatch(name)]
     if not there:
-        return []
+        return False, []
     into.mkdir(exist_ok=True)
-    newest = max((_number(path.name) for path in _segments(into)), default=0)
-    fresh = sorted((name for name in there if _number(name) >= newest), key=_number)
+    newest = newest_segment(into)
+    fresh = sorted((name for name in there if segment_number(name) >= newest), key=segment_number)
     notes, left = [], bounds.COLLECT_LOG_BYTES_MAX
+    more = len(fresh) > bounds.COLLECT_LOG_SEGMENTS_MAX
     for name in fresh[: bounds.COLLECT_LOG_SEGMENTS_MAX]:
         if left <= 0:
+            more = True
             break
         try:
             grown, behind = _grow(outbox, f"log/{name}", into / name, bounds.LOG_SEGMENT_BYTES_MAX, left)
@@ -100,7 +114,12 @@ def _log(outbox: Path, into: Path) -> list[str]:
         if behind and _size(into / name) >= bounds.LOG_SEGMENT_BYTES_MAX:
             limit = bounds.size_text(bounds.LOG_SEGMENT_BYTES_MAX)
             notes.append(f"a segment of the log is larger than {limit}: its rest was not brought")
-    return [*dict.fromkeys(notes), *_thin_out(into)]
+        else:
+            more |= behind
+    if more and left == bounds.COLLECT_LOG_BYTES_MAX and newest_segment(into) == newest:
+        more = False  # nothing came of so many: another collect would get no further
+        notes.append("the log holds too many segments that cannot be read: not all of it was brought")
+    return more, [*dict.fromkeys(notes), *_thin_out(into)]
 
 
 def _thin_out(folder: Path) -> list[str]:
@@ -148,12 +167,8 @@ def _grow(outbox: Path, name: str, target: Path, total_max: int, left: int) -> t
 def _segments(folder: Path) -> list[Path]:
     with suppress(FileNotFoundError):
         found = [path for path in folder.iterdir() if SEGMENT.fullmatch(path.name)]
-        return sorted(found, key=lambda path: _number(path.name))
+        return sorted(found, key=lambda path: segment_number(path.name))
     return []
-
-
-def _number(name: str) -> int:
-    return int(name.partition(".")[0])
 
 
 def _size(path: Path) -> int:

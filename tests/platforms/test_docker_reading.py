@@ -10,9 +10,11 @@ import docker
 import pytest
 from docker.models.containers import Container
 
+from orchestrator.core import bounds
 from orchestrator.core.session import Sighting
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.outbox import ContainerOutbox
+from orchestrator.platforms.platform import Collected
 from tests.conformance.test_platforms import agent
 from tests.docker_engine import Engine
 from tests.platforms.docker_box import LONG, Box, box
@@ -41,6 +43,25 @@ for name in ("checkpoints/1", "progress.jsonl", "result.json"):
         file.truncate(1 << 42)
 (outbox / "status.json").write_text("ready")
 time.sleep(600)
+"""
+
+# Segments as an agent leaves them of a log that was longer than it keeps.
+WORDY = """
+import pathlib, sys
+log = pathlib.Path(sys.argv[1], "outbox", "log")
+log.mkdir(parents=True)
+for number in (*range(1, 11), *range(14, 21)):
+    (log / f"{number:06d}.log").write_bytes(b"x" * 1000)
+"""
+
+BLOATED = """
+import pathlib, sys
+log = pathlib.Path(sys.argv[1], "outbox", "log")
+log.mkdir(parents=True)
+(log / "000001.log").write_text("begin")
+with (log / "000002.log").open("wb") as file:
+    file.truncate(1 << 42)
+(log / "000003.log").write_text("Traceback")
 """
 
 
@@ -88,6 +109,59 @@ def test_a_file_of_terabytes_is_left_where_it_is(
         outbox.files(tmp_path, ended=True)
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["status.json"]
         assert containers.read(client, identity, "outbox/result.json", 10) is None
+    finally:
+        container.remove(force=True)
+        client.close()
+
+
+def collected(outbox: ContainerOutbox, into: Path, *, ended: bool) -> list[Collected]:
+    """One collect after the other, until there is no more."""
+    pages: list[Collected] = []
+    while not pages or pages[-1].more:
+        assert len(pages) < 20
+        pages.append(outbox.files(into, ended=ended))
+    return pages
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+def test_of_a_log_beyond_one_collect_the_end_comes_too(
+    docker_engine: Engine,
+    python_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+) -> None:
+    monkeypatch.setattr(bounds, "COLLECT_LOG_BYTES_MAX", 4000)
+    client = docker_engine.client()
+    command = ["python3", "-c", WORDY, containers.FOLDER]
+    container = client.containers.run(python_image, command, detach=True, network_mode="none")
+    try:
+        assert container.wait()["StatusCode"] == 0
+        outbox, log = ContainerOutbox(client, str(container.id)), tmp_path / "log"
+        pages = collected(outbox, tmp_path, ended=ended)
+        assert len(pages) > 2
+        assert not any(page.notes for page in pages)
+        last = 20 if ended else 10  # behind the gap, which only the end looks beyond
+        assert max(path.name for path in log.iterdir()) == f"{last:06d}.log"
+        assert sum(path.stat().st_size for path in log.iterdir()) == (last - (3 if ended else 0)) * 1000
+    finally:
+        container.remove(force=True)
+        client.close()
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+def test_a_segment_that_is_too_large_hides_none_behind_it(
+    docker_engine: Engine, python_image: str, tmp_path: Path, ended: bool
+) -> None:
+    client = docker_engine.client()
+    command = ["python3", "-c", BLOATED, containers.FOLDER]
+    container = client.containers.run(python_image, command, detach=True, network_mode="none")
+    try:
+        assert container.wait()["StatusCode"] == 0
+        outbox = ContainerOutbox(client, str(container.id))
+        pages = collected(outbox, tmp_path, ended=ended)
+        assert (tmp_path / "log" / "000003.log").read_text() == "Traceback"
+        assert "a segment of the log is larger than 16 MB, or no file: it was not brought" in pages[0].notes
     finally:
         container.remove(force=True)
         client.close()

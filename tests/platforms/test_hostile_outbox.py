@@ -376,6 +376,40 @@ def test_a_flood_of_log_comes_in_pieces_and_of_the_whole_the_middle_goes(
     assert any("the middle of it is left out" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("bound", "most"), [("COLLECT_LOG_BYTES_MAX", 2500), ("COLLECT_LOG_SEGMENTS_MAX", 3)]
+)
+def test_of_a_long_log_the_end_comes_with_a_later_collect(
+    session: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(bounds, bound, most)
+    for number in range(1, 9):
+        (session.outbox / "log" / f"{number:06d}.log").write_bytes(b"x" * 1000)
+    (session.outbox / "log" / "000009.log").write_text("Traceback")
+    into = tmp_path / "into"
+    pages: list[Collected] = []
+    while not pages or pages[-1].more:
+        assert len(pages) < 20
+        pages.append(bring_files(session.outbox, into))
+    assert len(pages) > 2
+    assert (into / "log" / "000009.log").read_text() == "Traceback"
+    assert _bytes(into / "log") == 8009
+    assert not any(page.notes for page in pages)
+
+
+def test_a_log_of_nothing_but_odd_segments_ends_the_collecting(
+    session: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "COLLECT_LOG_SEGMENTS_MAX", 3)
+    for number in range(2, 9):
+        (session.outbox / "log" / f"{number:06d}.log").mkdir()
+    into = tmp_path / "into"
+    first, second = (bring_files(session.outbox, into) for _ in range(2))
+    assert first.more, "the first segment came"
+    assert not second.more
+    assert "the log holds too many segments that cannot be read: not all of it was brought" in second.notes
+
+
 def _bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

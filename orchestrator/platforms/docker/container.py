@@ -284,10 +284,12 @@ def bring(
     return _taken(client, container, path, take) is not False
 
 
-def bring_file(client: docker.DockerClient, container: str, path: str, target: Path, size_max: int) -> bool:
-    """A file of the session folder into `target`; False where it is not there, or larger."""
-    taken = _taken(client, container, path, lambda stream: archives.unpack_file(stream, target, size_max))
-    return taken or False
+def bring_file(
+    client: docker.DockerClient, container: str, path: str, target: Path, size_max: int
+) -> bool | None:
+    """A file of the session folder into `target`; None where nothing is there, False where it is larger, or
+    something else."""
+    return _taken(client, container, path, lambda stream: archives.unpack_file(stream, target, size_max))
 
 
 def _taken(

@@ -16,7 +16,7 @@ import docker
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.platforms.docker import container as containers
-from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files
+from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files, newest_segment, segment_number
 from orchestrator.platforms.platform import Collected
 
 _LISTED_BYTES_MAX = 128 * bounds.MIB  # of all manifests together, which are held in memory
@@ -53,40 +53,55 @@ class ContainerOutbox:
         )  # fmt: skip
 
     def blob(self, sha256: str, target: Path) -> bool:
-        return self._file(f"blobs/{sha256}", target, PART_BYTES_MAX)
+        return self._file(f"blobs/{sha256}", target, PART_BYTES_MAX) or False
 
     def files(self, into: Path, *, ended: bool) -> Collected:
-        """Log, progress, status and result; of a log that still grows, what has grown."""
+        """Log, progress, status and result; of the log, what is not there already."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             here = Path(folder)
-            self._log(here / "log", into / "log", ended)
+            more = self._log(here / "log", newest_segment(into / "log"), ended)
             progress_max = bounds.SESSION_PROGRESS_BYTES_MAX if ended else bounds.COLLECT_PROGRESS_BYTES_MAX
             self._file("progress.jsonl", here / "progress.jsonl", progress_max)
             for name, size_max in WHOLE.items():
                 self._file(name, here / name, size_max)
-            return Collected(notes=tuple(self.notes)).joined(bring_files(here, into))
+            return Collected(notes=tuple(self.notes), more=more).joined(bring_files(here, into))
 
-    def _file(self, name: str, target: Path, size_max: int) -> bool:
+    def _file(self, name: str, target: Path, size_max: int) -> bool | None:
         path = f"outbox/{name}"
         return containers.bring_file(self._client, self._container, path, target, size_max)
 
-    def _log(self, here: Path, there: Path, ended: bool) -> None:
-        """Whole once the session has ended; before, from the newest segment on that is there already."""
+    def _log(self, here: Path, newest: int, ended: bool) -> bool:
+        """From the newest segment on that was brought before. Once the session has ended all at once, which
+        finds them beyond any gap; before, and behind what is too large for that, one by one. Returns whether
+        there may be more than fits into this collect."""
         here.mkdir()
-        if ended:
-            whole = containers.bring(
-                self._client, self._container, "outbox/log", here, bounds.LOG_SEGMENT_BYTES_MAX,
-                total_max=bounds.COLLECT_LOG_BYTES_MAX,
-                wanted=lambda name: SEGMENT.fullmatch(name) is not None,
-            )  # fmt: skip
-            if not whole:
-                self.notes.append("outbox/log holds too much: not all of it was brought")
-            return
-        have = [int(path.stem) for path in there.glob("*.log") if SEGMENT.fullmatch(path.name)]
-        segment, left = max(have, default=1), bounds.COLLECT_LOG_BYTES_MAX
-        while left > 0:
-            target = here / f"{segment:06d}.log"
-            if not self._file(f"log/{target.name}", target, bounds.LOG_SEGMENT_BYTES_MAX):
-                return
-            left -= target.stat().st_size + 1
-            segment += 1
+        if ended and self._whole_log(here, newest):
+            return False
+        first = max(newest, newest_segment(here) + 1, 1)
+        left = bounds.COLLECT_LOG_BYTES_MAX
+        for number in range(first, first + bounds.COLLECT_LOG_SEGMENTS_MAX):
+            target = here / f"{number:06d}.log"
+            taken = self._file(f"log/{target.name}", target, bounds.LOG_SEGMENT_BYTES_MAX)
+            if taken is None:
+                return False
+            if not taken:
+                limit = bounds.size_text(bounds.LOG_SEGMENT_BYTES_MAX)
+                self.notes.append(
+                    f"a segment of the log is larger than {limit}, or no file: it was not brought"
+                )
+            left -= (target.stat().st_size if taken else bounds.LOG_SEGMENT_BYTES_MAX) + 1
+            if left <= 0:
+                break
+        return newest_segment(here) > newest  # else another collect would get no further
+
+    def _whole_log(self, here: Path, newest: int) -> bool:
+        """As much as the agent keeps at most, for `bring_files` to take a piece of at a time. False: it holds
+        more, or something too large."""
+        whole = containers.bring(
+            self._client, self._container, "outbox/log", here, bounds.LOG_SEGMENT_BYTES_MAX,
+            total_max=bounds.SESSION_LOG_BYTES_MAX,
+            wanted=lambda name: SEGMENT.fullmatch(name) is not None and segment_number(name) >= newest,
+        )  # fmt: skip
+        if not whole:
+            self.notes.append("outbox/log holds too much: not all of it was brought")
+        return whole
