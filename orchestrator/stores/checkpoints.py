@@ -162,16 +162,12 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
         store.delete(_manifest_key(run, ref.name))
     closed_below = max(ref.generation for ref in gone | kept)
     lineages = {_lineage(ref) for ref in gone}
-    needed = _needed(store, run, gone, kept)
-    root = f"runs/{run}/blobs/"
-    for stat in store.list(root):
-        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
-        generation = _generation(lineage)
-        if generation is None or not (lineage in lineages or generation < closed_below):
-            continue
-        blobs = needed.get(lineage, frozenset())
-        if blobs is not None and sha256 not in blobs:
-            store.delete(stat.key)
+
+    def is_swept(lineage: str, generation: int) -> bool:
+        return lineage in lineages or generation < closed_below
+
+    for stat in _unneeded(store, run, gone, kept, is_swept):
+        store.delete(stat.key)
 
 
 def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, int]]:
@@ -189,17 +185,7 @@ def orphans(store: Store, run: str, keep: Iterable[str], gone: Iterable[str] = (
     Only of a run whose every generation is closed: nobody adds to it any more, so what is an orphan stays one
     and may be deleted by its key. `keep` as in `retire`.
     """
-    needed = _needed(store, run, _refs(gone), _refs(keep))
-    root = f"runs/{run}/blobs/"
-    found = []
-    for stat in store.list(root):
-        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
-        if _generation(lineage) is None or not _SHA256.fullmatch(sha256):
-            continue
-        blobs = needed.get(lineage, frozenset())
-        if blobs is not None and sha256 not in blobs:
-            found.append(stat)
-    return tuple(found)
+    return tuple(_unneeded(store, run, _refs(gone), _refs(keep), lambda _lineage, _generation: True))
 
 
 def lacks(store: Store, run: str, name: str) -> str:
@@ -240,20 +226,37 @@ def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int
     `keep` names the accepted checkpoints. A lineage in which the manifest of one of those is gone, or any
     cannot be read, is left alone: its blobs may be all that is left of it. Idempotent.
     """
+    count = 0
+    for stat in _unneeded(store, run, set(), _refs(keep), lambda _, generation: generation < closed_below):
+        store.delete(stat.key)
+        count += 1
+    return count
+
+
+def _unneeded(
+    store: Store,
+    run: str,
+    gone: set[CheckpointRef],
+    kept: set[CheckpointRef],
+    is_swept: Callable[[str, int], bool],
+) -> Iterator[Stat]:
+    """The run's blobs that no remaining checkpoint needs, of lineages that `is_swept` says, by their name and
+    generation. None of a lineage with a manifest that cannot be read; nothing that is not named as a blob.
+
+    Lists the blobs before it reads the manifests: what is published in between is needed.
+    """
     root = f"runs/{run}/blobs/"
-    there = [stat.key for stat in store.list(root)]
-    needed = _needed(store, run, set(), _refs(keep)) if there else {}
-    gone = 0
-    for key in there:
-        lineage, _, sha256 = key.removeprefix(root).partition("/")
+    there = []
+    for stat in store.list(root):
+        lineage, _, sha256 = stat.key.removeprefix(root).partition("/")
         generation = _generation(lineage)
-        if generation is None or generation >= closed_below:
-            continue
+        if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
+            there.append((stat, lineage, sha256))
+    needed = _needed(store, run, gone, kept) if there else {}
+    for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
-            store.delete(key)
-            gone += 1
-    return gone
+            yield stat
 
 
 def _needed(

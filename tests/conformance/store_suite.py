@@ -344,6 +344,18 @@ class StoreSuite:
         assert len(list(store.list(f"runs/{RUN}/"))) == 2
         checkpoints.fetch(store, RUN, live[1].name, tmp_path / "staged")
 
+    def test_what_is_not_named_as_a_blob_is_nobodys_to_sweep(
+        self, store: Store, source: Source, tmp_path: Path
+    ) -> None:
+        made = outbox(tmp_path, 1, {"weights": [b"old"]}, generation=1)
+        checkpoints.publish(store, RUN, made, tmp_path)
+        mine = f"runs/{RUN}/blobs/g01-a/notes.txt"
+        store.put(mine, *source(b"mine"))
+        checkpoints.retire(store, RUN, [made.name], [])
+        assert checkpoints.orphans(store, RUN, []) == ()
+        assert checkpoints.sweep_orphans(store, RUN, [], 2) == 0
+        assert [stat.key for stat in store.list(f"runs/{RUN}/")] == [mine]
+
     def test_nothing_is_swept_beside_a_manifest_that_cannot_be_read(
         self, store: Store, source: Source, tmp_path: Path
     ) -> None:
