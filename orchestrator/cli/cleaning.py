@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.cli.call import Call, Exit, exit_code
 from orchestrator.cli.output import count_text
-from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
 from orchestrator.platforms.platform import Cleaning, Leftover, Platform
 
 
@@ -45,6 +45,10 @@ class Tally:
     removed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # place → why
     troubles: dict[str, OrchestratorError] = field(default_factory=dict)  # platform or place → what
+
+    def fail(self, orphan: Orphan, error: OrchestratorError) -> None:
+        self.kept[orphan.place] = str(error)
+        self.troubles[orphan.place] = error
 
     @property
     def exit_code(self) -> Exit:
@@ -151,8 +155,10 @@ def remove(call: Call, platforms: Mapping[str, Platform], doomed: list[Orphan], 
             platform.remove(each.leftover)
             tally.removed.append(each.place)
         except OrchestratorError as error:
-            tally.kept[each.place] = str(error)
-            tally.troubles[each.place] = error
+            tally.fail(each, error)
+        except OSError as error:  # one thing that resists is no reason to leave the others
+            kind = AccessDenied if exit_code(error) is Exit.HUMAN else Transient
+            tally.fail(each, kind(error.strerror or str(error)))
 
 
 def _tell(call: Call, found: list[Orphan], tally: Tally) -> None:
