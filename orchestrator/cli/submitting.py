@@ -137,12 +137,19 @@ def _recorded(
     event = Submitted(name, frozen, wired.clock.now())
     # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
     folder = wired.folders.run(name)
-    folder.mkdir(parents=True)
     try:
+        folder.mkdir(parents=True)
         return ledger.submit(event), route, parts
-    except OrchestratorError:
-        folder.rmdir()
+    except BaseException as error:  # Ctrl-C, too: an empty folder would pass for a run of another ledger
+        with contextlib.suppress(OSError, OrchestratorError):
+            if isinstance(error, OrchestratorError) or not _is_recorded(ledger, name):
+                folder.rmdir()
         raise
+
+
+def _is_recorded(ledger: Ledger, run: str) -> bool:
+    """Whether it is in the ledger: a Ctrl-C during the commit is heard after it."""
+    return any(found.run == run for found in ledger.summaries())
 
 
 def _check_secrets(wired: Wired, job: Job) -> None:

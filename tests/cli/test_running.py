@@ -5,10 +5,22 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 from pathlib import Path
 from random import Random
 from threading import Event
 
+import pytest
+
+from orchestrator.cli import arguments, submitting
+from orchestrator.cli.call import Call
+from orchestrator.cli.home import Home
+from orchestrator.cli.output import Output
+from orchestrator.clock import SystemClock
+from orchestrator.core.event import Submitted
+from orchestrator.core.run import RunRecord
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import DUE_NOW
 from tests.cli.calls import CONFIG, Caller, wait_until
 
 SIMULATED = """
@@ -44,6 +56,40 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     assert again.returncode == 1, "the run was not finished"
     assert user.phase(run) == "cancelled"
     assert user("cancel", run, "--json").json["changed"] is False
+
+
+def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> None:
+    """An empty folder would pass for a run of another ledger, and keep `prune` from what it might need."""
+    url = user.home / "ledger.sqlite"
+    Ledger.open(f"sqlite:///{url}").close()
+    writer = sqlite3.connect(url, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")  # so that the submit waits where it would record the run
+    submit = user.start("submit", user.job())
+    wait_until(lambda: list(user.home.glob("runs/*")), "the run's folder")
+    submit.send_signal(signal.SIGINT)
+    writer.close()
+    _, err = submit.communicate(timeout=60)
+    assert submit.returncode == 130, err
+    assert user("ps", "--all", "--json").json["runs"] == []
+    assert list(user.home.glob("runs/*")) == []
+
+
+def test_ctrl_c_after_a_run_is_recorded_leaves_its_folder(user: Caller) -> None:
+    class Interrupted(Ledger):
+        def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
+            super().submit(event, due_at=due_at)
+            raise KeyboardInterrupt
+
+    class SlowHome(Home):
+        def ledger(self) -> Ledger:
+            return Interrupted.open(self.database())
+
+    options = arguments.parse(["submit", str(user.folder / user.job())])
+    home = SlowHome(user.home)
+    with pytest.raises(KeyboardInterrupt):
+        submitting.submit(Call(options, home, Output(as_json=True), SystemClock()))
+    with Ledger.open(home.database()) as ledger:
+        assert [path.name for path in user.home.glob("runs/*")] == [each.run for each in ledger.summaries()]
 
 
 def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:
