@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import market
 from orchestrator.clock import SystemClock
+from orchestrator.core import decide
 from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Traits
 from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
 from orchestrator.engine import Brought, Engine
+from orchestrator.errors import Transient
 from orchestrator.ledger import Ledger
 from orchestrator.market import Market
 from orchestrator.perform import Backends, Folders
@@ -27,13 +30,18 @@ DEADLINE_SECONDS = 20.0
 
 
 class Hanging:
-    """A platform whose sessions run for ever, and whose verbs hang where they are told to, until let go."""
+    """A platform whose sessions run for ever, and whose verbs hang where they are told to, until let go.
+
+    While it is `busy`, it refuses to discard.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.hangs: set[str] = set()
         self.hanging: list[str] = []
         self.stopped: set[str] = set()
+        self.busy = False
+        self.refused: list[str] = []
         self.discarded: set[str] = set()
         self.let_go = threading.Event()
 
@@ -67,17 +75,20 @@ class Hanging:
         return StopReply.REQUESTED
 
     def discard(self, name: str) -> None:
+        if self.busy:
+            self.refused.append(name)
+            raise Transient("try again")
         self.discarded.add(name)
 
 
 class Real:
-    """The real engine on threads and this machine's clock."""
+    """The real engine on threads, `threads` a lane, and this machine's clock."""
 
-    def __init__(self, folder: Path, *platforms: Hanging) -> None:
+    def __init__(self, folder: Path, *platforms: Hanging, threads: int) -> None:
         self.clock = SystemClock()
         self.wake = threading.Event()
         self.ledger = Ledger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
-        self.workers: ThreadWorkers[Brought] = ThreadWorkers(self.wake)
+        self.workers: ThreadWorkers[Brought] = ThreadWorkers(self.wake, threads)
         takeover = self.ledger.take_over("test", now=self.clock.now())
         named = {each.name: each for each in platforms}
         backends = Backends(named, MemoryStore(), Folders(folder / "home"), lambda name: name)
@@ -107,8 +118,8 @@ class Real:
 def real(tmp_path: Path) -> Iterator[Callable[..., Real]]:
     made: list[tuple[Real, tuple[Hanging, ...]]] = []
 
-    def make(*platforms: Hanging) -> Real:
-        world = Real(tmp_path, *platforms)
+    def make(*platforms: Hanging, threads: int = 4) -> Real:
+        world = Real(tmp_path, *platforms, threads=threads)
         made.append((world, platforms))
         return world
 
@@ -121,18 +132,44 @@ def real(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 
 
 @pytest.mark.parametrize("verb", ["prepare", "collect", "survey", "launch"])
-def test_a_stop_is_asked_for_while_other_verbs_hang(real: Callable[..., Real], verb: str) -> None:
+def test_a_stop_is_asked_for_while_other_verbs_hang(
+    real: Callable[..., Real], verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    threads = 1 if verb == "survey" else 4  # there is never more than one survey of a platform
     box = Hanging("box")
-    world = real(box)
+    world = real(box, threads=threads)
     for number in range(5):
         world.submit(f"live{number}", "box")
     assert world.until(lambda: all(world.phase(f"live{n}", Phase.RUNNING)() for n in range(5)))
     box.hangs.add(verb)
     for number in range(5):
         world.submit(f"new{number}", "box")
-    assert world.until(lambda: len(box.hanging) >= (1 if verb == "survey" else 4)) or verb == "survey"
+    assert world.until(lambda: len(box.hanging) >= threads)
     world.ledger.wish("live0", Wished(world.clock.now(), Wish.CANCEL))
     assert world.until(lambda: any(name.startswith("live0") for name in box.stopped))
+
+
+@pytest.mark.parametrize("verb", ["prepare", "collect", "survey", "launch", "observe"])
+def test_a_discard_is_done_while_other_verbs_hang(
+    real: Callable[..., Real], verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(decide, "DISCARD_AGAIN_SECONDS", 0.1)
+    box = Hanging("box")
+    world = real(box, threads=1)
+    world.submit("over", "box")
+    assert world.until(world.phase("over", Phase.RUNNING))
+    box.busy = True
+    world.ledger.wish("over", Wished(world.clock.now(), Wish.CANCEL))
+    assert world.until(lambda: bool(box.refused)), "all that is left to do is the discard"
+    world.submit("live", "box")
+    assert world.until(world.phase("live", Phase.RUNNING))
+    box.hangs.add(verb)
+    world.submit("new", "box")
+    assert world.until(lambda: bool(box.hanging))
+    box.busy = False
+    assert world.until(lambda: bool(box.discarded))
 
 
 def test_a_platform_that_hangs_delays_no_other(real: Callable[..., Real]) -> None:
