@@ -18,12 +18,10 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import FrameType
 
 from sqlalchemy import delete
 
@@ -39,6 +37,7 @@ from orchestrator.stores.folder import FolderStore
 from tests import postgresql
 from tests.core.runs import job
 from tests.fuzz.puppets import HostilePuppet, PuppetPlatform
+from tests.fuzz.timer import raising
 from tests.simulation.clock import VirtualClock
 from tests.simulation.workers import SimulatedWorkers
 
@@ -58,7 +57,7 @@ class Hung(BaseException):
 class Tally:
     cases: int = 0
     ticks: int = 0
-    attacks: int = 0
+    attacks: Counter[str] = field(default_factory=Counter)  # that took effect, by kind
     slowest: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -135,13 +134,16 @@ class Case:
             if self.draw.random() < 0.05:
                 self.ledger.wish(run, Wished(self.clock.now(), self.draw.choice((Wish.RELEASE, Wish.HOLD))))
 
+    @property
+    def hostile(self) -> list[HostilePuppet]:
+        return [puppet for puppet in self.platform.puppets if isinstance(puppet, HostilePuppet)]
+
+    def tried(self) -> list[str]:
+        return [name for puppet in self.hostile for name in puppet.tried]
+
     def attacks(self) -> list[str]:
-        return [
-            name
-            for puppet in self.platform.puppets
-            if isinstance(puppet, HostilePuppet)
-            for name in puppet.done
-        ]
+        """Those that took effect."""
+        return [name for puppet in self.hostile for name in puppet.done]
 
     def close(self) -> None:
         for puppet in self.platform.puppets:
@@ -153,20 +155,10 @@ class Case:
         self.ledger._measured.clear()
 
 
-@contextmanager
-def patience() -> Iterator[None]:
+def patience() -> AbstractContextManager[None]:
     """Raises Hung where the body does not come back, in a read of a pipe say."""
-
-    def expire(_number: int, _frame: FrameType | None) -> None:
-        raise Hung(f"it has not come back in {VERB_SECONDS_MAX:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, VERB_SECONDS_MAX)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    hung = Hung(f"it has not come back in {VERB_SECONDS_MAX:.0f} s")
+    return raising(signal.SIGALRM, signal.ITIMER_REAL, VERB_SECONDS_MAX, hung)
 
 
 def fuzz(
@@ -190,14 +182,14 @@ def _play(ledger: Ledger, folder: Path, seed: int, number: int, tally: Tally, *,
     try:
         case.play()
     except BaseException as error:
-        sys.stderr.write(f"seed {seed}, case {number}, after {case.attacks()}\n")
+        sys.stderr.write(f"seed {seed}, case {number}, after {case.tried()}\n")
         if tell_all and not isinstance(error, KeyboardInterrupt):
             tally.failures[_summary(error)] += 1
             return
         raise
     finally:
         tally.ticks += case.ticks
-        tally.attacks += len(case.attacks())
+        tally.attacks.update(name.partition(" at ")[0] for name in case.attacks())
         tally.slowest = max(tally.slowest, case.slowest)
         case.close()
 
@@ -230,7 +222,8 @@ def main() -> int:
             url = given.url or _database(name, stack)
             tally = fuzz(url, given.seed, given.first, given.cases, seconds, tell_all=given.all)
         sys.stdout.write(
-            f"{name}, seed {given.seed}: {tally.cases} cases, {tally.ticks} ticks, {tally.attacks} attacks, "
+            f"{name}, seed {given.seed}: {tally.cases} cases, {tally.ticks} ticks, "
+            f"{tally.attacks.total()} attacks of {len(tally.attacks)} kinds, "
             f"the slowest tick {tally.slowest:.2f} s, {tally.failures.total()} failed\n"
         )
         for failure, times in tally.failures.most_common():

@@ -130,10 +130,11 @@ class Puppet:
 
 
 class HostilePuppet(Puppet):
-    """Between honest moments it does harm; `done` names what it did."""
+    """Between honest moments it does harm; `tried` names what it tried, `done` what of that took effect."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
+        self.tried: list[str] = []
         self.done: list[str] = []
         self._favourites = self.draw.sample(ATTACKS, k=4)
 
@@ -141,13 +142,16 @@ class HostilePuppet(Puppet):
         with suppress(OSError):  # what it broke is broken for itself, too
             super().act()
         if self.alive and self.draw.random() < 0.7:
-            attack = self.draw.choice(self._favourites)
-            self.done.append(attack.__name__)
-            with suppress(OSError):
-                attack(self)
+            self.attack(self.draw.choice(self._favourites))
+
+    def attack(self, attack: Attack) -> None:
+        self.tried.append(attack.__name__)
+        with suppress(OSError):
+            if attack(self) is not False:
+                self.done.append(self.tried[-1])
 
 
-Attack = Callable[[HostilePuppet], None]
+Attack = Callable[[HostilePuppet], bool | None]  # False: there was nothing to do
 
 
 def lie_in_the_status(puppet: HostilePuppet) -> None:
@@ -209,30 +213,37 @@ def reach_beyond_all_steps(puppet: HostilePuppet) -> None:
     puppet.put(manifest.name, manifest.encode(), data)
 
 
-def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> None:
+def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> bool:
     """Once: it takes us as long as it takes them."""
-    if "leave_thousands_of_checkpoints" in puppet.done[:-1]:
-        return
+    if "leave_thousands_of_checkpoints" in puppet.tried[:-1]:
+        return False
     order = puppet.order
     for step in range(1, TINY_CHECKPOINTS + 1):
         name, manifest, sha256, data = hostile.tiny(order.run, order.generation, puppet.incarnation, step)
         puppet.scrawl(f"blobs/{sha256}", data)
         puppet.place(f"checkpoints/{name}").mkdir(exist_ok=True)
         puppet.scrawl(f"checkpoints/{name}/manifest.json", manifest)
+    return True
 
 
-def alter_a_blob(puppet: HostilePuppet) -> None:
-    for blob in list(puppet.place("blobs/any").parent.iterdir()):
-        if puppet.draw.random() < 0.3:
-            puppet.scrawl(f"blobs/{blob.name}", puppet.draw.randbytes(8))
+def alter_a_blob(puppet: HostilePuppet) -> bool:
+    blobs = list(puppet.place("blobs/any").parent.iterdir())
+    chosen = [blob for blob in blobs if puppet.draw.random() < 0.3]
+    for blob in chosen:
+        puppet.scrawl(f"blobs/{blob.name}", puppet.draw.randbytes(8))
+    return bool(chosen)
 
 
-def name_folders_oddly(puppet: HostilePuppet) -> None:
+def name_folders_oddly(puppet: HostilePuppet) -> bool:
+    made = False
     for place in ("checkpoints", "log", "blobs", "."):
         name = puppet.draw.choice(
             ("a\nb", "\x1b[2J", "-rf", "\udcff\udcfe", "x" * 255, ".tmp-x", " ", "0" * 10)
         )
-        puppet.place(f"{place}/{name}").mkdir(parents=True, exist_ok=True)
+        folder = puppet.place(f"{place}/{name}")
+        made = made or not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+    return made
 
 
 FILES = (
@@ -241,7 +252,7 @@ FILES = (
 )  # fmt: skip
 
 
-def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> None:
+def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> bool:
     box, draw = puppet.outbox, puppet.draw
     places = [box / name for name in FILES]
     for folder in ("checkpoints", "blobs"):
@@ -250,17 +261,21 @@ def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> None:
     with suppress(OSError):
         places += [entry / "manifest.json" for entry in list((box / "checkpoints").iterdir())[:3]]
     place = puppet.place(str(draw.choice(places).relative_to(box)))
-    _clear(place)
     oddity = draw.choice(ODDITIES)
-    puppet.done.append(f"{oddity.__name__} at {place.relative_to(puppet.root)}")
+    puppet.tried[-1] = f"{oddity.__name__} at {place.relative_to(puppet.root)}"
+    cleared = _clear(place)
     oddity(place, puppet)
+    return cleared or oddity is not nothing
 
 
-def _clear(place: Path) -> None:
+def _clear(place: Path) -> bool:
+    """Whether there was anything."""
+    there = os.path.lexists(place)
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     else:
         place.unlink(missing_ok=True)
+    return there
 
 
 def a_folder(place: Path, _puppet: HostilePuppet) -> None:

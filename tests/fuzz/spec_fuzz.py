@@ -14,15 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
 
 import yaml
 from jsonschema import Draft202012Validator
 
 from orchestrator.errors import InputError, SpecError
 from orchestrator.spec import document, parse, schema
+from tests.fuzz.timer import raising
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 CORPUS = tuple(path.read_bytes() for path in sorted(JOBS.glob("*.yaml")))
@@ -169,20 +169,10 @@ class TooSlow(BaseException):
     """No Exception, so that nothing swallows it."""
 
 
-@contextmanager
-def processor_seconds(limit: float) -> Iterator[None]:
+def processor_seconds(limit: float) -> AbstractContextManager[None]:
     """Raises TooSlow once the body has used so much processor time; other processes' load does not count."""
-
-    def expire(_number: int, _frame: FrameType | None) -> None:
-        raise TooSlow(f"more than {limit} s of processor time")
-
-    before = signal.signal(signal.SIGPROF, expire)
-    signal.setitimer(signal.ITIMER_PROF, limit)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+    slow = TooSlow(f"more than {limit} s of processor time")
+    return raising(signal.SIGPROF, signal.ITIMER_PROF, limit, slow)
 
 
 def check(text: bytes, folder: Path | None) -> bool:

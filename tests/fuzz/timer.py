@@ -1,0 +1,27 @@
+"""Bounds how long a body may run. Knows nothing of what runs in it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def raising(number: signal.Signals, timer: int, seconds: float, error: BaseException) -> Iterator[None]:
+    """Raises `error` in the body once the timer has run for so long; `number` is the signal that it sends.
+
+    An error that is no Exception is swallowed by nothing.
+    """
+
+    def expire(_number: int, _frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(number, expire)
+    signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
