@@ -159,6 +159,7 @@ def test_readings_that_fail_for_all_blame_no_run(guarded: Make) -> None:
     assert world.until(lambda: all(world.record(run).phase is Phase.RUNNING for run in ("one", "two")))
     world.buggy["box"].bugs, world.buggy["box"].for_all = frozenset({"observe"}), True
     world.until(lambda: False, seconds=60.0)
+    assert any("a field that was always there" in text for text in world.said)
     assert [world.record(run).fault for run in ("one", "two")] == ["", ""]
     world.buggy["box"].bugs = frozenset()
     assert world.until(lambda: all(world.record(run).phase is Phase.DONE for run in ("one", "two")))

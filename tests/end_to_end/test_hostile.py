@@ -36,6 +36,7 @@ def test_a_hostile_session_harms_nobody_else(user: User) -> None:
     assert "step-9999999999999999999 is of a step beyond" in said
     assert "neither file nor folder" in said
     assert "arrived corrupt" in said
+    assert "the manifest is of '9999999999999999999-g01-" in said
     for command in ("show", "why", "checkpoints", "logs"):
         assert hostile in user.run(command, hostile) or command in ("logs", "checkpoints")
         user.run(command, hostile, "--json")

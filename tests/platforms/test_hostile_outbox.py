@@ -31,7 +31,7 @@ from orchestrator.platforms.platform import Collected, Platform
 from orchestrator.platforms.session_folder import SessionFolder
 from orchestrator.session import files
 from orchestrator.session.files import Odd
-from orchestrator.stores.folder import FolderStore
+from orchestrator.stores.folder import FolderStore, _as_it_is_now
 from orchestrator.stores.memory import MemoryStore
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_outbox import commit
@@ -463,6 +463,17 @@ def test_a_blob_that_grows_after_it_was_brought_is_not_read_to_its_end(tmp_path:
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_store_reads_a_file_as_it_is_when_it_begins(tmp_path: Path) -> None:
+    source = tmp_path / "blob"
+    source.write_bytes(b"verified")
+    with source.open("rb", buffering=0) as stream, source.open("ab", buffering=0) as writer:
+        read = _as_it_is_now(stream)
+        writer.write(b"x" * 1000)
+        buffer = memoryview(bytearray(5))
+        found = [bytes(buffer[: read(buffer)]) for _ in range(3)]
+    assert found == [b"verif", b"ied", b""]
 
 
 def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def play_hostile(seed: int) -> list[str]:
     return play(seed, (hostile.neighbours_finish, *ALL), hostile.CALM_HOURS, hostile.HostileWorld)
 
 
-def play_unforeseen(seed: int) -> list[str]:
+def play_unforeseen(seed: int, make: Callable[[int, Path], World] = unforeseen.BuggyWorld) -> list[str]:
     """Platforms and a store with bugs that nobody foresaw."""
-    return play(seed, ALL, CALM_HOURS, unforeseen.BuggyWorld)
+    return play(seed, ALL, CALM_HOURS, make)
 
 
 @contextmanager

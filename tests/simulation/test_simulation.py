@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from tests.simulation.play import play, play_hostile, play_unforeseen
+from tests.simulation.unforeseen import BuggyWorld
 
 SHARES, SEEDS_A_SHARE = 8, 20
 SOAK_SECONDS = 1200.0
@@ -26,8 +28,16 @@ def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
 
 
 def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
+    met: Counter[str] = Counter()
+
+    class Counted(BuggyWorld):
+        def calm(self) -> None:
+            super().calm()
+            met.update(platforms=self.bugs.met, store=self.store_bugs.met, told=len(self.told))
+
     for seed in range(24):
-        assert play_unforeseen(seed) == [], f"seed {seed}"
+        assert play_unforeseen(seed, Counted) == [], f"seed {seed}"
+    assert min(met["platforms"], met["store"], met["told"]) > 0, met
 
 
 @pytest.mark.soak

@@ -19,13 +19,14 @@ outbox = progress.parents[1] / "outbox"
 never = threading.Event()
 
 
-def manifest(number: int, **changes: object) -> None:
-    """A manifest of ours, without a blob, some of its values replaced."""
-    made = Manifest("", CheckpointRef(number, 1, incarnation), 8, (FileEntry("a", 0, ()),))
-    folder = outbox / "checkpoints" / made.name
+def manifest(number: int, of: CheckpointRef, **changes: object) -> None:
+    """A manifest of ours, without a blob, in the folder of step `number`: whole by its own seal, or some of
+    its values replaced."""
+    made = Manifest("", of, 8, (FileEntry("a", 0, ()),))
+    folder = outbox / "checkpoints" / CheckpointRef(number, 1, incarnation).name
     folder.mkdir(parents=True)
-    document = json.loads(made.encode()) | changes
-    (folder / "manifest.json").write_text(json.dumps(document))
+    altered = json.dumps(json.loads(made.encode()) | changes).encode()
+    (folder / "manifest.json").write_bytes(altered if changes else made.encode())
 
 
 def save(name: str) -> Path:
@@ -38,9 +39,10 @@ with progress.open("w") as file:
     for step in ("1", "1" + "0" * 308, "1" + "0" * 5000, "-1", "9223372036854775808"):
         file.write(f'{{"step": {step}, "metrics": {{"loss": 1e999}}}}\n')
     file.write("[" * 100_000 + "\n" + '{"step": 2}\n')
-manifest(3, created_at=10**400)
-manifest(4, step=9999999999999999999)
-manifest(9999999999999999999)
+beyond = CheckpointRef(9999999999999999999, 1, incarnation)
+manifest(3, CheckpointRef(3, 1, incarnation), created_at=10**400)
+manifest(4, beyond)
+manifest(beyond.step, beyond)
 save("step-9999999999999999999")
 os.mkfifo(save("step-5") / "pipe")
 (save("step-6") / "metrics.json").write_text('{"\\ud800": 1, "huge": 1' + "0" * 400 + "}")
