@@ -20,6 +20,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ABSENT, Observation, Order, StopReply
+from orchestrator.core.speed import Measurement
 from orchestrator.engine import Watchers
 from orchestrator.errors import Transient
 from orchestrator.perform import Backends
@@ -152,6 +153,19 @@ def test_a_platform_whose_code_fails_is_closed_and_runs_go_elsewhere(guarded: Ma
     assert world.until(world.phase("first", Phase.DONE))
 
 
+def test_a_closed_platform_opens_again_after_a_good_survey(guarded: Make) -> None:
+    world = guarded(box=scenario())
+    world.submit("first")
+    assert world.until(world.phase("first", Phase.DONE))
+    world.buggy["box"].bugs, world.buggy["box"].for_all = frozenset({"survey"}), True
+    assert world.until(lambda: bool(world.said))
+    world.submit("second")
+    assert not world.until(lambda: world.record("second").session is not None, seconds=600.0)
+    assert "KeyError" in world.record("second").reason
+    world.buggy["box"].bugs = frozenset()
+    assert world.until(world.phase("second", Phase.DONE))
+
+
 def test_readings_that_fail_for_all_blame_no_run(guarded: Make) -> None:
     world = guarded(box=scenario(slots=2))
     world.submit("one")
@@ -267,6 +281,29 @@ def test_a_controller_with_nothing_but_held_runs_leaves(
     assert not world.ledger.anything_left(besides=world.engine.faulted)
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert world.ledger.anything_left(besides=world.engine.faulted)
+
+
+def test_a_bug_while_learning_a_rate_holds_that_run_alone(
+    guarded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = guarded(box=scenario(slots=2))
+    real = world.ledger.add_measurement
+
+    def add(name: str, measurement: Measurement) -> None:
+        if name == "bad":
+            raise OverflowError("int too large to convert to float")
+        real(name, measurement)
+
+    monkeypatch.setattr(world.ledger, "add_measurement", add)
+    world.submit("bad")
+    world.submit("good")
+    assert world.until(world.standing("bad", Phase.HELD), seconds=4 * 3600.0)
+    assert "OverflowError" in world.record("bad").standing_reason
+    assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
+    assert world.ledger.measurements("good")
+    assert not world.ledger.measurements("bad")
+    world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
+    assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
 
 
 def test_who_cannot_be_told_of_an_event_loses_no_run(guarded: Make) -> None:

@@ -14,7 +14,7 @@ from orchestrator import files
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.outbox import Outbox, Unfit, remove, saved_in
 from orchestrator.clock import SystemClock
-from orchestrator.core import checkpoint
+from orchestrator.core import bounds, checkpoint
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import Best, Keep
 from tests.agent.sessions import Stay, new_order
@@ -46,6 +46,18 @@ def blobs(folder: Folder) -> set[str]:
 
 def on_disk(folder: Folder) -> list[Manifest]:
     return Stay(folder.root).manifests()
+
+
+def test_metrics_beyond_their_bound_cost_the_metrics_alone(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, said = outbox_of(folder), b'{"loss": 1.0}'
+    monkeypatch.setattr(bounds, "METRICS_BYTES_MAX", len(said))
+    fits = outbox.commit(saved(folder, 1, metrics__json=said))
+    flood = outbox.commit(saved(folder, 2, metrics__json=said + b" "))
+    assert fits is not None
+    assert flood is not None
+    assert (fits.metrics, flood.metrics) == ({"loss": 1.0}, {})
 
 
 def test_a_large_file_is_stored_in_parts_that_add_up_to_it(folder: Folder) -> None:

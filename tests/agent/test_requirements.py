@@ -219,6 +219,16 @@ def test_requirements_that_cannot_be_had_are_the_jobs_fault(
         assert not (stay.root / "work" / "source" / "seen").exists()
 
 
+def test_every_line_of_a_secret_is_masked_in_pips_output(tmp_path: Path, offline: dict[str, str]) -> None:
+    lines = ("MIIEvQIBADANBgkqhkiG9w0B", "AQEFAASCBKcwggSj")
+    key = "\n".join(["-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----", ""])
+    with ordered(tmp_path, " ".join(lines), secrets=("KEY",), values={"KEY": key}) as stay:
+        result = stay.live(INSTALLING, environment=offline)
+        said = stay.log() + result.tail + result.message
+        assert "Invalid requirement: '*** ***'" in said
+        assert not [line for line in lines if line in said]
+
+
 def test_a_missing_requirements_file_is_named(tmp_path: Path, offline: dict[str, str]) -> None:
     with session(tmp_path / "1", "train.py", requirements="gone.txt") as stay:
         result = stay.live(INSTALLING, environment=offline)

@@ -219,6 +219,27 @@ def test_a_bug_leaves_its_traceback_in_a_file(
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 70
 
 
+def test_a_crash_log_that_is_a_link_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, temporary, victim = tmp_path / "home", tmp_path / "temporary", tmp_path / "victim"
+    for folder in (here, temporary):
+        folder.mkdir()
+    victim.write_text("precious")
+    (here / "crash.log").symlink_to(victim)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr(arguments, "COMMANDS", (Command("broken", "", "nowhere:nothing"),))
+    assert running.run(["broken", "--home", str(here)]) == 70
+    [written] = temporary.iterdir()
+    assert str(written) in capsys.readouterr().err
+    assert "Traceback" in written.read_text()
+    written.unlink()
+    written.symlink_to(victim)
+    assert running.run(["broken", "--home", str(here)]) == 70
+    assert "Traceback" in capsys.readouterr().err
+    assert victim.read_text() == "precious"
+
+
 def test_the_home_and_the_config_agree_on_their_names(tmp_path: Path) -> None:
     assert (home.CONFIG, home.LEDGER) == (config.FILE, config.LEDGER)
     user = home.Home(tmp_path)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -193,6 +194,19 @@ def test_a_folder_that_leads_elsewhere_is_not_followed(
         assert any("outbox is a link" in note for note in session.observation().notes)
 
 
+@pytest.mark.parametrize("name", ["status.json", "result.json", "progress.jsonl", "log/000001.log"])
+def test_a_device_is_not_opened(session: SessionFolder, tmp_path: Path, name: str) -> None:
+    """A real one, as a session that runs as root may make; it has no driver, so to open it fails."""
+    try:
+        replaced(session, name, lambda path: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(240, 0)))
+    except PermissionError as error:
+        pytest.skip(f"this user may make no device: {error}")
+    notes = bring_files(session.outbox, tmp_path / "into").notes
+    assert [note for note in notes if f"{name} is a device" in note]
+    assert not (tmp_path / "into" / name).exists()
+    assert session.observation().sighting is Sighting.ENDED
+
+
 def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
     platform = catalog.build("here", "process", {}, folder=tmp_path / "sessions", clock=SystemClock())
     for name in ("a-s01", "b-s01", "c-s01"):
@@ -219,6 +233,30 @@ def test_a_status_of_megabytes_is_never_read(session: SessionFolder) -> None:
     (session.outbox / "status.json").write_bytes(b" " * (14 << 20))
     [note] = session.observation().notes
     assert note == "outbox/status.json is larger than 64 kB: it was not read"
+
+
+def test_a_result_beyond_its_bound_is_never_read(session: SessionFolder, tmp_path: Path) -> None:
+    padded = RESULT + b" " * (bounds.RESULT_BYTES_MAX - len(RESULT))
+    (session.outbox / "result.json").write_bytes(padded)
+    assert session.observation().result is not None
+    (session.outbox / "result.json").write_bytes(padded + b" ")
+    found = session.observation()
+    assert found.ending is Outcome.LOST
+    assert any("result.json is larger than 256 kB" in note for note in found.notes)
+    assert any("256 kB" in note for note in bring_files(session.outbox, tmp_path / "into").notes)
+    assert not (tmp_path / "into" / "result.json").exists()
+
+
+def test_a_manifest_beyond_its_bound_is_one_that_is_left_out(
+    session: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, good = commit(session.outbox, 7, b"seven", b"more"), commit(session.outbox, 8, b"eight")
+    monkeypatch.setattr(bounds, "MANIFEST_BYTES_MAX", len(large.encode()) - 1)
+    found = bring(FolderOutbox(session.outbox), tmp_path / "into")
+    assert [manifest.name for manifest in found.manifests] == [good.name]
+    [(name, reason)] = found.corrupt
+    assert name == large.name
+    assert "manifest.json is larger than" in reason, "it is not even read"
 
 
 def test_what_a_status_says_is_within_bounds_and_what_was_left_out_is_named() -> None:
@@ -408,6 +446,18 @@ def test_a_log_of_nothing_but_odd_segments_ends_the_collecting(
     assert first.more, "the first segment came"
     assert not second.more
     assert "the log holds too many segments that cannot be read: not all of it was brought" in second.notes
+
+
+def test_of_a_segment_beyond_its_bound_the_beginning_comes(
+    session: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "LOG_SEGMENT_BYTES_MAX", 1000)
+    (session.outbox / "log" / "000001.log").write_bytes(b"x" * 1001)
+    (session.outbox / "log" / "000002.log").write_bytes(b"y" * 1000)
+    found = bring_files(session.outbox, tmp_path / "into")
+    kept = [path.stat().st_size for path in sorted((tmp_path / "into" / "log").iterdir())]
+    assert kept == [1000, 1000]
+    assert found.notes == ("a segment of the log is larger than 1000 bytes: its rest was not brought",)
 
 
 def _bytes(folder: Path) -> int:
