@@ -43,6 +43,7 @@ RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # what leaves a session of its reports
 MANIFEST_BYTES_MAX = 16 * MIB
 FILES_MAX = 20_000  # of one checkpoint
 PATH_BYTES_MAX = 4 * KIB
+PART_BYTES_MAX = 256 * MIB  # of one blob: a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
 COLLECT_CHECKPOINTS_MAX = 64
 COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after which a collect begins no other checkpoint
@@ -133,12 +134,14 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("a manifest", size_text(MANIFEST_BYTES_MAX), _CORRUPT),
     ("files of a checkpoint", f"{FILES_MAX:,}, each path of {size_text(PATH_BYTES_MAX)}", _CORRUPT),
     ("bytes of a checkpoint", size_text(CHECKPOINT_BYTES_MAX), _CORRUPT),
+    ("a blob: a file of a checkpoint, or a part of one", size_text(PART_BYTES_MAX), _CORRUPT),
     ("new checkpoints in one collect",
      f"{COLLECT_CHECKPOINTS_MAX}; no other is begun after {size_text(COLLECT_CHECKPOINT_BYTES_MAX)}",
      "the next collect goes on, at once"),
     ("checkpoints of a session", f"{SESSION_CHECKPOINTS_MAX:,}",
      "of each collect only the newest is brought, and a note says so"),
-    ("names in one folder of an outbox", f"{LISTED_MAX:,}", "the others are not looked at"),
+    ("names in one folder of an outbox", f"{LISTED_MAX:,}",
+     "the others are not looked at, and a note says so"),
     ("holes in a checkpoint or in progress.jsonl",
      f"from {size_text(SPARSE_BYTES_MIN)} on, 1 byte on disk to {SPARSE_SHARE_MAX} that it seems to have",
      "not read, and a note says so"),
@@ -148,7 +151,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      "the rest comes next time"),
     ("log of a session", size_text(SESSION_LOG_BYTES_MAX),
      "the first eighth and the newest are kept here, and a note says so"),
-    ("progress.jsonl in one collect", size_text(COLLECT_PROGRESS_BYTES_MAX), "the rest comes next time"),
+    ("progress.jsonl in one collect", size_text(COLLECT_PROGRESS_BYTES_MAX),
+     "the rest comes next time; a larger one in a container comes at the session's end"),
     ("progress.jsonl of a session", size_text(SESSION_PROGRESS_BYTES_MAX),
      "the rest stays where it is, and a note says so"),
 )  # fmt: skip

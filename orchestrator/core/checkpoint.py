@@ -22,7 +22,7 @@ from orchestrator.core import bounds
 from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
-PART_BYTES_MAX = 256 * 1024 * 1024
+PART_BYTES_MAX = bounds.PART_BYTES_MAX
 _NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
 _REASON_BYTES_MAX = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -93,13 +93,15 @@ def segment_number(name: str) -> int:
 def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     """From the newest segment on that is here already, as far as one collect goes. Returns whether another
     brings more, and what is said of it."""
-    there = [name for name in files.names(outbox, "log") if SEGMENT.fullmatch(name)]
+    listed = files.names(outbox, "log")
+    there = [name for name in listed if SEGMENT.fullmatch(name)]
+    notes = [*files.cut_short(listed, "outbox/log")]
     if not there:
-        return False, []
+        return False, notes
     into.mkdir(exist_ok=True)
     newest = newest_segment(into)
     fresh = sorted((name for name in there if segment_number(name) >= newest), key=segment_number)
-    notes, left = [], bounds.COLLECT_LOG_BYTES_MAX
+    left = bounds.COLLECT_LOG_BYTES_MAX
     more = len(fresh) > bounds.COLLECT_LOG_SEGMENTS_MAX
     for name in fresh[: bounds.COLLECT_LOG_SEGMENTS_MAX]:
         if left <= 0:

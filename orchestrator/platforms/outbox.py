@@ -53,9 +53,10 @@ def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
     blobs.mkdir(parents=True, exist_ok=True)
     checkpoints.mkdir(parents=True, exist_ok=True)
     try:
-        listed = {name for name in outbox.checkpoints() if CheckpointRef.parse(name)}
+        there = list(outbox.checkpoints())
     except Odd as odd:
         return Collected(notes=(f"no checkpoint was brought: {odd}",))
+    listed = {name for name in there if CheckpointRef.parse(name)}
     brought, refused = _known(checkpoints)
     fresh, notes = _new(listed - brought - refused.keys(), len(brought) + len(refused))
     again = sorted(listed & refused.keys(), key=lambda name: (refused[name], name))
@@ -74,8 +75,9 @@ def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
         if manifest is not None:
             manifests.append(manifest)
             size += manifest.size
+    cut = files.cut_short(there, "outbox/checkpoints")
     ordered = tuple(sorted(manifests, key=lambda manifest: manifest.name))
-    return Collected(ordered, tuple(corrupt), notes, more=tried < len(fresh))
+    return Collected(ordered, tuple(corrupt), (*cut, *notes), more=tried < len(fresh))
 
 
 def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -69,21 +69,28 @@ def read(root: Path, name: str, bytes_max: int) -> bytes | None:
     return data
 
 
-def names(root: Path, name: str, most: int = bounds.LISTED_MAX) -> list[str]:
-    """The names in the folder `name` below `root` (`.`: the root), `most` at the most, in no order.
+def names(root: Path, name: str) -> list[str]:
+    """The names in the folder `name` below `root` (`.`: the root), LISTED_MAX at the most, in no order.
 
-    Raises Odd where there is something else.
+    Raises Odd where there is something else. See `cut_short`.
     """
     descriptor = _open_folder(root, PurePosixPath(name))
     if descriptor is None:
         return []
     try:
         with os.scandir(descriptor) as entries:
-            return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
+            return [entry.name for entry, _ in zip(entries, range(bounds.LISTED_MAX), strict=False)]
     except OSError as error:
         raise _odd(name, error) from error
     finally:
         os.close(descriptor)
+
+
+def cut_short(listed: Sized, name: str) -> tuple[str, ...]:
+    """What is to be said of a folder of which `names` may have listed no more than so many."""
+    if len(listed) < bounds.LISTED_MAX:
+        return ()
+    return (f"{name} holds {bounds.LISTED_MAX:,} names or more: others were not looked at",)
 
 
 def is_sparse(size: int, on_disk: int) -> bool:

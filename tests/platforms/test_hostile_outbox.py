@@ -373,6 +373,24 @@ def test_a_sparse_checkpoint_and_a_sparse_progress_are_not_read(
     assert not (tmp_path / "into" / "progress.jsonl").exists()
 
 
+def test_names_beyond_their_bound_are_not_looked_at_and_a_note_says_so(
+    session: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "LISTED_MAX", 5)
+    for step in range(1, 10):
+        commit(session.outbox, step, b"tiny")
+    for number in range(2, 10):
+        (session.outbox / "log" / f"{number:06d}.log").write_text("a line\n")
+    into = tmp_path / "into"
+    found = bring(FolderOutbox(session.outbox), into).joined(bring_files(session.outbox, into))
+    assert len(found.manifests) == len(list((into / "log").iterdir())) == 5
+    assert found.notes == (
+        "outbox/checkpoints holds 5 names or more: others were not looked at",
+        "outbox/log holds 5 names or more: others were not looked at",
+    )
+    assert (into / "result.json").exists()
+
+
 def test_holes_are_copied_as_holes(tmp_path: Path) -> None:
     with (tmp_path / "source").open("wb") as file:
         file.write(b"begin")
