@@ -20,7 +20,7 @@ from orchestrator.cli import health, live, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
-from orchestrator.clock import Clock, SystemClock, utc_text
+from orchestrator.clock import Clock, utc_text
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import Watchers
@@ -35,6 +35,7 @@ TIDIED_RUNS_MAX = 200  # a start takes no longer for all that there ever was
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 8 * 1024 * 1024
+SETTLED_SECONDS = 1.0  # a file that was last written so long ago is not being written
 
 
 def up(call: Call) -> int:
@@ -92,7 +93,7 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
         say(f"{run} is left alone: {reason}")
 
     outdated = False
-    changes = ConfigChanges(call.home, say)
+    changes = ConfigChanges(call.home, wired.clock, say)
     unforeseen = Told(say)
     with call.home.ledger() as ledger:
         while not stop_asked:
@@ -141,13 +142,16 @@ def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:
 class ConfigChanges:
     """Called now and then: whether the config is another than it was, and one that can be read.
 
-    A change that is wrong is told once, and the controller goes on with what it has.
+    A change that is wrong is told once, and the controller goes on with what it has. A file that is just
+    being written is none yet: its first half may be a right config, too, and the whole of it a wrong one.
     """
 
-    def __init__(self, home: Home, say: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, clock: Clock, say: Callable[[str], None]) -> None:
         self._home = home
+        self._clock = clock
         self._say = say
-        self._seen = self._stamp()
+        self._seen = self._newest = self._stamp()
+        self._newest_at = clock.monotonic()
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -157,12 +161,14 @@ class ConfigChanges:
         return found.st_mtime_ns, found.st_size
 
     def __call__(self) -> bool:
-        stamp = self._stamp()
-        if stamp == self._seen:
+        stamp, now = self._stamp(), self._clock.monotonic()
+        if stamp != self._newest:
+            self._newest, self._newest_at = stamp, now
+        if stamp == self._seen or now - self._newest_at < SETTLED_SECONDS:
             return False
         self._seen = stamp
         try:
-            Wired.from_home(self._home.path, SystemClock()).backends()
+            Wired.from_home(self._home.path, self._clock).backends()
         except OrchestratorError as error:
             self._say(f"the config has changed and cannot be used, going on with the one before:\n{error}")
             return False

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.cli import arguments, submitting
 from orchestrator.cli.call import Call
+from orchestrator.cli.controlling import SETTLED_SECONDS, ConfigChanges
 from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
 from orchestrator.clock import SystemClock
@@ -22,6 +23,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.ledger import DUE_NOW
 from tests.cli.calls import CONFIG, Caller, wait_until
+from tests.simulation.clock import VirtualClock
 
 SIMULATED = """
 platforms:
@@ -179,6 +181,25 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
     assert child.returncode == 0
     assert "has taken over" in out
     assert "no controller runs" in user("down").out
+
+
+def test_a_config_is_taken_once_nobody_is_writing_it(tmp_path: Path) -> None:
+    """An editor empties the file before it writes: no config at all would be a right one."""
+    told: list[str] = []
+    clock, path = VirtualClock(), tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    changed = ConfigChanges(Home(tmp_path), clock, told.append)
+    path.write_text("")
+    assert not changed()
+    path.write_text(CONFIG.replace("process, session_seconds: 5", "proces"))
+    for _ in range(3):
+        assert not changed()
+        clock.advance(SETTLED_SECONDS)
+    assert ["cannot be used, going on" in line for line in told] == [True]
+    path.write_text(CONFIG.replace("session_seconds: 5", "session_seconds: 7"))
+    assert not changed()
+    clock.advance(SETTLED_SECONDS)
+    assert changed()
 
 
 def test_a_controller_goes_on_with_a_changed_config_unless_it_is_wrong(user: Caller) -> None:
