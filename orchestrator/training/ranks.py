@@ -23,7 +23,7 @@ class Agreement:
         self._group: Any = None
 
     def of_first(self, answer: bool) -> bool:
-        """Rank 0's answer, in every rank; a meeting point."""
+        """Rank 0's answer, in every rank; all must ask. May be the last thing a process does."""
         distributed = _distributed()
         if distributed is None or distributed.get_world_size() == 1:
             return answer
@@ -32,7 +32,15 @@ class Agreement:
         if self._group is None and distributed.get_backend() != "gloo":
             self._group = distributed.new_group(backend="gloo")  # asking does not wait for the accelerator
         said = torch.tensor(int(answer))
-        distributed.broadcast(said, src=0, group=self._group)
+        # Not a broadcast: gloo does that in a thread of its own, which lets go of the tensor after the answer
+        # is here. If Python ends in between, the thread cannot get its lock any more and aborts the process.
+        if distributed.get_rank() == 0:
+            ranks = range(1, distributed.get_world_size())
+            sent = [distributed.isend(said, dst=rank, group=self._group) for rank in ranks]
+            for work in sent:
+                work.wait()
+        else:
+            distributed.recv(said, src=0, group=self._group)
         return bool(said.item())
 
 

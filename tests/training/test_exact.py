@@ -11,8 +11,8 @@ import pytest
 from orchestrator.training import EXIT_SAVED
 from tests.training.scripts import fingerprints, finish, go_on, started, steps, until, until_printed
 
-EPOCHS, TOGETHER, KILLS = (
-    str(Path(__file__).with_name(name)) for name in ("epochs.py", "together.py", "kills.py")
+EPOCHS, TOGETHER, KILLS, PARTINGS = (
+    str(Path(__file__).with_name(name)) for name in ("epochs.py", "together.py", "kills.py", "partings.py")
 )
 TOTAL = 8
 
@@ -76,3 +76,10 @@ def test_two_ranks_save_stop_and_resume_as_one(tmp_path: Path) -> None:
     run("stopped", "step:3")
     assert steps(tmp_path / "stopped") == [2, 3]
     assert run("resumed", resume_from=tmp_path / "stopped/step-3") == uninterrupted
+
+
+def test_ranks_may_leave_right_after_an_answer(tmp_path: Path) -> None:
+    rounds = 6
+    with started([PARTINGS, str(rounds)], tmp_path) as process:
+        output = finish(process)
+    assert output.splitlines() == [f"[{EXIT_SAVED}, {EXIT_SAVED}]"] * rounds
