@@ -11,12 +11,14 @@ import string
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator import bundle, images, inputs, leaving, requirements, spec
-from orchestrator.cli import controlling, following, hints, pulling, routing
+from orchestrator.cli import controlling, following, hints, interrupt, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.interrupt import Interrupt
 from orchestrator.cli.output import Output
 from orchestrator.cli.wiring import Wired
 from orchestrator.core.checkpoint import newest
@@ -138,13 +140,22 @@ def _recorded(
     # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
     folder = wired.folders.run(name)
     try:
-        folder.mkdir(parents=True)
-        return ledger.submit(event), route, parts
+        with interrupt.noticed() as away:
+            folder.mkdir(parents=True)
+            record = ledger.submit(event, check=partial(_go_on, away))
+        _go_on(away)
+        return record, route, parts
     except BaseException as error:  # Ctrl-C, too: an empty folder would pass for a run of another ledger
         with contextlib.suppress(OSError, OrchestratorError):
             if isinstance(error, OrchestratorError) or not _is_recorded(ledger, name):
                 folder.rmdir()
         raise
+
+
+def _go_on(away: Interrupt) -> None:
+    """Raises KeyboardInterrupt once Ctrl-C was pressed: raised by itself, a callback would swallow it."""
+    if away.seen:
+        raise KeyboardInterrupt
 
 
 def _is_recorded(ledger: Ledger, run: str) -> bool:

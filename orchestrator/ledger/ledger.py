@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -94,14 +94,22 @@ class Ledger(LedgerReader):
 
     # --- Events -----------------------------------------------------------------------------------------
 
-    def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
-        """Records a new run. Raises LedgerConflict where there is one of this name."""
+    def submit(
+        self,
+        event: Submitted,
+        *,
+        due_at: float | None = DUE_NOW,
+        check: Callable[[], None] = lambda: None,
+    ) -> RunRecord:
+        """Records a new run, unless `check`, the last thing before the commit, raises. Raises LedgerConflict
+        where there is one of this name."""
         from orchestrator.core.run import submit
 
         record = submit(event)
         with self._database.write() as connection:
             connection.execute(insert(runs), run_row(record, due_at))
             connection.execute(insert(events), _event_row(event, record.run, record.version, None))
+            check()
         return record
 
     def append(

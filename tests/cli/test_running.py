@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import sqlite3
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -76,10 +78,54 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
     assert list(user.home.glob("runs/*")) == []
 
 
+class BusyInACallback(Ledger):
+    """Ctrl-C comes within a callback, of which the interpreter drops what is raised there."""
+
+    def submit(
+        self,
+        event: Submitted,
+        *,
+        due_at: float | None = DUE_NOW,
+        check: Callable[[], None] = lambda: None,
+    ) -> RunRecord:
+        weakref.finalize(Cleaned(), press_ctrl_c)
+        return super().submit(event, due_at=due_at, check=check)
+
+
+class Cleaned:
+    """Gone as soon as it is made."""
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+
+
+def test_ctrl_c_that_the_interpreter_would_drop_records_nothing(user: Caller) -> None:
+    class BusyHome(Home):
+        def ledger(self) -> Ledger:
+            return BusyInACallback.open(self.database())
+
+    options = arguments.parse(["submit", str(user.folder / user.job())])
+    home = BusyHome(user.home)
+    with pytest.raises(KeyboardInterrupt):
+        submitting.submit(Call(options, home, Output(as_json=True), SystemClock()))
+    with Ledger.open(home.database()) as ledger:
+        assert ledger.summaries() == ()
+    assert list(user.home.glob("runs/*")) == []
+
+
 def test_ctrl_c_after_a_run_is_recorded_leaves_its_folder(user: Caller) -> None:
     class Interrupted(Ledger):
-        def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
-            super().submit(event, due_at=due_at)
+        def submit(
+            self,
+            event: Submitted,
+            *,
+            due_at: float | None = DUE_NOW,
+            check: Callable[[], None] = lambda: None,
+        ) -> RunRecord:
+            super().submit(event, due_at=due_at, check=check)
             raise KeyboardInterrupt
 
     class SlowHome(Home):

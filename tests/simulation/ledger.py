@@ -53,8 +53,14 @@ class SimulatedLedger(Ledger):
 
     # --- Changes: the database's word, remembered -----------------------------------------------------------
 
-    def submit(self, event: Submitted, *, due_at: float | None = DUE_NOW) -> RunRecord:
-        return self._remember(super().submit(event, due_at=due_at), due_at)
+    def submit(
+        self,
+        event: Submitted,
+        *,
+        due_at: float | None = DUE_NOW,
+        check: Callable[[], None] = lambda: None,
+    ) -> RunRecord:
+        return self._remember(super().submit(event, due_at=due_at, check=check), due_at)
 
     def append_many(
         self, proposals: Sequence[Proposal], *, fence: int | None = None
