@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -23,7 +22,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.event import Submitted
 from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.ledger import DUE_NOW
+from orchestrator.ledger.ledger import DUE_NOW, Check
 from tests.cli.calls import CONFIG, Caller, wait_until
 from tests.simulation.clock import VirtualClock
 
@@ -78,20 +77,6 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
     assert list(user.home.glob("runs/*")) == []
 
 
-class BusyInACallback(Ledger):
-    """Ctrl-C comes within a callback, of which the interpreter drops what is raised there."""
-
-    def submit(
-        self,
-        event: Submitted,
-        *,
-        due_at: float | None = DUE_NOW,
-        check: Callable[[], None] = lambda: None,
-    ) -> RunRecord:
-        weakref.finalize(Cleaned(), press_ctrl_c)
-        return super().submit(event, due_at=due_at, check=check)
-
-
 class Cleaned:
     """Gone as soon as it is made."""
 
@@ -102,31 +87,35 @@ def press_ctrl_c() -> None:
         pass
 
 
-def test_ctrl_c_that_the_interpreter_would_drop_records_nothing(user: Caller) -> None:
-    class BusyHome(Home):
-        def ledger(self) -> Ledger:
-            return BusyInACallback.open(self.database())
-
-    options = arguments.parse(["submit", str(user.folder / user.job())])
-    home = BusyHome(user.home)
-    with pytest.raises(KeyboardInterrupt):
-        submitting.submit(Call(options, home, Output(as_json=True), SystemClock()))
-    with Ledger.open(home.database()) as ledger:
-        assert ledger.summaries() == ()
-    assert list(user.home.glob("runs/*")) == []
+def ctrl_c_in_a_callback() -> None:
+    """The interpreter drops what is raised there."""
+    weakref.finalize(Cleaned(), press_ctrl_c)
 
 
-def test_ctrl_c_after_a_run_is_recorded_leaves_its_folder(user: Caller) -> None:
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def nothing() -> None:
+    """Nobody presses anything."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recorded"),
+    [(ctrl_c_in_a_callback, nothing, 0), (nothing, ctrl_c, 1)],
+    ids=["dropped", "after the commit"],
+)
+def test_ctrl_c_leaves_a_run_and_its_folder_or_neither(
+    user: Caller, before: Check, after: Check, recorded: int
+) -> None:
     class Interrupted(Ledger):
         def submit(
-            self,
-            event: Submitted,
-            *,
-            due_at: float | None = DUE_NOW,
-            check: Callable[[], None] = lambda: None,
+            self, event: Submitted, *, due_at: float | None = DUE_NOW, check: Check | None = None
         ) -> RunRecord:
-            super().submit(event, due_at=due_at, check=check)
-            raise KeyboardInterrupt
+            before()
+            record = super().submit(event, due_at=due_at, check=check)
+            after()
+            return record
 
     class SlowHome(Home):
         def ledger(self) -> Ledger:
@@ -137,7 +126,9 @@ def test_ctrl_c_after_a_run_is_recorded_leaves_its_folder(user: Caller) -> None:
     with pytest.raises(KeyboardInterrupt):
         submitting.submit(Call(options, home, Output(as_json=True), SystemClock()))
     with Ledger.open(home.database()) as ledger:
-        assert [path.name for path in user.home.glob("runs/*")] == [each.run for each in ledger.summaries()]
+        runs = [each.run for each in ledger.summaries()]
+    assert len(runs) == recorded
+    assert [path.name for path in user.home.glob("runs/*")] == runs
 
 
 def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:

@@ -21,7 +21,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.ledger import DUE_NOW
+from orchestrator.ledger.ledger import DUE_NOW, Check
 from orchestrator.ledger.reading import Stored
 
 COMPARED_EVERY = 64  # readings
@@ -54,11 +54,7 @@ class SimulatedLedger(Ledger):
     # --- Changes: the database's word, remembered -----------------------------------------------------------
 
     def submit(
-        self,
-        event: Submitted,
-        *,
-        due_at: float | None = DUE_NOW,
-        check: Callable[[], None] = lambda: None,
+        self, event: Submitted, *, due_at: float | None = DUE_NOW, check: Check | None = None
     ) -> RunRecord:
         return self._remember(super().submit(event, due_at=due_at, check=check), due_at)
 
