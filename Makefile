@@ -16,12 +16,12 @@ setup: ## make .venv, or bring it up to date
 	@"$(PYTHON)" scripts/setup.py
 
 demo: setup ## train a small model on this machine, over several session walls
-	@mkdir -p .demo
+	@mkdir -p -m 700 .demo
 	@cp scripts/demo_config.yaml .demo/config.yaml
 	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
 
 demo-docker: setup ## the same in containers of this machine's Docker engine, whose image is built first
-	@mkdir -p .demo-docker
+	@mkdir -p -m 700 .demo-docker
 	@test -e .demo-docker/config.yaml || cp scripts/demo_docker_config.yaml .demo-docker/config.yaml
 	@$(BIN)/submit --home .demo-docker jobs/graphmer_demo.yaml --follow --platform docker
 
