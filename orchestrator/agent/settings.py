@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.checkpoint import PART_BYTES_MAX
+from orchestrator.core.bounds import PART_BYTES_MAX
 
 
 @dataclass(frozen=True)

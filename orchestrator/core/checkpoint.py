@@ -22,7 +22,6 @@ from orchestrator.core import bounds
 from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
-PART_BYTES_MAX = bounds.PART_BYTES_MAX
 _NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
 _REASON_BYTES_MAX = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -30,7 +29,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Part:
-    """One stored blob: a whole file, or a slice of one above PART_BYTES_MAX."""
+    """One stored blob: a whole file, or a slice of one above `bounds.PART_BYTES_MAX`."""
 
     sha256: str
     size: int
@@ -269,7 +268,7 @@ def _check_entry(name: str, entry: FileEntry) -> None:
     if entry.size != sum(part.size for part in entry.parts):
         raise CorruptCheckpoint(name, f"the parts of {entry.path[:200]!r} do not add up to its size")
     for part in entry.parts:
-        if not _SHA256.fullmatch(part.sha256) or part.size > PART_BYTES_MAX:
+        if not _SHA256.fullmatch(part.sha256) or part.size > bounds.PART_BYTES_MAX:
             raise CorruptCheckpoint(name, f"{entry.path[:200]!r} names an impossible part")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core import bounds
-from orchestrator.core.checkpoint import PART_BYTES_MAX, CheckpointRef, Manifest, decode
+from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import copy_open, sync_folder, write_whole
 from orchestrator.platforms.platform import Collected
@@ -192,8 +192,8 @@ class FolderOutbox:
             found = os.fstat(file.fileno())
             self._size += found.st_size
             self._on_disk += files.on_disk(found)
-            if found.st_size > PART_BYTES_MAX:
-                raise Odd(f"{name} is larger than {bounds.size_text(PART_BYTES_MAX)}")
+            if found.st_size > bounds.PART_BYTES_MAX:
+                raise Odd(f"{name} is larger than {bounds.size_text(bounds.PART_BYTES_MAX)}")
             if files.is_sparse(self._size, self._on_disk):
                 raise Odd("its blobs are holes: hardly a byte of them is on the disk")
             copy_open(file.fileno(), target, found.st_size)  # a link would stay open to the session

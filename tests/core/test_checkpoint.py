@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.bounds import PART_BYTES_MAX
 from orchestrator.core.checkpoint import (
-    PART_BYTES_MAX,
     Accepted,
     CheckpointRef,
     FileEntry,

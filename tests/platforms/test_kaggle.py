@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.checkpoint import PART_BYTES_MAX
+from orchestrator.core.bounds import PART_BYTES_MAX
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
 from orchestrator.errors import NotFound, QuotaExhausted, Rejected, Transient

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.bounds import PART_BYTES_MAX
 from orchestrator.core.checkpoint import (
-    PART_BYTES_MAX,
     Accepted,
     CheckpointRef,
     FileEntry,

@@ -14,7 +14,6 @@ from pathlib import Path
 import docker
 
 from orchestrator.core import bounds
-from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files, newest_segment, segment_number
 from orchestrator.platforms.platform import Collected
@@ -53,7 +52,7 @@ class ContainerOutbox:
         )  # fmt: skip
 
     def blob(self, sha256: str, target: Path) -> bool:
-        return self._file(f"blobs/{sha256}", target, PART_BYTES_MAX) or False
+        return self._file(f"blobs/{sha256}", target, bounds.PART_BYTES_MAX) or False
 
     def files(self, into: Path, *, ended: bool) -> Collected:
         """Log, progress, status and result; of the log, what is not there already."""

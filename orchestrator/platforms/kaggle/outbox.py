@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.core import bounds
-from orchestrator.core.checkpoint import PART_BYTES_MAX
 from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import TooLarge, download
@@ -75,9 +74,9 @@ class KernelOutbox:
 
     def blob(self, sha256: str, target: Path) -> bool:
         self.lacked |= f"blobs/{sha256}" not in self._urls
-        there = self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+        there = self._bring(f"blobs/{sha256}", target, bounds.PART_BYTES_MAX)
         if there and digest(target) != sha256:  # once more: what came in pieces may not fit together
-            self._bring(f"blobs/{sha256}", target, PART_BYTES_MAX)
+            self._bring(f"blobs/{sha256}", target, bounds.PART_BYTES_MAX)
         return there
 
     def files(self, into: Path) -> Collected:
