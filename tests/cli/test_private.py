@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cli.calls import Caller, wait_until
@@ -11,9 +13,15 @@ from tests.cli.calls import Caller, wait_until
 
 def open_to_others(home: Path) -> list[str]:
     """All that others may read, write or lock. A session's source has the modes of its archive, behind a
-    folder that is closed."""
-    found = (path for path in home.rglob("*") if not path.is_symlink() and "source" not in path.parts)
-    return [str(path.relative_to(home)) for path in found if path.lstat().st_mode & 0o077]
+    folder that is closed. A controller and its sessions are at work there: what goes meanwhile is none."""
+    found = []
+    for folder, folders, names in os.walk(home):
+        for path in (Path(folder, name) for name in (*folders, *names)):
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if mode & 0o077 and not stat.S_ISLNK(mode) and "source" not in path.parts:
+                    found.append(str(path.relative_to(home)))
+    return found
 
 
 def test_a_home_is_made_private_and_a_start_clears_it_up(user: Caller, tmp_path: Path) -> None:
