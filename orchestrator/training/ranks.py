@@ -9,6 +9,8 @@ import os
 import sys
 from typing import Any
 
+_TAG = 0x6F726368  # a script's own messages, between the same ranks, are not taken for ours
+
 
 def rank() -> int:
     """This process's rank; before torch.distributed is ready, what its launcher says (torchrun's RANK)."""
@@ -36,11 +38,11 @@ class Agreement:
         # is here. If Python ends in between, the thread cannot get its lock any more and aborts the process.
         if distributed.get_rank() == 0:
             ranks = range(1, distributed.get_world_size())
-            sent = [distributed.isend(said, dst=rank, group=self._group) for rank in ranks]
+            sent = [distributed.isend(said, dst=rank, group=self._group, tag=_TAG) for rank in ranks]
             for work in sent:
                 work.wait()
         else:
-            distributed.recv(said, src=0, group=self._group)
+            distributed.recv(said, src=0, group=self._group, tag=_TAG)
         return bool(said.item())
 
 

@@ -11,8 +11,9 @@ import pytest
 from orchestrator.training import EXIT_SAVED
 from tests.training.scripts import fingerprints, finish, go_on, started, steps, until, until_printed
 
-EPOCHS, TOGETHER, KILLS, PARTINGS = (
-    str(Path(__file__).with_name(name)) for name in ("epochs.py", "together.py", "kills.py", "partings.py")
+EPOCHS, TOGETHER, KILLS, PARTINGS, MESSAGES = (
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("epochs", "together", "kills", "partings", "messages")
 )
 TOTAL = 8
 
@@ -83,3 +84,9 @@ def test_ranks_may_leave_right_after_an_answer(tmp_path: Path) -> None:
     with started([PARTINGS, str(rounds)], tmp_path) as process:
         output = finish(process)
     assert output.splitlines() == [f"[{EXIT_SAVED}, {EXIT_SAVED}]"] * rounds
+
+
+def test_a_message_of_the_script_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+    with started([MESSAGES], tmp_path) as process:
+        output = finish(process)
+    assert sorted(output.splitlines()) == ["0: True, 42", "1: True, 42"]
