@@ -160,7 +160,7 @@ def _go_on(away: Interrupt) -> None:
 
 def _is_recorded(ledger: Ledger, run: str) -> bool:
     """Whether it is in the ledger: a Ctrl-C during the commit is heard after it."""
-    return any(found.run == run for found in ledger.summaries())
+    return any(ledger.records([run]))
 
 
 def _check_secrets(wired: Wired, job: Job) -> None:
