@@ -35,7 +35,7 @@ from orchestrator.agent.outbox import Outbox
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import SystemClock
 from orchestrator.core.job import Keep, Precision
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.training import Training
 
 LAYERS, WIDTH, VOCABULARY = 12, 768, 12_288

@@ -28,11 +28,12 @@ from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
 from orchestrator.core.offer import Choice, Estimate, Offer, Traits
-from orchestrator.core.session import AgentStatus, Observation, Sighting
-from orchestrator.engine import Brought, Engine
+from orchestrator.core.order import AgentStatus
+from orchestrator.core.session import Observation, Sighting
+from orchestrator.engine.engine import Brought, Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.mirror import bring_files
 from orchestrator.platforms.outbox import FolderOutbox, bring
 from orchestrator.platforms.platform import Collected

@@ -23,11 +23,12 @@ from orchestrator.core.assign import assign
 from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
 from orchestrator.core.job import Claim, Job, Precision, Profile, Work
 from orchestrator.core.offer import Choice, Estimate, Offer, Traits
-from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
-from orchestrator.engine import Brought, Engine
+from orchestrator.core.order import AgentStatus, Order
+from orchestrator.core.session import Observation, Sighting, StopReply
+from orchestrator.engine.engine import Brought, Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.stores.memory import MemoryStore
 

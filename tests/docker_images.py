@@ -19,7 +19,7 @@ from pathlib import Path
 import pip
 import pytest
 
-from orchestrator import images
+from orchestrator.freeze import images
 from orchestrator.platforms.docker import builder
 from scripts import setup
 from tests.docker_engine import PYTHON_IMAGE, Engine

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import controller, engine
 from orchestrator.core import decide as decide_module
 from orchestrator.core.action import Launch
 from orchestrator.core.draft import Decision, Inputs
@@ -18,15 +17,17 @@ from orchestrator.core.event import Assigned, Event, Faulted, Noted, Wish, Wishe
 from orchestrator.core.job import Claim, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
+from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import ABSENT, Observation, Order, StopReply
+from orchestrator.core.session import ABSENT, Observation, StopReply
 from orchestrator.core.speed import Measurement
-from orchestrator.engine import Watchers
+from orchestrator.engine import controller, engine
+from orchestrator.engine.engine import Watchers
+from orchestrator.engine.perform import Backends
+from orchestrator.engine.readings import observe
 from orchestrator.errors import Transient
-from orchestrator.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated import Faults, Scenario
-from orchestrator.readings import observe
 from orchestrator.unforeseen import Told
 from tests.test_engine import Small, scenario
 

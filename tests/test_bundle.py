@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.bundle import freeze
 from orchestrator.core import credentials
 from orchestrator.errors import InputError
+from orchestrator.freeze.bundle import freeze
 
 
 def put(root: Path, name: str, content: str | bytes = "x") -> Path:
@@ -72,7 +72,8 @@ def test_another_process_with_another_umask_and_hash_seed_makes_the_same_bytes(
         put(source, f"m{number}/x{number}.py", str(number))
     here = freeze(source, into)
     script = (
-        "import os, sys; from pathlib import Path; from orchestrator.bundle import freeze; os.umask(0o077);"
+        "import os, sys; from pathlib import Path; os.umask(0o077);"
+        "from orchestrator.freeze.bundle import freeze;"
         "sys.stdout.write(freeze(Path(sys.argv[1]), Path(sys.argv[2])))"
     )
     there = subprocess.run(

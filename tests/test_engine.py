@@ -13,11 +13,11 @@ from orchestrator.core.event import Deferred, Submitted, Wish, Wished
 from orchestrator.core.job import Claim, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import Brought, Engine
+from orchestrator.engine.engine import Brought, Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
 from orchestrator.errors import Transient
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import QuotaWindow, Scenario, SimulatedOffer
 from orchestrator.stores.memory import MemoryStore

@@ -16,7 +16,7 @@ from orchestrator.core.event import Assigned, CheckpointAccepted, Ended, Event
 from orchestrator.core.job import Claim, Precision, Profile, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer
 from tests.test_engine import Small
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from docker.utils.build import exclude_paths
 
-from orchestrator import bundle
 from orchestrator.errors import InputError
-from orchestrator.images import freeze
+from orchestrator.freeze import bundle
+from orchestrator.freeze.images import freeze
 from scripts.lock import pinned
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import inputs
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError, Rejected
 from orchestrator.files import set_aside
+from orchestrator.freeze import inputs
 from orchestrator.ledger import Ledger
 
 

@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import market
 from orchestrator.clock import SystemClock
 from orchestrator.core import decide
 from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Traits
-from orchestrator.core.session import AgentStatus, Observation, Order, Sighting, StopReply
-from orchestrator.engine import Brought, Engine
+from orchestrator.core.order import AgentStatus, Order
+from orchestrator.core.session import Observation, Sighting, StopReply
+from orchestrator.engine import market
+from orchestrator.engine.engine import Brought, Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import Transient
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.platform import Collected, Materials
 from orchestrator.stores.memory import MemoryStore
-from orchestrator.workers import ThreadWorkers
 from tests.core.runs import job
 
 DEADLINE_SECONDS = 20.0

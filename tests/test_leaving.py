@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import bundle, leaving
 from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
-from orchestrator.leaving import Part
+from orchestrator.freeze import bundle, leaving
+from orchestrator.freeze.leaving import Part
 
 KEY = f"AKIA{'Q7ZD' * 4}\n"
 

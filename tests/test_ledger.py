@@ -24,8 +24,8 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Precision
 from orchestrator.core.lifecycle import IllegalTransition, Phase
 from orchestrator.core.offer import Route
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, fold
-from orchestrator.core.session import Outcome
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import Ledger, Proposal

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.assign import assign
 from orchestrator.core.offer import Offer, Quota, UntilKind
 from orchestrator.core.run import RunRecord
-from orchestrator.market import Market, Surveyed
+from orchestrator.engine.market import Market, Surveyed
 from tests.core.runs import NOW, TRAITS, assigned, job, record
 
 HOUR = 3600.0

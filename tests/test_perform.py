@@ -15,9 +15,9 @@ from orchestrator.cli.wiring import Wired
 from orchestrator.clock import SystemClock
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
+from orchestrator.engine.perform import Backends, Folders, perform
 from orchestrator.errors import AccessDenied, Rejected
-from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import Scenario

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import bundle, requirements, spec
-from orchestrator.core.session import Outcome
-from orchestrator.requirements import NotLocked, lock
+from orchestrator import spec
+from orchestrator.core.order import Outcome
+from orchestrator.freeze import bundle, requirements
+from orchestrator.freeze.requirements import NotLocked, lock
 from tests.agent.sessions import QUICK, Stay, session
 from tests.package_index import Index, package_index, wheel
 from tests.specs import GOOD

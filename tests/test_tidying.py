@@ -13,7 +13,6 @@ from typing import cast
 
 import pytest
 
-from orchestrator import tidying
 from orchestrator.cli import pulling
 from orchestrator.cli.call import Call
 from orchestrator.cli.home import Home
@@ -24,9 +23,10 @@ from orchestrator.core.action import Collect, Failed
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.engine import tidying
+from orchestrator.engine.perform import Backends, Folders, perform
 from orchestrator.errors import Transient
 from orchestrator.files import PREFIX, draft_folder
-from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
 from orchestrator.stores import checkpoints as stored

@@ -8,9 +8,10 @@ from orchestrator.core.action import Action, Collect, Discard, Failed, Launch, P
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Confirmed
-from orchestrator.core.run import Stray, apply
-from orchestrator.core.session import Outcome
-from orchestrator.tracking import Tracked
+from orchestrator.core.order import Outcome
+from orchestrator.core.run import apply
+from orchestrator.core.session import Stray
+from orchestrator.engine.tracking import Tracked
 from tests.core.runs import NOW, RUN, TRAITS, assigned, ended, record, running
 
 OLD = f"{RUN}-s01"

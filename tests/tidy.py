@@ -48,9 +48,6 @@ PROTOCOLS = (
     "orchestrator.stores.store",
     "orchestrator.stores.checkpoints",
 )
-ENGINE = tuple(
-    f"orchestrator.{part}" for part in ("engine", "market", "perform", "readings", "tracking", "workers")
-)
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
@@ -64,7 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *LEAVES,
         PROCESSES,
         # One definition of Order and Result on both sides: docs/decisions/001.
-        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "session", "job", "mask", "wire")),
+        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "order", "job", "mask", "wire")),
         # How a file that a script may have put there is read.
         "orchestrator.session",
         # What the probe tells devices apart by.
@@ -74,25 +71,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.platforms": (*PURE, "orchestrator.session", DISK, PROCESSES),
     "orchestrator.stores": (*PURE, DISK),
     "orchestrator.spec": PURE,
-    "orchestrator.bundle": PURE,
-    "orchestrator.requirements": PURE,
-    "orchestrator.images": (*PURE, "orchestrator.bundle"),
-    "orchestrator.leaving": PURE,
-    "orchestrator.inputs": (*PURE, DISK, "orchestrator.stores.atomic"),
+    "orchestrator.freeze": (*PURE, DISK, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
-    "orchestrator.tidying": (*PURE, *PROTOCOLS, DISK, "orchestrator.perform"),
-    **dict.fromkeys(ENGINE, (*PURE, *PROTOCOLS, *ENGINE, DISK, "orchestrator.ledger", "orchestrator.inputs")),
+    "orchestrator.engine": (*PURE, *PROTOCOLS, DISK, "orchestrator.ledger", "orchestrator.freeze.inputs"),
     "orchestrator.pruning": (
         *PURE,
         *PROTOCOLS,
         DISK,
         "orchestrator.ledger",
-        "orchestrator.inputs",
-        "orchestrator.perform",  # which checkpoint here is the only copy: it makes the mark
+        "orchestrator.freeze.inputs",
+        "orchestrator.engine.perform",  # which checkpoint here is the only copy: it makes the mark
     ),
-    "orchestrator.controller": (*PURE, *PROTOCOLS, *ENGINE, "orchestrator.ledger"),
     "orchestrator.cli": ("orchestrator",),
     "orchestrator.__main__": ("orchestrator.cli",),
 }

@@ -35,8 +35,8 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import TABLE, Kind
+from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Order, Outcome
 from tests.core import runs
 
 NOW = runs.NOW

@@ -25,7 +25,7 @@ _FILES = (
     "core/gpu_names.py",
     "core/job.py",
     "core/mask.py",
-    "core/session.py",
+    "core/order.py",
     "core/wire.py",
     "session/__init__.py",
     "session/files.py",

@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 
 EXIT_SAVED = 75
 _OUT_OF_MEMORY = re.compile(

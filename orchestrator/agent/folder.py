@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BALLAST_BYTES = 256 * 1024

@@ -18,7 +18,7 @@ from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.processes import SESSION
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

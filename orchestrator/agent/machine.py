@@ -10,7 +10,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 
 _VECTOR = re.compile(r"sse\w*|ssse3|avx\w*|fma\w*|f16c|amx\w*|bmi\d|asimd\w*|sve\w*|neon")
 

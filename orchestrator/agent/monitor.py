@@ -21,7 +21,7 @@ from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
-from orchestrator.core.session import Order, Result
+from orchestrator.core.order import Order, Result
 
 _PUMP_SECONDS = 5.0
 

@@ -33,7 +33,7 @@ from orchestrator.core.checkpoint import (
     superseded,
 )
 from orchestrator.core.mask import Mask
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.session import files
 from orchestrator.session.files import Odd
 

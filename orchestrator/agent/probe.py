@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.core.accelerators import Accelerator, catalogue
 from orchestrator.core.gpu_names import accelerator_of, several
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools if their PATH lacks them

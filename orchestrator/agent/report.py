@@ -13,7 +13,7 @@ from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.mask import Mask
-from orchestrator.core.session import AgentStatus, Result
+from orchestrator.core.order import AgentStatus, Result
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.agent.folder import Folder
 from orchestrator.core import checkpoint
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 
 _CHUNK = 1024 * 1024

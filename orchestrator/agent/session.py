@@ -29,7 +29,7 @@ from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.mask import Mask
-from orchestrator.core.session import Order, Outcome, Result
+from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.errors import CorruptCheckpoint
 
 ALREADY_CLAIMED = 4

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import config as configuration
-from orchestrator import controller, tidying
 from orchestrator.cli import health, live, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
@@ -23,11 +22,12 @@ from orchestrator.cli.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import Watchers
+from orchestrator.engine import controller, tidying
+from orchestrator.engine.engine import Watchers
+from orchestrator.engine.perform import Backends
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
 from orchestrator.ledger import Ledger, Owner
-from orchestrator.perform import Backends
 from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0

@@ -20,8 +20,8 @@ from orchestrator.cli.output import count_text, size_text
 from orchestrator.cli.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, SpecError
-from orchestrator.market import Surveyed
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores.store import Store
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import DiskFull, InputError
 
 if TYPE_CHECKING:
+    from orchestrator.engine.perform import Folders
     from orchestrator.ledger import Ledger
-    from orchestrator.perform import Folders
 
 VARIABLE = "ORCHESTRATOR_HOME"
 DATABASE = "ORCHESTRATOR_DATABASE"
@@ -49,7 +49,7 @@ class Home:
 
     @property
     def folders(self) -> Folders:
-        from orchestrator.perform import Folders
+        from orchestrator.engine.perform import Folders
 
         return Folders(self.path)
 

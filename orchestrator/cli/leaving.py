@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.cli.output import Output, size_text
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Route, UntilKind
-from orchestrator.leaving import Part
+from orchestrator.freeze.leaving import Part
 
 NAMES_SHOWN = 6
 

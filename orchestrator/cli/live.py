@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.session import AgentStatus, Observation
+from orchestrator.core.order import AgentStatus
+from orchestrator.core.session import Observation
 from orchestrator.files import write_whole
 from orchestrator.platforms import reading
 from orchestrator.session import files
@@ -18,7 +19,7 @@ from orchestrator.session.files import Odd
 
 if TYPE_CHECKING:
     from orchestrator.core.run import RunRecord
-    from orchestrator.perform import Folders
+    from orchestrator.engine.perform import Folders
 
 LIVE_BYTES_MAX = 1 << 20
 PREPARING_BYTES_MAX = 1 << 16

@@ -15,11 +15,12 @@ from orchestrator.core.assign import assign
 from orchestrator.core.charges import Balance, Charge, Spent, balance, charges, total, window_began_at
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Quota, UntilKind
-from orchestrator.core.run import RunRecord, Session
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Session
 from orchestrator.core.wording import date, span
+from orchestrator.engine.market import Market, Surveyed
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market, Surveyed
 
 ALIKE_SECONDS = 60.0  # what our count and the platform's may differ by before it is worth a word
 BAR_CELLS = 40

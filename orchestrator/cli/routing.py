@@ -17,8 +17,8 @@ from orchestrator.core.offer import Choice, Rejection, Route, Until, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate
 from orchestrator.core.wording import date, span
+from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market, Surveyed, survey
 from orchestrator.platforms.platform import Platform
 
 SURVEY_SECONDS = 30.0  # a platform that has not answered by then counts as one that gave no answer

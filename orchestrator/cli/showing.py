@@ -25,8 +25,8 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
+from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Order
 from orchestrator.ledger import Stored
 
 NOTES_SHOWN = 12

@@ -35,7 +35,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.notes import counted_text
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 
 # What a viewer is told of at once; the rest is for `why`.
 NEWS = (

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator import bundle, images, inputs, leaving, requirements, spec
+from orchestrator import spec
 from orchestrator.cli import controlling, following, hints, interrupt, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
@@ -31,11 +31,12 @@ from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
+from orchestrator.engine.perform import Folders
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.files import open_log
-from orchestrator.leaving import Part
+from orchestrator.freeze import bundle, images, inputs, leaving, requirements
+from orchestrator.freeze.leaving import Part
 from orchestrator.ledger import Ledger
-from orchestrator.perform import Folders
 from orchestrator.spec import Parsed
 
 RANDOM_CHARACTERS = 8

@@ -18,8 +18,8 @@ from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

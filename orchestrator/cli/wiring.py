@@ -17,11 +17,12 @@ from orchestrator import config as configuration
 from orchestrator.agent import archive
 from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
-from orchestrator.engine import Brought, Engine, Watchers
+from orchestrator.engine.engine import Brought, Engine, Watchers
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.retrying import RetryingPlatform
@@ -29,7 +30,6 @@ from orchestrator.stores import catalog as stores
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again
-from orchestrator.workers import ThreadWorkers
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
-from orchestrator.core.session import Order, StopReply
+from orchestrator.core.order import Order
+from orchestrator.core.session import StopReply
 
 
 @dataclass(frozen=True)

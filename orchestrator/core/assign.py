@@ -10,8 +10,8 @@ from dataclasses import replace
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice
+from orchestrator.core.order import Order, session_name
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Order, session_name
 
 GIB = 1024**3
 

@@ -23,7 +23,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.offer import Quota, Traits
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 
 NEVER_RAN = frozenset({Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.DENIED})
 

@@ -38,8 +38,8 @@ from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report
 from orchestrator.core.route import opens_at
-from orchestrator.core.run import RunRecord, Session, Stray
-from orchestrator.core.session import Observation, Sighting
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Observation, Session, Sighting, Stray
 from orchestrator.core.watch import Watch
 
 SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs

@@ -12,7 +12,8 @@ from orchestrator.core.action import Action, Report
 from orchestrator.core.event import Event, Faulted, Noted
 from orchestrator.core.notes import Notes, Tallies, Tally, kind_of, met
 from orchestrator.core.offer import Route
-from orchestrator.core.run import RunRecord, Session, apply
+from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.session import Session
 from orchestrator.core.watch import Watch
 
 

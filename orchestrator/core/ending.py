@@ -8,8 +8,8 @@ Must never know what becomes of the run: that is `orchestrator.core.verdict`.
 from __future__ import annotations
 
 from orchestrator.core.event import Ended
-from orchestrator.core.run import Session
-from orchestrator.core.session import Observation, Outcome, Sighting
+from orchestrator.core.order import Outcome
+from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.core.watch import Watch
 from orchestrator.core.wording import span
 

@@ -14,7 +14,7 @@ from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Kind
 from orchestrator.core.offer import Traits
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 
 
 class Wish(StrEnum):

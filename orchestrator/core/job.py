@@ -87,7 +87,7 @@ class Work:
         return next((m for m in smaller if self.accumulate(m, devices) is not None), None)
 
 
-FROZEN_IMAGE = "build:"  # and the sha256 of the archive of its folders: see orchestrator.images
+FROZEN_IMAGE = "build:"  # and the sha256 of the archive of its folders: see orchestrator.freeze.images
 
 
 def frozen_image(image: str | None) -> str | None:

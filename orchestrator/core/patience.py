@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from orchestrator.core.pause import SKEW_SECONDS
-from orchestrator.core.run import Session
+from orchestrator.core.session import Session
 from orchestrator.core.watch import READINGS_MIN
 
 COLLECT_PATIENCE_SECONDS = 1800.0

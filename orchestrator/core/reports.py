@@ -31,8 +31,9 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, only_there, out_of_patience
-from orchestrator.core.session import Outcome, StopReply
+from orchestrator.core.session import StopReply
 from orchestrator.core.verdict import cooldown, verdict
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row

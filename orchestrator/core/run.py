@@ -41,72 +41,9 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase, successor
 from orchestrator.core.notes import Notes
-from orchestrator.core.offer import Traits
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.session import Session, Stray
 
 DROPPED_MAX = 1000
-
-
-@dataclass(frozen=True)
-class Session:
-    """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
-
-    `traits` are the platform's at assignment. `incarnation` is the first agent seen, the only one whose
-    checkpoints count. `step` is the last one the result marker named. `failures` counts failed actions in
-    a row, `retry_at` when to try the next.
-    """
-
-    order: Order
-    traits: Traits
-    assigned_at: float
-    launched_at: float | None = None
-    incarnation: str | None = None
-    started_at: float | None = None
-    stop: Wish | None = None
-    stop_requested_at: float | None = None
-    outcome: Outcome | None = None
-    message: str = ""
-    tail: str = ""
-    step: int | None = None
-    until: float | None = None
-    ended_at: float | None = None
-    end_confirmed: bool = True
-    failures: int = 0
-    retry_at: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.order.session
-
-    @property
-    def generation(self) -> int:
-        return self.order.generation
-
-    @property
-    def wall_at(self) -> float | None:
-        """When the platform's session limit is reached, by this machine's clock; None: there is none."""
-        if self.launched_at is None or self.traits.session_seconds is None:
-            return None
-        started = self.started_at if self.started_at is not None else self.launched_at
-        return started + self.traits.session_seconds
-
-
-@dataclass(frozen=True)
-class Stray:
-    """A closed session whose remains are still on its platform, until they are discarded.
-
-    `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
-    as used until it is seen to have ended or `until` has passed (None: no wall). It is looked at every
-    `poll_seconds`, as its platform's traits had it. With `hands_over` the run's next session may read it.
-    """
-
-    session: str
-    platform: str
-    accelerator: str
-    ended: bool
-    until: float | None
-    poll_seconds: float = 2.0
-    hands_over: bool = False
 
 
 @dataclass(frozen=True)

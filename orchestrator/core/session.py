@@ -1,6 +1,6 @@
-"""What goes into a session and what comes back: the order, what a platform observes, how it ended.
+"""A session as the controller knows it: from its assignment to its close, what is seen of it, what remains.
 
-Values only, shared by decide, engine, platforms and (as JSON) the agent.
+Values only. What goes into one and what its agent says is `orchestrator.core.order`.
 """
 
 from __future__ import annotations
@@ -8,108 +8,71 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.job import Input, Keep, Precision
-
-
-def session_name(run: str, generation: int) -> str:
-    """The name of a run's session; everything of it is found by this again."""
-    return f"{run}-s{generation:02d}"
-
-
-def run_of(session: str) -> str:
-    """The run that a session's name belongs to."""
-    return session.rpartition("-s")[0]
+from orchestrator.core.event import Wish
+from orchestrator.core.offer import Traits
+from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 
 
 @dataclass(frozen=True)
-class Order:
-    """Everything a session must do, complete and journalled before anything starts.
+class Session:
+    """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
 
-    `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
-    `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
-    `resume` is the name of the checkpoint to load, `resume_sha256` that of its manifest as it was accepted
-    (None: an older version accepted it, nothing to compare with). `interval_seconds` None means auto.
-    `disk_gb` is what the job needs.
+    `traits` are the platform's at assignment. `incarnation` is the first agent seen, the only one whose
+    checkpoints count. `step` is the last one the result marker named. `failures` counts failed actions in
+    a row, `retry_at` when to try the next.
     """
 
-    run: str
+    order: Order
+    traits: Traits
+    assigned_at: float
+    launched_at: float | None = None
+    incarnation: str | None = None
+    started_at: float | None = None
+    stop: Wish | None = None
+    stop_requested_at: float | None = None
+    outcome: Outcome | None = None
+    message: str = ""
+    tail: str = ""
+    step: int | None = None
+    until: float | None = None
+    ended_at: float | None = None
+    end_confirmed: bool = True
+    failures: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.order.session
+
+    @property
+    def generation(self) -> int:
+        return self.order.generation
+
+    @property
+    def wall_at(self) -> float | None:
+        """When the platform's session limit is reached, by this machine's clock; None: there is none."""
+        if self.launched_at is None or self.traits.session_seconds is None:
+            return None
+        started = self.started_at if self.started_at is not None else self.launched_at
+        return started + self.traits.session_seconds
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A closed session whose remains are still on its platform, until they are discarded.
+
+    `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
+    as used until it is seen to have ended or `until` has passed (None: no wall). It is looked at every
+    `poll_seconds`, as its platform's traits had it. With `hands_over` the run's next session may read it.
+    """
+
     session: str
-    generation: int
     platform: str
     accelerator: str
-    devices: int
-    command: tuple[str, ...]
-    bundle: str
-    global_batch: int
-    micro_batch: int
-    precision: Precision
-    steps_total: int
-    seed: int
-    keep: Keep
-    budget_seconds: float | None = None
-    interval_seconds: float | None = None
-    resume: str | None = None
-    resume_step: int = 0
-    expected_steps_per_second: float | None = None
-    threads: int | None = None
-    memory_bytes: int | None = None
-    disk_gb: float = 0.0
-    image: str | None = None
-    requirements: str | None = None
-    internet: bool = False
-    inputs: tuple[Input, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    secrets: tuple[str, ...] = ()
-    resume_sha256: str | None = None
-    requirements_lock: str | None = None
-
-
-class Outcome(StrEnum):
-    """How a session ended, by what to do next (DESIGN.md decision 10)."""
-
-    COMPLETED = "completed"
-    STOPPED = "stopped"  # saved and left, at its deadline or because it was asked to: resume
-    QUOTA_EXHAUSTED = "quota_exhausted"
-    NO_CAPACITY = "no_capacity"
-    DENIED = "denied"
-    LOST = "lost"
-    OUT_OF_MEMORY = "out_of_memory"
-    STALLED = "stalled"
-    CRASHED = "crashed"
-
-
-@dataclass(frozen=True)
-class Result:
-    """The agent's own marker, written last of all into the outbox. `step` is of the newest committed
-    checkpoint, None where there is none; `tail` the end of the training's log."""
-
-    incarnation: str
-    outcome: Outcome
-    exit_code: int | None
-    step: int | None
-    message: str
-    tail: str = ""
-
-
-@dataclass(frozen=True)
-class AgentStatus:
-    """The agent's atomic status file, as last seen. Times are the agent's own wall clock.
-
-    `heartbeat` only ever grows while the agent lives. `checkpoint` is the newest manifest it committed.
-    """
-
-    incarnation: str
-    heartbeat: int
-    written_at: float
-    state: str
-    step: int | None = None
-    steps_per_second: float | None = None
-    loss: float | None = None
-    checkpoint: str | None = None
-    checkpoint_step: int | None = None
-    save_seconds: float | None = None
-    deadline: float | None = None
-    warnings: tuple[str, ...] = ()
+    ended: bool
+    until: float | None
+    poll_seconds: float = 2.0
+    hands_over: bool = False
 
 
 class Sighting(StrEnum):

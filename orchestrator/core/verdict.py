@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Cancelled, Completed, Cooldown, GaveUp, Held, Requeued, Wish
-from orchestrator.core.run import RunRecord, Session
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Session
 
 CAPACITY_SECONDS = 15.0  # the first cool-down after "no capacity"; doubles with every strike
 CAPACITY_SECONDS_MAX = 3600.0

@@ -15,7 +15,8 @@ from typing import Protocol, runtime_checkable
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import Observation, Order, StopReply
+from orchestrator.core.order import Order
+from orchestrator.core.session import Observation, StopReply
 
 
 @dataclass(frozen=True)

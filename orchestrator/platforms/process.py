@@ -19,7 +19,8 @@ from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply, run_of
+from orchestrator.core.order import Order, run_of
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
 from orchestrator.platforms.mirror import bring_files

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef
-from orchestrator.core.session import AgentStatus, Observation, Outcome, Result, Sighting
+from orchestrator.core.order import AgentStatus, Outcome, Result
+from orchestrator.core.session import Observation, Sighting
 
 _INCARNATION = re.compile(r"[0-9a-z]{1,32}")
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import Observation, Order, StopReply
+from orchestrator.core.order import Order
+from orchestrator.core.session import Observation, StopReply
 from orchestrator.errors import Transient
 from orchestrator.platforms.platform import (
     BuildingImages,

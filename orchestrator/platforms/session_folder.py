@@ -19,7 +19,8 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
-from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Observation, Sighting
 from orchestrator.errors import NameTaken, Rejected
 from orchestrator.files import (
     allow,

@@ -11,7 +11,7 @@ import json
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core.offer import Traits, Uplink
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 
 

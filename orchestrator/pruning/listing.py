@@ -1,7 +1,7 @@
 """What lies in the home: every file and folder whose name is of our layout, with its age and size.
 
 Follows no link and opens no file. What is not ours is named and never judged. Must never know what is needed.
-The layout itself is `orchestrator.perform.Folders`'s; docs/home.md has it for people.
+The layout itself is `orchestrator.engine.perform.Folders`'s; docs/home.md has it for people.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.engine.perform import is_unpublished
 from orchestrator.files import is_locked
-from orchestrator.perform import is_unpublished
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from orchestrator import inputs
 from orchestrator.core.job import Input, frozen_image
 from orchestrator.core.run import RunRecord
+from orchestrator.freeze import inputs
 from orchestrator.ledger import Ledger
 from orchestrator.pruning.rules import Kind, Needs, RunFacts, newest_of_each_job
 

@@ -1,7 +1,7 @@
 """A spec's file or text to the job it declares, with the files that go along.
 
 The entrance of this package. Decides where paths lead; must never read what lies there: that is
-`orchestrator.bundle`.
+`orchestrator.freeze.bundle`.
 """
 
 from __future__ import annotations

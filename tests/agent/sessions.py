@@ -28,7 +28,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import checkpoint, wire
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import Keep, Precision
-from orchestrator.core.session import AgentStatus, Order, Result
+from orchestrator.core.order import AgentStatus, Order, Result
 
 SOURCE = Path(__file__).parent / "source"
 PATIENCE = 60.0

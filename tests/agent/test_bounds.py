@@ -15,7 +15,7 @@ from orchestrator.agent.progress import Progress
 from orchestrator.agent.report import Report
 from orchestrator.clock import SystemClock
 from orchestrator.core import bounds, wire
-from orchestrator.core.session import AgentStatus, Outcome, Result
+from orchestrator.core.order import AgentStatus, Outcome, Result
 from tests.agent.sessions import QUICK, session
 
 FILL = """

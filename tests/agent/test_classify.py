@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.agent.classify import Ending, Stop, classify
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 
 PLAIN = Ending(
     exit_code=1, stop=None, killed=False, committed=None, reached=None, resume_step=None, steps_total=100,

@@ -9,7 +9,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session, wait_until
 
 ENDLESS = ("train.py", "--endless", "--pause", "0.01")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import probe
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from tests.agent.sessions import QUICK, new_order, session
 
 PROBING = replace(QUICK, probe=True)

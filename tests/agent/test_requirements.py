@@ -22,7 +22,7 @@ import pytest
 
 from orchestrator.agent.requirements import Site, constraints, masked
 from orchestrator.core import wire
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session, wait_until
 
 INSTALLING = replace(QUICK, requirements=True)

@@ -6,7 +6,7 @@ import base64
 import json
 from pathlib import Path
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from tests.agent.sessions import session
 
 TOKEN = "hf_AbCdEf0123456789-of+nobody"

@@ -15,7 +15,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
-from orchestrator.core.session import AgentStatus, Order, Outcome
+from orchestrator.core.order import AgentStatus, Order, Outcome
 from tests.agent.sessions import QUICK, is_alive, session, wait_until
 from tests.forging import forge
 

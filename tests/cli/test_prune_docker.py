@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator import images
 from orchestrator.clock import SystemClock
 from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.core.job import FROZEN_IMAGE
+from orchestrator.freeze import images
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker.platform import DockerPlatform

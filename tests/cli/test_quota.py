@@ -16,8 +16,8 @@ from orchestrator.cli.quota import Pool, pools, tell
 from orchestrator.core.event import Submitted
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
+from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger
-from orchestrator.market import Market, Surveyed, survey
 from orchestrator.platforms.simulated import Faults, QuotaWindow
 from tests.cli.calls import Caller
 from tests.core.runs import NOW, job

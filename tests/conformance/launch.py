@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.platforms import process, session_folder
 from orchestrator.platforms.catalog import build
 from orchestrator.platforms.docker import container

@@ -17,7 +17,8 @@ import pytest
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.offer import Traits
-from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected
 from orchestrator.platforms.platform import Collected, Materials, Platform
 

@@ -20,7 +20,8 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.job import Keep, Precision
 from orchestrator.core.offer import Uplink
-from orchestrator.core.session import Order, Sighting, StopReply
+from orchestrator.core.order import Order
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import archives, container
 from orchestrator.platforms.docker.options import DockerOptions

@@ -15,8 +15,9 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.job import Claim, Job, Precision, Profile, Work
 from orchestrator.core.offer import Choice, Estimate, Offer, Route, Traits
+from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.core.session import AgentStatus, Observation, Outcome, Result, Sighting
+from orchestrator.core.session import Observation, Sighting
 
 NOW = 1_790_000_000.0
 RUN = "tiny-abcdefgh"

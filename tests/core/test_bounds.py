@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from orchestrator.core import bounds, checkpoint, wire
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.order import AgentStatus, Order, Result
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import AgentStatus, Observation, Order, Result
+from orchestrator.core.session import Observation
 from orchestrator.errors import CorruptCheckpoint
 
 patient = settings(deadline=None, max_examples=150)

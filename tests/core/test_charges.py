@@ -26,7 +26,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.offer import Quota
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from tests.core.runs import NOW, TRAITS, choice, record
 
 HOUR = 3600.0

@@ -14,8 +14,8 @@ from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import CheckpointAccepted, Held, Released, Wish
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.session import Order
 from tests.core.runs import NOW, accepted, choice, record, routed
 
 OLD, MIDDLE, NEW = accepted(100), accepted(200), accepted(300)

@@ -24,8 +24,9 @@ from orchestrator.core.event import Ended, Event, StopRequested, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
+from orchestrator.core.order import Outcome, Result
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.session import ABSENT, Observation, Outcome, Result, Sighting
+from orchestrator.core.session import ABSENT, Observation, Sighting
 from orchestrator.core.verdict import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.watch import Watch
 from tests.core.runs import (

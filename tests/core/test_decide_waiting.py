@@ -10,7 +10,8 @@ from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Held, Noted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import SLOT, Rejection, Route, until_time
-from orchestrator.core.run import Stray, apply
+from orchestrator.core.run import apply
+from orchestrator.core.session import Stray
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, RUN, launched, record, routed, running
 

@@ -11,8 +11,9 @@ from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Noted
 from orchestrator.core.notes import MORE, NOTES_MAX, Notes, Tally, kind_of, met
+from orchestrator.core.order import AgentStatus
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.session import AgentStatus, Observation, Sighting
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, record, running
 

@@ -11,8 +11,9 @@ from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Wish, Wished
-from orchestrator.core.run import RunRecord, Stray, apply
-from orchestrator.core.session import Observation, Outcome, Sighting, StopReply
+from orchestrator.core.order import Outcome
+from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.session import Observation, Sighting, StopReply, Stray
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, RUN, TRAITS, accepted, assigned, ended, record, running, seen
 from tests.core.test_decide import decided, watched

@@ -13,8 +13,8 @@ from orchestrator.core.event import Released, StopRequested, Wish, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import CAPACITY_SECONDS, verdict
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, record, running

@@ -14,7 +14,7 @@ from orchestrator.core.job import Best, Input, Job, Keep, Precision, Profile, Ro
 from orchestrator.core.job import OfferPattern as Pattern
 from orchestrator.core.job import RuleEffect as Effect
 from orchestrator.core.lifecycle import Kind
-from orchestrator.core.session import AgentStatus, Order, Outcome, Result
+from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 
 ORDER = Order(
     run="demo-7f3kq2vd", session="demo-7f3kq2vd-s01", generation=1, platform="here", accelerator="cpu",

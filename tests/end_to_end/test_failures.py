@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.event import Assigned, Ended
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 from tests.end_to_end.conftest import SmallDisk
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
 from tests.forging import forge

@@ -28,11 +28,11 @@ from sqlalchemy import delete
 from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
-from orchestrator.engine import Engine
+from orchestrator.engine.engine import Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.tables import events, measurements, runs
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.stores.folder import FolderStore
 from tests import postgresql
 from tests.core.runs import job

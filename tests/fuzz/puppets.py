@@ -20,7 +20,7 @@ from random import Random
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.core.session import AgentStatus, Order, Outcome, Result
+from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
 from orchestrator.platforms.session_folder import SessionFolder
 from tests import hostile

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.platforms.session_folder import SessionFolder
 from tests.conformance.test_platforms import any_order
 from tests.fuzz import puppets

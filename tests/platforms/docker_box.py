@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.session import Observation, Order, Sighting
+from orchestrator.core.order import Order
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Materials, Platform
 from tests.conformance.test_platforms import DockerRig

@@ -13,7 +13,8 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import Observation, Order
+from orchestrator.core.order import Order
+from orchestrator.core.session import Observation
 from orchestrator.platforms import catalog
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import Credentials

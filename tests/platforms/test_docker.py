@@ -20,7 +20,8 @@ import pytest
 from orchestrator.core import wire
 from orchestrator.core.job import Precision
 from orchestrator.core.offer import UntilKind
-from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
+from orchestrator.core.order import Outcome
+from orchestrator.core.session import ABSENT, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Cleaning, Leftover
@@ -349,7 +350,7 @@ import sys; sys.path[:0] = [sys.argv[1]]
 import json, pathlib
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Materials
 _, _, options, folder, order, bundle, agent, inputs = sys.argv

@@ -17,8 +17,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from orchestrator import bundle, images
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
+from orchestrator.freeze import bundle, images
 from orchestrator.platforms.docker import builder
 from scripts.lock import pinned
 from tests import docker_engine as engines

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from orchestrator.errors import AccessDenied, InputError, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker.connection import Connection

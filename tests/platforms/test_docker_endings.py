@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from orchestrator.errors import Transient
 from orchestrator.platforms.docker import archives
 from orchestrator.platforms.docker.archives import Entry

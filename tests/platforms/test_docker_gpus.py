@@ -20,7 +20,8 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.offer import Offer, UntilKind
-from orchestrator.core.session import ABSENT, Order, Sighting
+from orchestrator.core.order import Order
+from orchestrator.core.session import ABSENT, Sighting
 from orchestrator.errors import QuotaExhausted, Rejected, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import checking, container, gpus

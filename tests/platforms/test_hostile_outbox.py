@@ -18,10 +18,11 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.core.session import AgentStatus, Order, Outcome, Sighting
+from orchestrator.core.order import AgentStatus, Order, Outcome
+from orchestrator.core.session import Sighting
+from orchestrator.engine.perform import Backends, Folders, perform
 from orchestrator.files import read_small
 from orchestrator.ledger import Ledger
-from orchestrator.perform import Backends, Folders, perform
 from orchestrator.platforms import catalog, reading
 from orchestrator.platforms.mirror import bring_files
 from orchestrator.platforms.outbox import FolderOutbox, bring

@@ -28,7 +28,8 @@ import pytest
 
 from orchestrator.core.bounds import PART_BYTES_MAX
 from orchestrator.core.offer import UntilKind
-from orchestrator.core.session import ABSENT, Outcome, Sighting, StopReply
+from orchestrator.core.order import Outcome
+from orchestrator.core.session import ABSENT, Sighting, StopReply
 from orchestrator.errors import NotFound, QuotaExhausted, Rejected, Transient
 from orchestrator.platforms.kaggle import platform as kaggle_platform
 from orchestrator.platforms.kaggle import refusals

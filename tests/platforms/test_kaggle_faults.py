@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.session import ABSENT, Order, Outcome, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Sighting, StopReply
 from orchestrator.errors import AccessDenied, OrchestratorError, QuotaExhausted, Rejected, Transient
 from orchestrator.platforms.platform import Health, Leftover
 from tests.conformance.platform_suite import content

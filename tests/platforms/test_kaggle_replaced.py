@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.session import Order, Outcome
+from orchestrator.core.order import Order, Outcome
 from orchestrator.errors import NotFound
 from orchestrator.platforms.kaggle import staging
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
-from orchestrator.core.session import Outcome, Result, run_of
+from orchestrator.core.order import Outcome, Result, run_of
 from orchestrator.errors import QuotaExhausted, Rejected
 from orchestrator.platforms.kaggle import endings, kernel, refusals
 from orchestrator.platforms.kaggle.kernel import SLUG_MAX, StagedFile, slug

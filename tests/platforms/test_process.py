@@ -13,7 +13,8 @@ from threading import Event
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.session import ABSENT, Order, Outcome, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Sighting, StopReply
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Materials, Platform

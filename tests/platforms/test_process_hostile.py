@@ -15,11 +15,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from orchestrator import inputs
 from orchestrator.agent import archive
 from orchestrator.core.job import Input
-from orchestrator.core.session import ABSENT, Observation, Outcome, Sighting, StopReply
+from orchestrator.core.order import Outcome
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import Rejected, Transient
+from orchestrator.freeze import inputs
 from orchestrator.platforms.platform import Platform, Tidying
 from orchestrator.platforms.session_folder import SessionFolder
 from tests.agent.sessions import is_alive

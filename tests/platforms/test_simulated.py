@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.offer import Uplink
-from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import AccessDenied, NotFound, QuotaExhausted, Transient
 from orchestrator.platforms.platform import Materials
 from orchestrator.platforms.simulated import (

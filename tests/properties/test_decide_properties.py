@@ -29,16 +29,9 @@ from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import CheckpointAccepted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, until_time
+from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.session import (
-    ABSENT,
-    AgentStatus,
-    Observation,
-    Outcome,
-    Result,
-    Sighting,
-    StopReply,
-)
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, record, routed
 

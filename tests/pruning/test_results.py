@@ -22,8 +22,8 @@ from orchestrator.core.event import (
     Submitted,
 )
 from orchestrator.core.job import Best, CheckpointPolicy, Keep
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Outcome
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.ledger import Ledger
 from orchestrator.pruning import needs, results

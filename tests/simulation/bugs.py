@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import engine, market, perform, tracking
 from orchestrator.core import assign, checkpoint, decide, ending, event, reports, route, run, verdict, watch
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Outcome
+from orchestrator.engine import engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
 

@@ -22,8 +22,8 @@ from orchestrator.core.event import (
     Submitted,
 )
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.core.session import Outcome
 from orchestrator.core.verdict import NOT_COUNTED
 from orchestrator.errors import OrchestratorError
 from orchestrator.platforms.simulated import expected_state

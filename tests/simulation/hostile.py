@@ -16,7 +16,8 @@ from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import decode
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.session import AgentStatus, Observation, Outcome, Result, Sighting
+from orchestrator.core.order import AgentStatus, Outcome, Result
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.platforms import reading
 from orchestrator.platforms.outbox import Outbox
 from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform

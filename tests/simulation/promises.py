@@ -25,8 +25,8 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Traits, Uplink
+from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.core.session import Order, Outcome
 from tests.simulation.world import World
 
 HANDING_OVER_SECONDS = 900.0  # what was decided on in an earlier phase may be under way for so long

@@ -12,8 +12,9 @@ from random import Random
 from typing import TypeVar
 
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import Observation, Order, StopReply
-from orchestrator.perform import Backends
+from orchestrator.core.order import Order
+from orchestrator.core.session import Observation, StopReply
+from orchestrator.engine.perform import Backends
 from orchestrator.platforms.platform import Collected, Materials, Platform
 from orchestrator.stores.store import Stat, Store
 from tests.simulation.world import World

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from orchestrator.core.event import Ended, Event
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import RunRecord, Session
-from orchestrator.core.session import Observation, Sighting
-from orchestrator.engine import Watchers
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Observation, Session, Sighting
+from orchestrator.engine.engine import Watchers
 from orchestrator.stores.memory import MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger

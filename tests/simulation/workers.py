@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from orchestrator.engine import Brought
+from orchestrator.engine.engine import Brought
 from tests.simulation.clock import VirtualClock
 
 

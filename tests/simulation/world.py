@@ -17,11 +17,11 @@ from typing import Any
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.event import Submitted
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import Engine
+from orchestrator.engine.engine import Engine
+from orchestrator.engine.market import Market
+from orchestrator.engine.perform import Backends, Folders
 from orchestrator.errors import Transient
 from orchestrator.ledger import Proposal, Takeover
-from orchestrator.market import Market
-from orchestrator.perform import Backends, Folders
 from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import NO_FAULTS, FaultyStore

@@ -1,8 +1,8 @@
 """Builds a frozen chain of images on one engine, or pulls an image by its name: each only where it is absent.
 
 Decides whether there is anything to build, and what a failure means to the caller. Must never know jobs,
-sessions or the folders on this machine: an archive comes in (orchestrator.images says what is in it), the id
-of an image goes out. Everything blocks. Raises Transient, AccessDenied or Rejected.
+sessions or the folders on this machine: an archive comes in (orchestrator.freeze.images says what is in it),
+the id of an image goes out. Everything blocks. Raises Transient, AccessDenied or Rejected.
 """
 
 from __future__ import annotations

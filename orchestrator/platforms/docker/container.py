@@ -25,7 +25,7 @@ from docker.errors import NotFound as DockerNotFound
 from docker.types import DeviceRequest, LogConfig, Mount
 
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 from orchestrator.platforms.docker import archives
 from orchestrator.platforms.docker.archives import Entry

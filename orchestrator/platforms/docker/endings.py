@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 
 _KILLED = 137  # 128 + SIGKILL
 _NO_PROGRAM = (126, 127)  # as a shell says it, and the init that starts the agent

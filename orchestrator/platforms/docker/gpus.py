@@ -19,7 +19,7 @@ from docker.errors import APIError, ImageNotFound
 from docker.errors import NotFound as DockerNotFound
 from requests import RequestException
 
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker import container as containers

@@ -16,7 +16,7 @@ from docker.errors import NotFound as DockerNotFound
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import frozen_image
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker.options import DockerOptions

@@ -20,7 +20,8 @@ from requests import ReadTimeout
 
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms import reading
 from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers

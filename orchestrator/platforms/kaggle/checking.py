@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.core.session import run_of
+from orchestrator.core.order import run_of
 from orchestrator.errors import NotFound, Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import SETTINGS

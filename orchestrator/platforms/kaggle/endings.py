@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 

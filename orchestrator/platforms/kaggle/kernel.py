@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef
-from orchestrator.core.session import Order, session_name
+from orchestrator.core.order import Order, session_name
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
-from orchestrator.core.session import ABSENT, Observation, Order, Sighting, StopReply
+from orchestrator.core.order import Order
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.files import set_aside, sweep, write_whole
 from orchestrator.platforms import reading

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.core import wire
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.files import held_folder
 from orchestrator.platforms.kaggle.client import KaggleClient

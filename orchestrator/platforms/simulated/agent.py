@@ -15,7 +15,7 @@ from functools import cache
 from random import Random
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.core.session import AgentStatus, Order, Outcome, Result
+from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.platforms.simulated.history import Lifetime, Written
 from orchestrator.platforms.simulated.scenario import Fate, Scenario, SimulatedOffer
 

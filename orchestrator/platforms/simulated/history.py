@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.core.session import Outcome
+from orchestrator.core.order import Outcome
 
 
 @dataclass(frozen=True)

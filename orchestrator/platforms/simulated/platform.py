@@ -17,7 +17,8 @@ from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import authenticate, decode
 from orchestrator.core.offer import Offer, Quota, Unavailable, Uplink, until_time
-from orchestrator.core.session import ABSENT, Observation, Order, Outcome, Result, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import (
     AccessDenied,
     BackendError,

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.clock import Clock
+from orchestrator.core.order import run_of
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import run_of
+from orchestrator.engine.perform import Backends, Folders, is_unpublished
 from orchestrator.errors import OrchestratorError
 from orchestrator.files import PREFIX, remove_tree, sweep
-from orchestrator.perform import Backends, Folders, is_unpublished
 from orchestrator.platforms.platform import Tidying
 from orchestrator.stores import checkpoints as stored
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from orchestrator.clock import Clock
-from orchestrator.engine import Engine
+from orchestrator.engine.engine import Engine
 from orchestrator.errors import BackendError, Fenced
 from orchestrator.unforeseen import Unforeseen, raise_again
 

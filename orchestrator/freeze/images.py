@@ -22,9 +22,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator import bundle
 from orchestrator.core import build_arguments, credentials
 from orchestrator.errors import InputError
+from orchestrator.freeze import bundle
 
 CHAIN = "chain.json"
 DOCKERFILE = "Dockerfile"

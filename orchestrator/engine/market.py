@@ -18,7 +18,8 @@ from orchestrator.core.offer import (
     until_time,
 )
 from orchestrator.core.route import route
-from orchestrator.core.run import RunRecord, Session
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Session
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
 from orchestrator.platforms.platform import Platform

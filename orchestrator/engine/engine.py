@@ -23,15 +23,15 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch
+from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.perform import Backends, perform
+from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.tracking import Tracked
+from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import Ledger, Proposal
-from orchestrator.market import Market, Surveyed, survey
-from orchestrator.perform import Backends, perform
 from orchestrator.platforms.platform import Platform
-from orchestrator.readings import Readings, observe
-from orchestrator.tracking import Tracked
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
-from orchestrator.workers import Workers
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
 QUEUE_PAGE = 256

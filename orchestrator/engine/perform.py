@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator import inputs
 from orchestrator.core.action import (
     Action,
     Collect,
@@ -32,7 +31,7 @@ from orchestrator.core.bounds import COLLECT_CHECKPOINTS_MAX
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
-from orchestrator.core.session import Order
+from orchestrator.core.order import Order
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -46,6 +45,7 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.files import set_aside, write_whole
+from orchestrator.freeze import inputs
 from orchestrator.platforms.platform import Materials, Platform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store

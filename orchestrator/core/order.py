@@ -1,0 +1,112 @@
+"""What travels between us and a session: its order, and what its agent says of itself. JSON, both ways.
+
+Values only; ships with the agent. What we make of them is `orchestrator.core.session`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.core.job import Input, Keep, Precision
+
+
+def session_name(run: str, generation: int) -> str:
+    """The name of a run's session; everything of it is found by this again."""
+    return f"{run}-s{generation:02d}"
+
+
+def run_of(session: str) -> str:
+    """The run that a session's name belongs to."""
+    return session.rpartition("-s")[0]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything a session must do, complete and journalled before anything starts.
+
+    `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
+    `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
+    `resume` is the name of the checkpoint to load, `resume_sha256` that of its manifest as it was accepted
+    (None: an older version accepted it, nothing to compare with). `interval_seconds` None means auto.
+    `disk_gb` is what the job needs.
+    """
+
+    run: str
+    session: str
+    generation: int
+    platform: str
+    accelerator: str
+    devices: int
+    command: tuple[str, ...]
+    bundle: str
+    global_batch: int
+    micro_batch: int
+    precision: Precision
+    steps_total: int
+    seed: int
+    keep: Keep
+    budget_seconds: float | None = None
+    interval_seconds: float | None = None
+    resume: str | None = None
+    resume_step: int = 0
+    expected_steps_per_second: float | None = None
+    threads: int | None = None
+    memory_bytes: int | None = None
+    disk_gb: float = 0.0
+    image: str | None = None
+    requirements: str | None = None
+    internet: bool = False
+    inputs: tuple[Input, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+    resume_sha256: str | None = None
+    requirements_lock: str | None = None
+
+
+class Outcome(StrEnum):
+    """How a session ended, by what to do next (DESIGN.md decision 10)."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"  # saved and left, at its deadline or because it was asked to: resume
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    NO_CAPACITY = "no_capacity"
+    DENIED = "denied"
+    LOST = "lost"
+    OUT_OF_MEMORY = "out_of_memory"
+    STALLED = "stalled"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The agent's own marker, written last of all into the outbox. `step` is of the newest committed
+    checkpoint, None where there is none; `tail` the end of the training's log."""
+
+    incarnation: str
+    outcome: Outcome
+    exit_code: int | None
+    step: int | None
+    message: str
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The agent's atomic status file, as last seen. Times are the agent's own wall clock.
+
+    `heartbeat` only ever grows while the agent lives. `checkpoint` is the newest manifest it committed.
+    """
+
+    incarnation: str
+    heartbeat: int
+    written_at: float
+    state: str
+    step: int | None = None
+    steps_per_second: float | None = None
+    loss: float | None = None
+    checkpoint: str | None = None
+    checkpoint_step: int | None = None
+    save_seconds: float | None = None
+    deadline: float | None = None
+    warnings: tuple[str, ...] = ()
