@@ -31,11 +31,11 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from orchestrator.agent.folder import Folder
-from orchestrator.agent.outbox import Outbox
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import SystemClock
 from orchestrator.core.job import Keep, Precision
 from orchestrator.core.order import Order
+from orchestrator.session.committing import Outbox
 from orchestrator.training import Training
 
 LAYERS, WIDTH, VOCABULARY = 12, 768, 12_288

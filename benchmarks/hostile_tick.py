@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tick import Busy, job
@@ -29,16 +29,18 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Par
 from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
 from orchestrator.core.offer import Choice, Estimate, Offer, Traits
 from orchestrator.core.order import AgentStatus
-from orchestrator.core.session import Observation, Sighting
+from orchestrator.core.session import Sighting
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, Folders
 from orchestrator.ledger import Ledger
-from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring
-from orchestrator.platforms.platform import Collected
-from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.platforms.platform import Sight
+from orchestrator.session.files import Odd
+from orchestrator.session.folder import SessionFolder
+from orchestrator.session.layout import LOG, STATUS
+from orchestrator.session.outbox import FolderOutbox, Outbox
 from orchestrator.stores.folder import FolderStore
+from tests.seen import Canned
 
 TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0, durable_mid_run=True)
 NEIGHBOURS = 10
@@ -64,29 +66,35 @@ class Flooding(Busy):
     def survey(self) -> tuple[Offer, ...]:
         return (Offer("busy", "T4", TRAITS, slots=NEIGHBOURS + 1, memory_gb=16.0, disk_gb=100.0),)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         seen = dict(super().observe(names))
         for name in seen:
             if name.startswith(self._hostile):
-                (self._session.outbox / "status.json").write_bytes(b" " * STATUS_BYTES)
-                found = self._session.observation()
-                seen[name] = replace(found, sighting=Sighting.RUNNING, status=self._warning())
+                (self._session.outbox / STATUS).write_bytes(b" " * STATUS_BYTES)
+                beside = Canned(("aaaa",), self._warning())
+                seen[name] = Sight(Sighting.RUNNING, beside, notes=(self._refusal(),))
         return seen
+
+    def _refusal(self) -> str:
+        try:
+            FolderOutbox(self._session.outbox).small(STATUS)
+        except Odd as odd:
+            return str(odd)
+        raise AssertionError("a status of any size is read")
 
     def _warning(self) -> AgentStatus:
         words = (f"{'x' * number} at {self.heartbeat}" for number in range(bounds.WARNINGS_MAX))
         warnings = tuple(word.ljust(bounds.WARNING_BYTES_MAX, "!") for word in words)
         return AgentStatus("aaaa", self.heartbeat, 0.0, "running", step=self.heartbeat, warnings=warnings)
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> Outbox:
         if not name.startswith(self._hostile):
-            return Collected(())
+            return Canned()
         outbox = self._session.outbox
         for _ in range(LOG_SEGMENTS):
             self._segments += 1
-            (outbox / "log" / f"{self._segments:06d}.log").write_bytes(b"x" * LOG_BYTES)
-        found = bring(FolderOutbox(outbox), into, sync=False)
-        return found.joined(bring_files(outbox, into))
+            (outbox / LOG / f"{self._segments:06d}.log").write_bytes(b"x" * LOG_BYTES)
+        return FolderOutbox(outbox)
 
 
 class BetweenTicks:

@@ -24,13 +24,16 @@ from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submi
 from orchestrator.core.job import Claim, Job, Precision, Profile, Work
 from orchestrator.core.offer import Choice, Estimate, Offer, Traits
 from orchestrator.core.order import AgentStatus, Order
-from orchestrator.core.session import Observation, Sighting, StopReply
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, Folders
 from orchestrator.ledger import Ledger
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.platform import Sight
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 from orchestrator.stores.memory import MemoryStore
+from tests.seen import Canned
 
 QUEUED, RUNNING = 9_900, 100
 TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0)
@@ -47,10 +50,10 @@ class Busy:
     def survey(self) -> tuple[Offer, ...]:
         return (Offer("busy", "T4", TRAITS, slots=RUNNING, memory_gb=16.0, disk_gb=100.0),)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         self.heartbeat += 1
         status = AgentStatus("aaaa", self.heartbeat, 0.0, "running", step=10, steps_per_second=1.0)
-        return {name: Observation(Sighting.RUNNING, ("aaaa",), status) for name in names}
+        return {name: Sight(Sighting.RUNNING, Canned(("aaaa",), status)) for name in names}
 
     def prepare(self, order: Order, materials: Materials) -> None:
         raise NotImplementedError
@@ -58,8 +61,8 @@ class Busy:
     def launch(self, order: Order) -> None:
         raise NotImplementedError
 
-    def collect(self, name: str, into: Path) -> Collected:
-        return Collected(())
+    def open(self, name: str) -> Outbox:
+        return Canned()
 
     def stop(self, name: str) -> StopReply:
         return StopReply.REQUESTED

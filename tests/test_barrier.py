@@ -19,15 +19,17 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import ABSENT, Observation, StopReply
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.core.speed import Measurement
 from orchestrator.engine import controller, engine
 from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.readings import observe
 from orchestrator.errors import Transient
-from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.platforms.simulated import Faults, Scenario
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 from orchestrator.unforeseen import Told
 from tests.test_engine import Small, scenario
 
@@ -62,14 +64,14 @@ class Buggy:
         self._perhaps("launch", order.session)
         self.inner.launch(order)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         wanted = tuple(names)
         self._perhaps("observe", *wanted)
         return self.inner.observe(wanted)
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> Outbox:
         self._perhaps("collect", name)
-        return self.inner.collect(name, into)
+        return self.inner.open(name)
 
     def stop(self, name: str) -> StopReply:
         self._perhaps("stop", name)
@@ -350,13 +352,13 @@ def test_what_a_finished_run_left_is_cleaned_up_whatever_is_met(guarded: Make) -
 class Halting(Buggy):
     """Breaks at one session, and does not answer alone for another."""
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         wanted = tuple(names)
         if "bad-s01" in wanted:
             raise KeyError("a field that was always there")
         if wanted == ("slow-s01",):
             raise Transient("no answer")
-        return dict.fromkeys(wanted, ABSENT)
+        return dict.fromkeys(wanted, Sight(Sighting.ABSENT))
 
 
 def test_a_session_that_is_not_heard_alone_is_not_blamed(guarded: Make) -> None:

@@ -15,7 +15,7 @@ from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Traits
 from orchestrator.core.order import AgentStatus, Order
-from orchestrator.core.session import Observation, Sighting, StopReply
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.engine import market
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
@@ -23,9 +23,12 @@ from orchestrator.engine.perform import Backends, Folders
 from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import Transient
 from orchestrator.ledger import Ledger
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.platform import Sight
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 from orchestrator.stores.memory import MemoryStore
 from tests.core.runs import job
+from tests.seen import Canned
 
 DEADLINE_SECONDS = 20.0
 
@@ -61,15 +64,15 @@ class Hanging:
     def launch(self, order: Order) -> None:
         self._perhaps("launch", order)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         self._perhaps("observe")
-        ended = Observation(Sighting.ENDED, ("aaaa",))
-        alive = Observation(Sighting.RUNNING, ("aaaa",), AgentStatus("aaaa", 1, 0.0, "training"))
+        ended = Sight(Sighting.ENDED, Canned(("aaaa",)))
+        alive = Sight(Sighting.RUNNING, Canned(("aaaa",), AgentStatus("aaaa", 1, 0.0, "training")))
         return {name: ended if name in self.stopped else alive for name in names}
 
-    def collect(self, name: str, into: Path) -> Collected:
-        self._perhaps("collect", name, into)
-        return Collected(())
+    def open(self, name: str) -> Outbox:
+        self._perhaps("collect", name)
+        return Canned()
 
     def stop(self, name: str) -> StopReply:
         self.stopped.add(name)

@@ -18,15 +18,18 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Par
 from orchestrator.core.order import Order
 from orchestrator.engine.perform import Backends, Folders, perform
 from orchestrator.errors import AccessDenied, Rejected
-from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import Scenario
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.unforeseen import Told
 from tests.core.runs import RUN, assigned
 from tests.forging import forge
+from tests.seen import Canned
 from tests.simulation.clock import VirtualClock
 
 ORDER = assigned().order
@@ -36,8 +39,8 @@ COLLECT = Collect(RUN, ORDER.session, "here", 1, "aaaa", frozenset(), last=False
 class Empty(SimulatedPlatform):
     """A platform whose outboxes have nothing new."""
 
-    def collect(self, name: str, into: Path) -> Collected:  # noqa: ARG002
-        return Collected(())
+    def open(self, name: str) -> Outbox:  # noqa: ARG002
+        return Canned()
 
 
 class Unasked(SimulatedPlatform):

@@ -62,12 +62,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         PROCESSES,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "order", "job", "mask", "wire")),
-        # How a file that a script may have put there is read.
-        "orchestrator.session",
+        DISK,
+        # The session's layout, how its files are written, and read where a script may have put them there.
+        *(f"orchestrator.session.{part}" for part in ("committing", "files", "layout")),
         # What the probe tells devices apart by.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
-    "orchestrator.session": ("orchestrator.core.bounds", "orchestrator.shut"),
+    "orchestrator.session": (*PURE, DISK),
     "orchestrator.platforms": (*PURE, "orchestrator.session", DISK, PROCESSES),
     "orchestrator.stores": (*PURE, DISK),
     "orchestrator.spec": PURE,
@@ -75,11 +76,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.config": (*PURE, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
-    "orchestrator.engine": (*PURE, *PROTOCOLS, DISK, "orchestrator.ledger", "orchestrator.freeze.inputs"),
+    "orchestrator.engine": (
+        *PURE,
+        *PROTOCOLS,
+        DISK,
+        "orchestrator.session",
+        "orchestrator.ledger",
+        "orchestrator.freeze.inputs",
+    ),
     "orchestrator.pruning": (
         *PURE,
         *PROTOCOLS,
         DISK,
+        "orchestrator.session",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
         "orchestrator.engine.perform",  # which checkpoint here is the only copy: it makes the mark

@@ -15,6 +15,7 @@ from pathlib import Path
 _FILES = (
     "__init__.py",
     "errors.py",
+    "files.py",
     "clock.py",
     "processes.py",
     "shut.py",
@@ -28,7 +29,9 @@ _FILES = (
     "core/order.py",
     "core/wire.py",
     "session/__init__.py",
+    "session/committing.py",
     "session/files.py",
+    "session/layout.py",
 )
 _FOLDERS = ("agent", "training")
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"

@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.agent.outbox import Outbox, Unfit, remove, step_of
 from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Manifest
+from orchestrator.session.committing import Outbox, Unfit, remove, step_of
 
 
 @dataclass(frozen=True)

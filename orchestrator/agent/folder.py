@@ -11,11 +11,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import files
 from orchestrator.core import wire
 from orchestrator.core.order import Order
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, INCARNATION, LOG, PROGRESS, Layout
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BALLAST_BYTES = 256 * 1024
@@ -26,35 +27,8 @@ class AlreadyClaimed(Exception):
     """Another agent lives, or lived, in this folder: leave at once and touch nothing."""
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The paths of one session."""
-
-    root: Path
-
-    @property
-    def agent(self) -> Path:
-        return self.root / "agent.pyz"
-
-    @property
-    def bundle(self) -> Path:
-        return self.root / "bundle.tar.gz"
-
-    @property
-    def staged(self) -> Path:
-        return self.root / "staged"
-
-    @property
-    def inputs(self) -> Path:
-        return self.root / "inputs"
-
-    @property
-    def stop(self) -> Path:
-        return self.root / "stop"
-
-    @property
-    def work(self) -> Path:
-        return self.root / "work"
+class Folder(Layout):
+    """The paths of one session, and what the agent makes of them."""
 
     @property
     def source(self) -> Path:
@@ -62,29 +36,31 @@ class Folder:
 
     @property
     def checkpoints(self) -> Path:
+        """Where the command saves; what is committed lies in the outbox."""
         return self.work / "checkpoints"
+
+    @property
+    def resume(self) -> Path:
+        return self.work / "resume"
 
     @property
     def save_request(self) -> Path:
         return self.work / "save-request"
 
     @property
-    def ballast(self) -> Path:
-        return self.work / "ballast"
-
-    @property
-    def outbox(self) -> Path:
-        return self.root / "outbox"
-
-    @property
     def progress(self) -> Path:
         """Where the command reports; a copy without the secrets lies in the outbox."""
-        return self.work / "progress.jsonl"
+        return self.work / PROGRESS
+
+    @property
+    def ballast(self) -> Path:
+        """A little room for the result on a full disk."""
+        return self.work / "ballast"
 
     def lay_out(self) -> None:
         """Makes the agent's own folders, and sets a little room aside for the result of a full disk."""
-        for path in (self.source, self.checkpoints, self.work / "resume", self.outbox / "log",
-                     self.outbox / "blobs", self.outbox / "checkpoints"):  # fmt: skip
+        for path in (self.source, self.checkpoints, self.resume, self.outbox / LOG,
+                     self.outbox / BLOBS, self.outbox / CHECKPOINTS):  # fmt: skip
             path.mkdir(parents=True, exist_ok=True)
         write_whole(self.save_request, b"0\n")
         try:
@@ -95,11 +71,11 @@ class Folder:
 
     def read_order(self) -> Order:
         """Raises ValueError or OSError where there is none that can be understood."""
-        return wire.decode(Order, (self.root / "order.json").read_bytes())
+        return wire.decode(Order, self.order.read_bytes())
 
     def take_secrets(self) -> dict[str, str]:
         """The secrets' values; their file is gone afterwards."""
-        path = self.root / "secrets.json"
+        path = self.secrets
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -121,7 +97,7 @@ def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
     Raises AlreadyClaimed while another agent holds it. The lock is released when the last process that
     holds the descriptor is gone: the agent, and its guardian while that still cleans up.
     """
-    path = folder.root / "lock"
+    path = folder.lock
     descriptor = _inherited(path, inherited)
     if descriptor is None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -150,9 +126,9 @@ def _inherited(path: Path, number: str | None) -> int | None:
 def claim(folder: Folder, incarnation: str) -> None:
     """Makes this incarnation the session's one and only. Raises AlreadyClaimed if there was one before."""
     folder.outbox.mkdir(parents=True, exist_ok=True)
-    path = folder.outbox / "incarnation"
+    path = folder.outbox / INCARNATION
     temporary = folder.outbox / f".tmp-incarnation-{incarnation}"
-    _write(temporary, incarnation.encode() + b"\n")
+    write_whole(temporary, incarnation.encode() + b"\n")
     try:
         try:
             os.link(temporary, path)
@@ -165,42 +141,14 @@ def claim(folder: Folder, incarnation: str) -> None:
         raise AlreadyClaimed(f"this session was {path.read_text().strip()}'s already") from None
     finally:
         temporary.unlink()
-    sync_folder(folder.outbox)
+    files.sync_folder(folder.outbox)
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces the file atomically: temporary name, fsync, rename, fsync of the folder.
-
-    Not `durable` is for what the next second replaces anyway: without the fsyncs, which a disk that is
-    busy with a checkpoint answers late.
-    """
-    temporary = path.parent / f".tmp-{path.name}"
+    """As `orchestrator.files` does it, also where the command has made a folder of that name: it loses
+    nothing but the name. Not `durable` is for what the next second replaces anyway."""
     try:
-        _write(temporary, data, durable)
-        try:
-            temporary.replace(path)
-        except IsADirectoryError:  # whoever made a folder of it loses nothing but the name
-            path.rename(path.with_name(f".tmp-aside-{path.name}"))
-            temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
-def _write(path: Path, data: bytes, durable: bool = True) -> None:
-    path.unlink(missing_ok=True)  # what lies there may be a link, or a FIFO that nobody reads
-    with path.open("xb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.write_whole(path, data, sync=durable)
+    except IsADirectoryError:
+        path.rename(path.with_name(f".tmp-aside-{path.name}"))
+        files.write_whole(path, data, sync=durable)

@@ -14,7 +14,6 @@ from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
-from orchestrator.agent.outbox import Outbox, saved_in
 from orchestrator.agent.plan import Costs
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
@@ -22,6 +21,7 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
 from orchestrator.core.order import Order, Result
+from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
 

@@ -14,6 +14,7 @@ from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import AgentStatus, Result
+from orchestrator.session.layout import RESULT, STATUS
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Report:
         self._beats += 1
         self._next, self._last = now + self._period, noticed
         with suppress(OSError):  # a full disk costs a heartbeat, not the training
-            write_whole(self._folder.outbox / "status.json", self._encoded(state), durable=False)
+            write_whole(self._folder.outbox / STATUS, self._encoded(state), durable=False)
 
     def end(self, result: Result) -> bool:
         """Writes the last status and then the result, if need be in the room that was kept free for it."""
@@ -83,11 +84,11 @@ class Report:
         with suppress(OSError):
             self._folder.ballast.unlink()
         self.beat("ended")
-        for make_room in (None, self._folder.work / "resume", self._folder.checkpoints):
+        for make_room in (None, self._folder.resume, self._folder.checkpoints):
             if make_room is not None:
                 shutil.rmtree(make_room, ignore_errors=True)
             with suppress(OSError):
-                write_whole(self._folder.outbox / "result.json", wire.encode(result))
+                write_whole(self._folder.outbox / RESULT, wire.encode(result))
                 return True
         return False
 

@@ -18,6 +18,7 @@ from orchestrator.core import checkpoint
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.session.layout import BLOBS, manifest_path
 
 _CHUNK = 1024 * 1024
 _DAMAGED = (  # by the bundle's fault; a full disk, say, is not
@@ -88,7 +89,7 @@ def lay_out_resume(folder: Folder, order: Order) -> Path | None:
     manifest = _staged_manifest(folder, order.resume, order)
     target = folder.work / "resume" / f"step-{manifest.ref.step}"
     for entry in manifest.files:
-        _assemble(folder.staged / "blobs", manifest, entry, target / entry.path)
+        _assemble(folder.staged / BLOBS, manifest, entry, target / entry.path)
     return target
 
 
@@ -96,7 +97,7 @@ def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     if CheckpointRef.parse(name) is None:
         raise CorruptCheckpoint(name, "that is no checkpoint's name")
     try:
-        data = (folder.staged / "checkpoints" / name / "manifest.json").read_bytes()
+        data = (folder.staged / manifest_path(name)).read_bytes()
     except OSError as error:
         raise CorruptCheckpoint(name, f"its manifest was not staged ({error.strerror})") from error
     checkpoint.authenticate(name, data, order.resume_sha256)

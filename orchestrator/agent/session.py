@@ -31,6 +31,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.session.layout import LOG
 
 ALREADY_CLAIMED = 4
 _STARTED = "ORCHESTRATOR_STARTED_ELAPSED"
@@ -74,7 +75,7 @@ class Session:
         self.started = _started(clock)
         self.stop_signal = False
         self.monitor: Monitor | None = None
-        self.log = Log(folder.outbox / "log", clock, settings.log_segment_bytes, settings.log_total_bytes)
+        self.log = Log(folder.outbox / LOG, clock, settings.log_segment_bytes, settings.log_total_bytes)
         self.report = Report(folder, incarnation, clock, settings.heartbeat)
 
     def ask_to_stop(self, *_: object) -> None:

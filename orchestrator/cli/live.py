@@ -13,9 +13,9 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
 from orchestrator.core.session import Observation
 from orchestrator.files import write_whole
-from orchestrator.platforms import reading
 from orchestrator.session import files
 from orchestrator.session.files import Odd
+from orchestrator.session.saying import within_bounds
 
 if TYPE_CHECKING:
     from orchestrator.core.run import RunRecord
@@ -70,7 +70,7 @@ def read(folders: Folders, run: str, session: str | None) -> Live | None:
         return None
     status = found.observation.status
     if status is not None:  # written by another version, perhaps, that let more through
-        observation = replace(found.observation, status=reading.within_bounds(status))
+        observation = replace(found.observation, status=within_bounds(status))
         found = replace(found, observation=observation, at=bounds.moment(found.at) or 0.0)
     return found if found.session == session else None
 

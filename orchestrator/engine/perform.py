@@ -46,7 +46,10 @@ from orchestrator.errors import (
 )
 from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
-from orchestrator.platforms.platform import Materials, Platform
+from orchestrator.platforms.platform import Platform
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, manifest_path
+from orchestrator.session.outbox import collect
+from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
@@ -288,7 +291,7 @@ def _tell(path: Path, text: str) -> None:
 def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
-    collected = backends.platform(action.platform).collect(action.session, into)
+    collected = collect(backends.platform(action.platform).open(action.session), into)
     accepted: list[Accepted] = []
     corrupt, notes = list(collected.corrupt), list(collected.notes)
     wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
@@ -297,7 +300,7 @@ def _collect(action: Collect, backends: Backends) -> Report:
             manifest, foreign = _publish(backends.store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
-            brought = into / "checkpoints" / ref.name / "manifest.json"
+            brought = into / manifest_path(ref.name)
             brought.replace(brought.with_name("refused"))  # so that it is brought again, after what is new
             brought.with_name("published").unlink(missing_ok=True)
         else:
@@ -309,8 +312,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
 
 def _brought(into: Path) -> list[CheckpointRef]:
     """Every checkpoint ever brought here, oldest first, also by a controller that died meanwhile."""
-    folder = into / "checkpoints"
-    whole = folder.glob("*/manifest.json")
+    folder = into / CHECKPOINTS
+    whole = folder.glob(f"*/{MANIFEST}")
     found = [CheckpointRef.parse(path.parent.name) for path in whole]
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
 
@@ -323,7 +326,7 @@ def _unreported(into: Path, refs: list[CheckpointRef]) -> list[CheckpointRef]:
     published = {}
     for ref in refs:
         with contextlib.suppress(FileNotFoundError):
-            mark = into / "checkpoints" / ref.name / "published"
+            mark = into / CHECKPOINTS / ref.name / "published"
             published[ref.name] = mark.stat().st_mtime_ns
     newest = sorted(published, key=lambda name: (published[name], name))[-4 * COLLECT_CHECKPOINTS_MAX :]
     return [ref for ref in refs if ref.name not in published or ref.name in newest]
@@ -332,10 +335,10 @@ def _unreported(into: Path, refs: list[CheckpointRef]) -> list[CheckpointRef]:
 def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
     """The session's own manifest once it is in the home store, None where retention has deleted it since;
     and whether another lay there under its name. What the store says is never taken for the session's."""
-    folder = into / "checkpoints" / ref.name
+    folder = into / CHECKPOINTS / ref.name
     published = folder / "published"
     try:
-        manifest = decode(ref.name, (folder / "manifest.json").read_bytes())
+        manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
         if manifest.run != run:
             raise CorruptCheckpoint(ref.name, f"it is of run {manifest.run!r}")
         if published.exists():
@@ -364,7 +367,7 @@ def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
 
 def _drop_blobs(into: Path) -> None:
     """What is in the home store need not lie here as well; manifests stay, so nothing is brought twice."""
-    blobs = into / "blobs"
+    blobs = into / BLOBS
     if blobs.is_dir():
         for blob in blobs.iterdir():
             blob.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""What a platform says of the sessions it was asked for, and whose fault it is where it cannot be had.
+"""What platforms see of sessions and what the sessions say, as one observation each; and whose fault it is
+where that cannot be had.
 
 Runs in workers, never in the engine's thread. Knows platforms only by the protocol; decides nothing.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.session import Observation
+from orchestrator.core.order import Outcome
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.errors import BackendError
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Platform, Sight
+from orchestrator.session.saying import said
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 
@@ -33,7 +36,7 @@ def observe(
     """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
     code fails, each session is read alone: so it shows whose fault it is."""
     try:
-        return Readings(name, platform.observe(wanted))
+        return Readings(name, _observations(platform, wanted))
     except (BackendError, OSError) as error:
         return Readings(name, {}, str(error))
     except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
@@ -50,6 +53,31 @@ def observe(
     if len(faults) == len(wanted):  # perhaps by no session's fault: no more are sent there for a while
         return Readings(name, found, met, faults, broken=True)
     return Readings(name, found, faults=faults)
+
+
+def _observations(platform: Platform, wanted: tuple[str, ...]) -> dict[str, Observation]:
+    found = {session: observation(sight) for session, sight in platform.observe(wanted).items()}
+    return {session: seen for session, seen in found.items() if seen is not None}
+
+
+def observation(sight: Sight) -> Observation | None:
+    """One reading of one session. None where it has ended and what it left cannot be read now: that it left
+    no result is not known then."""
+    if sight.outbox is None:
+        return Observation(sight.sighting, ending=sight.ending, detail=sight.detail, notes=sight.notes)
+    try:
+        found = said(sight.outbox)
+    except (BackendError, OSError) as error:
+        if sight.sighting is Sighting.ENDED:
+            return None
+        return Observation(sight.sighting, detail=f"it cannot be read: {error}", notes=sight.notes)
+    ending, detail = sight.ending, sight.detail
+    if found.unfit:
+        ending, detail = Outcome.CRASHED, f"its result cannot be read: {found.unfit}"
+    return Observation(
+        sight.sighting, found.incarnations, found.status, found.result, ending, detail,
+        (*sight.notes, *found.notes),
+    )  # fmt: skip
 
 
 def _fails_by_itself(platform: Platform) -> bool:

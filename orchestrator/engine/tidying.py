@@ -21,6 +21,7 @@ from orchestrator.engine.perform import Backends, Folders, is_unpublished
 from orchestrator.errors import OrchestratorError
 from orchestrator.files import PREFIX, remove_tree, sweep
 from orchestrator.platforms.platform import Tidying
+from orchestrator.session.layout import BLOBS
 from orchestrator.stores import checkpoints as stored
 
 SECONDS_MAX = 60.0  # of the part that a large store may make long; the next start goes on
@@ -81,7 +82,7 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
                 for brought in _entries(each):
                     if brought.name.startswith(_DRAFT):
                         yield brought
-                    elif brought.name == "blobs":
+                    elif brought.name == BLOBS:
                         kept = is_unpublished(each)
                         blobs = _entries(brought)
                         yield from (blob for blob in blobs if not kept or blob.name.startswith(_DRAFT))

@@ -7,51 +7,33 @@ taken effect. No handle that a platform issues is needed to find a session again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.offer import Offer
-from orchestrator.core.order import Order
-from orchestrator.core.session import Observation, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import Sighting, StopReply
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 
 
 @dataclass(frozen=True)
-class Materials:
-    """Local files that go into a session. `bundle` is the source archive (.tar.gz); `agent` the agent as
-    one zip application; `resume` a folder holding a verified checkpoint in the layout of
-    `orchestrator.core.checkpoint` (`checkpoints/<name>/manifest.json`, `blobs/`), or None; `inputs` the
-    folder of verified inputs, or None; `image` the frozen folders of an image to build, or None; `secrets`
-    name → value, never journalled or logged. `say` takes a line of progress at any time, from this thread."""
+class Sight:
+    """What a platform says of one session: whether it waits, runs or has ended.
 
-    bundle: Path
-    agent: Path
-    resume: Path | None = None
-    inputs: Path | None = None
-    image: Path | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+    `outbox`: opened, to read what the session says of itself; None where nothing of it can be read now.
+    `ending` is the platform's own word on how it ended, where it knows better than "ended" (quota, wall,
+    killed for memory); a result that the session left counts before it. `notes` are for people.
+    """
 
-
-@dataclass(frozen=True)
-class Collected:
-    """What `collect` brought: manifests whose blobs are all there and verified, oldest first, and the
-    names of checkpoints that were there but failed, each with its reason. `notes`: what was beyond a bound
-    or in the wrong shape, and so was not brought; `more`: there is more than one collect brings."""
-
-    manifests: tuple[Manifest, ...] = ()
-    corrupt: tuple[tuple[str, str], ...] = ()
+    sighting: Sighting
+    outbox: Outbox | None = None
+    ending: Outcome | None = None
+    detail: str = ""
     notes: tuple[str, ...] = ()
-    more: bool = False
-
-    def joined(self, other: Collected) -> Collected:
-        """Both, as one answer; what both say is said once."""
-        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
-        return Collected(self.manifests + other.manifests, self.corrupt + other.corrupt, notes,
-                         self.more or other.more)  # fmt: skip
 
 
 class Platform(Protocol):
@@ -77,16 +59,14 @@ class Platform(Protocol):
         prepared is not there.
         """
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
-        """One reading of each session, in one batched call; a session not found is ABSENT, no error. One that
-        cannot be read now is left out, which is no reading and hides no other."""
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
+        """One look at each session, in one batched call; a session not found is ABSENT, no error. One that
+        cannot be looked at now is left out, which hides no other."""
 
-    def collect(self, name: str, into: Path) -> Collected:
-        """Brings the outbox (checkpoints, log, progress, status, result) into a local folder.
+    def open(self, name: str) -> Outbox:
+        """The session's outbox, to be collected, also while the session runs where the platform can.
 
-        Incremental and resumable: what is there already is not brought again. Every manifest returned has
-        been verified blob by blob. Raises `NotFound` where the session left nothing. Bounded: what is more
-        than `orchestrator.core.bounds` says comes with the next call (`more`), oldest first.
+        Raises `NotFound` where the session left nothing. The outbox raises what the verbs here raise.
         """
 
     def stop(self, name: str) -> StopReply:

@@ -19,15 +19,16 @@ from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer
-from orchestrator.core.order import Order, run_of
-from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome, run_of
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
-from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring
-from orchestrator.platforms.platform import Collected, Leftover, Materials
-from orchestrator.platforms.session_folder import NAME, SessionFolder
+from orchestrator.platforms.platform import Leftover, Sight
 from orchestrator.platforms.session_options import SessionOptions
+from orchestrator.session.folder import SessionFolder
+from orchestrator.session.layout import SESSION
+from orchestrator.session.outbox import FolderOutbox
+from orchestrator.session.staging import Materials
 
 _LOCK_FD = 3
 _PID_LIMIT = 1 << 22  # as high as the kernel goes
@@ -92,7 +93,7 @@ class ProcessPlatform:
                 return  # an agent lives, or another launcher is about to start one
             if session.stopped:
                 raise Rejected(f"{order.session} was stopped before it was launched")
-            if session.order() != order:
+            if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
             self._spawn(session, lock, self._options.agent_settings(order))
 
@@ -133,32 +134,38 @@ class ProcessPlatform:
         environment[processes.SESSION] = str(session.root)
         return environment
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         self._reap()
-        return {name: self._observation(name) for name in names}
+        return {name: self._sight(name) for name in names}
 
-    def _observation(self, name: str) -> Observation:
+    def _sight(self, name: str) -> Sight:
         session = self._own(name)
         if session is None:
-            return ABSENT
+            return Sight(Sighting.ABSENT)
         try:
-            return self._reading(name, session)
+            return self._looked(name, session)
         except (OSError, ValueError) as error:  # one session that cannot be read must not hide the others
-            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
+            return Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
 
-    def _reading(self, name: str, session: SessionFolder) -> Observation:
-        observation = session.observation(killed=_text(session.root / "killed"))
-        if observation.sighting is Sighting.ENDED and name not in self._ended and not session.alive():
-            _end_rest(session)
-            self._ended.add(name)
+    def _looked(self, name: str, session: SessionFolder) -> Sight:
+        sighting = session.sighting()
+        if sighting is Sighting.ABSENT:
+            return Sight(sighting)
+        outbox = FolderOutbox(session.outbox)
+        if sighting is Sighting.ENDED:
+            if name not in self._ended and not session.alive():
+                _end_rest(session)
+                self._ended.add(name)
+            why = _text(session.root / "killed") or "the agent died"
+            return Sight(sighting, outbox, ending=Outcome.LOST, detail=why)
         limit = self._options.session_seconds
-        if limit is not None and observation.sighting in (Sighting.RUNNING, Sighting.PENDING):
+        if limit is not None:
             age = self._age(session, "launched")
             if age > limit + self._options.slack_seconds:
                 _kill(
                     session, f"killed: still running {age:.0f} s after its start, the limit is {limit:.0f} s"
                 )
-        return observation
+        return Sight(sighting, outbox)
 
     def _own(self, name: str) -> SessionFolder | None:
         """The session's folder, if this platform staged it."""
@@ -167,7 +174,7 @@ class ProcessPlatform:
         except Rejected:
             return None
         try:
-            order = session.order()
+            order = session.ordered()
         except ValueError:
             return session  # whoever runs there has spoilt it, and is to be stopped all the same
         return session if order is not None and order.platform == self._name else None
@@ -175,7 +182,7 @@ class ProcessPlatform:
     def _is_foreign(self, session: SessionFolder) -> bool:
         """Whether another platform staged it; what cannot be read any more is ours, as the folder is."""
         try:
-            order = session.order()
+            order = session.ordered()
         except (ValueError, OSError):
             return False
         return order is not None and order.platform != self._name
@@ -200,12 +207,11 @@ class ProcessPlatform:
                 if ended:
                     self._children.discard(pid)
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> FolderOutbox:
         session = self._own(name)
         if session is None or not os.path.lexists(session.outbox):
             raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
-        collected = bring(FolderOutbox(session.outbox), into)
-        return collected.joined(bring_files(session.outbox, into))
+        return FolderOutbox(session.outbox)
 
     def stop(self, name: str) -> StopReply:
         session = SessionFolder.of(self._folder, name)
@@ -258,7 +264,7 @@ class ProcessPlatform:
         """Processes whose session's lock nobody holds: nothing of a training may outlive its agent and its
         guardian. And drafts of sessions that were being staged or removed."""
         for root in processes.values(processes.SESSION, f"{self._folder}{os.sep}"):
-            if Path(root).parent == self._folder and NAME.fullmatch(Path(root).name):
+            if Path(root).parent == self._folder and SESSION.fullmatch(Path(root).name):
                 session = SessionFolder(Path(root))
                 if not session.alive():
                     _end_rest(session)

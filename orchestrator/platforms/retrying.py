@@ -15,19 +15,20 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
-from orchestrator.core.session import Observation, StopReply
+from orchestrator.core.session import StopReply
 from orchestrator.errors import Transient
 from orchestrator.platforms.platform import (
     BuildingImages,
     Checkup,
     Cleaning,
-    Collected,
     Finding,
     Leftover,
-    Materials,
     Platform,
+    Sight,
     Tidying,
 )
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 
 T = TypeVar("T")
 
@@ -70,11 +71,12 @@ class RetryingPlatform:
     def launch(self, order: Order) -> None:
         self._inner.launch(order)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         return self._again(self._inner.observe, tuple(names))
 
-    def collect(self, name: str, into: Path) -> Collected:
-        return self._again(self._inner.collect, name, into)
+    def open(self, name: str) -> Outbox:
+        """What is then read of it is not tried again here: decide asks for another collect."""
+        return self._again(self._inner.open, name)
 
     def stop(self, name: str) -> StopReply:
         return self._again(self._inner.stop, name)

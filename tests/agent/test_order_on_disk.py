@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import folder
-from orchestrator.agent import outbox as agent_outbox
 from orchestrator.agent.folder import Folder
-from orchestrator.agent.outbox import Outbox
 from orchestrator.clock import SystemClock
 from orchestrator.core.checkpoint import decode
 from orchestrator.core.job import Keep
-from orchestrator.platforms.outbox import FolderOutbox, bring
+from orchestrator.session import committing
+from orchestrator.session.committing import Outbox
+from orchestrator.session.outbox import FolderOutbox, bring
 from tests.agent.sessions import new_order
 
 CHANGES = frozenset({"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"})
@@ -149,11 +149,11 @@ def manifest_first(patch: pytest.MonkeyPatch) -> None:
                 link(self, file, digest)
         late.clear()
 
-    patch.setattr(agent_outbox, "write_whole", write_then_link)
+    patch.setattr(committing, "write_whole", write_then_link)
 
 
 def nothing_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent_outbox, "sync_folder", lambda _folder: None)
+    patch.setattr(committing, "sync_folder", lambda _folder: None)
 
 
 @pytest.mark.parametrize(

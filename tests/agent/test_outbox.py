@@ -12,11 +12,11 @@ import pytest
 
 from orchestrator import files
 from orchestrator.agent.folder import Folder
-from orchestrator.agent.outbox import Outbox, Unfit, remove, saved_in
 from orchestrator.clock import SystemClock
 from orchestrator.core import bounds, checkpoint
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import Best, Keep
+from orchestrator.session.committing import Outbox, Unfit, remove, saved_in
 from tests.agent.sessions import Stay, new_order
 
 

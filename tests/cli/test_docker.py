@@ -29,7 +29,7 @@ from orchestrator.platforms.docker.gpus import Gpu
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.platform import DockerPlatform
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.staging import Materials
 from tests.cli.calls import BINARIES, PATIENCE, Caller, wait_until
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine

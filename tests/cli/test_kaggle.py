@@ -13,7 +13,7 @@ import pytest
 from orchestrator import config
 from orchestrator.clock import SystemClock
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.staging import Materials
 from tests.cli.calls import Caller, wait_until
 from tests.conformance.test_platforms import any_order
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle

@@ -24,8 +24,9 @@ from orchestrator.core import wire
 from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Leftover, Materials, Platform
+from orchestrator.platforms.platform import Leftover, Platform
 from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
+from orchestrator.session.staging import Materials
 from tests.cli.calls import CONFIG, Answer, Caller, caller, wait_until
 from tests.conformance.test_platforms import any_order
 from tests.core import runs

@@ -14,7 +14,7 @@ from orchestrator.freeze import images
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker.platform import DockerPlatform
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.staging import Materials
 from tests.cli.calls import Caller
 from tests.conformance.test_platforms import any_order
 from tests.core import runs

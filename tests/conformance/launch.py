@@ -13,16 +13,16 @@ from typing import Any
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.order import Order
-from orchestrator.platforms import process, session_folder
+from orchestrator.platforms import process
 from orchestrator.platforms.catalog import build
 from orchestrator.platforms.docker import container
 from orchestrator.platforms.docker import platform as docker
 from orchestrator.platforms.kaggle import client, kernel, staging
 from orchestrator.platforms.kaggle import platform as kaggle
+from orchestrator.session import folder
 
 PLATFORM_CODE = tuple(
-    module.__file__
-    for module in (process, session_folder, docker, container, kaggle, client, kernel, staging)
+    module.__file__ for module in (process, folder, docker, container, kaggle, client, kernel, staging)
 )
 
 

@@ -20,7 +20,10 @@ from orchestrator.core.offer import Traits
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected
-from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.platform import Platform
+from orchestrator.session.outbox import Collected
+from orchestrator.session.staging import Materials
+from tests.seen import collected, observed
 
 LONG = 1_000_000  # steps that no test waits for
 
@@ -61,7 +64,7 @@ class Rig(ABC):
         return self.platform.survey()[0].traits
 
     def see(self, session: str) -> Observation:
-        return self.platform.observe([session])[session]
+        return observed(self.platform, [session])[session]
 
     def start(self, order: Order, resume: Path | None = None) -> None:
         self.platform.prepare(order, self.materials(resume))
@@ -81,7 +84,7 @@ class Rig(ABC):
         self.until(saved)
 
     def collect(self, session: str) -> Collected:
-        return self.platform.collect(session, self.into(session))
+        return collected(self.platform, session, self.into(session))
 
     def into(self, session: str) -> Path:
         path = self.folder / "collected" / session
@@ -141,10 +144,10 @@ class PlatformSuite:
     def test_an_unknown_session_is_absent(self, rig: Rig) -> None:
         rig.start(rig.order("a-s01"))
         rig.until_ended("a-s01")
-        seen = rig.platform.observe(["a-s01", "never-s01", "Not A Name/../.."])
+        seen = observed(rig.platform, ["a-s01", "never-s01", "Not A Name/../.."])
         assert set(seen) == {"a-s01", "never-s01", "Not A Name/../.."}
         assert seen["never-s01"] == seen["Not A Name/../.."] == ABSENT
-        assert rig.platform.observe([]) == {}
+        assert observed(rig.platform, []) == {}
 
     def test_a_whole_life(self, rig: Rig) -> None:
         order = rig.order("a-s01")

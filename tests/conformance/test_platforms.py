@@ -25,8 +25,9 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import archives, container
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Materials, Platform
+from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.simulated import Scenario, SimulatedOffer, SimulatedPlatform, expected_state
+from orchestrator.session.staging import Materials
 from tests.conformance import train
 from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
 from tests.docker_engine import Engine

@@ -22,7 +22,7 @@ from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
-from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.session.folder import SessionFolder
 from tests import hostile
 
 STEPS_PER_SECOND = 2.0
@@ -342,7 +342,7 @@ class PuppetPlatform(ProcessPlatform):
         self.puppets: list[Puppet] = []
 
     def _spawn(self, session: SessionFolder, lock: int, *_settings: object) -> None:
-        order = session.order()
+        order = session.ordered()
         assert order is not None
         (session.root / "launched").write_text(repr(self._clock.elapsed()))
         kind = HostilePuppet if order.run in self.hostile_runs else Puppet

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from orchestrator.core.order import Order
-from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.session.folder import SessionFolder
 from tests.conformance.test_platforms import any_order
 from tests.fuzz import puppets
 from tests.simulation.clock import VirtualClock

@@ -18,7 +18,8 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.order import Order
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Materials, Platform
+from orchestrator.platforms.platform import Platform
+from orchestrator.session.staging import Materials
 from tests.conformance.test_platforms import DockerRig
 from tests.docker_engine import Engine, load_python_image
 

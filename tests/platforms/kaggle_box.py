@@ -20,7 +20,7 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import Credentials
 from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.kaggle.values import Quotas
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.staging import Materials
 from tests.conformance.platform_suite import LONG
 from tests.conformance.test_platforms import KaggleRig
 from tests.stand_ins.kaggle import LocalKaggle, Settings, Warts, local_kaggle

@@ -29,6 +29,7 @@ from tests.conformance.test_platforms import agent
 from tests.docker_engine import MISSING, Engine, installed, load_python_image, running
 from tests.platforms import docker_box
 from tests.platforms.docker_box import Box, box, small_engine
+from tests.seen import observed
 
 __all__ = ["agent", "box"]
 # The SDK leaves the socket of a connection that fails to the garbage collector.
@@ -187,7 +188,7 @@ def test_one_container_that_cannot_be_read_hides_no_other(box: Box) -> None:
     files, aside = Path(mount["Source"]), Path(mount["Source"]).with_name("aside")
     files.rename(aside)
     try:
-        seen = box.platform.observe(["a-s01", "b-s01"])
+        seen = observed(box.platform, ["a-s01", "b-s01"])
         assert seen["a-s01"].sighting is Sighting.RUNNING
         assert seen["a-s01"].status is None
         assert "cannot be read" in seen["a-s01"].detail
@@ -352,7 +353,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.order import Order
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.staging import Materials
 _, _, options, folder, order, bundle, agent, inputs = sys.argv
 folder = pathlib.Path(folder)
 platform = catalog.build("here", "docker", json.loads(options), folder=folder, clock=SystemClock())

@@ -28,10 +28,12 @@ from orchestrator.platforms.docker import checking, container, gpus
 from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Finding, Health, Materials, Platform
+from orchestrator.platforms.platform import Finding, Health, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
+from orchestrator.session.staging import Materials
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
+from tests.seen import observed
 
 # Says what it was given and stays; SIGTERM ends it.
 AGENT = """
@@ -150,7 +152,7 @@ def test_a_gpu_is_free_again_when_its_session_has_ended(box: Box) -> None:
     with pytest.raises(QuotaExhausted):
         platform.prepare(second, box.materials)
     box.client.api.kill("a-s01")
-    until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
     platform.prepare(second, box.materials)
     assert box.gpus("b-s01") == ("0",), "an ended session is still there, its GPU is not its any more"
 
@@ -241,7 +243,7 @@ def test_ids_that_the_engine_does_not_have(box: Box) -> None:
     with pytest.raises(Rejected, match="unknown device"):
         platform.launch(order)
     platform.discard("a-s01")
-    assert platform.observe(["a-s01"]) == {"a-s01": ABSENT}
+    assert observed(platform, ["a-s01"]) == {"a-s01": ABSENT}
     assert container.listed(box.client) == ()
     assert not box.client.api.volumes()["Volumes"]
 

@@ -13,11 +13,15 @@ from docker.models.containers import Container
 from orchestrator.core import bounds
 from orchestrator.core.session import Sighting
 from orchestrator.platforms.docker import container as containers
+from orchestrator.platforms.docker.connection import Connection
+from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
-from orchestrator.platforms.platform import Collected
+from orchestrator.session.files import Odd
+from orchestrator.session.outbox import Collected, collect
 from tests.conformance.test_platforms import agent
 from tests.docker_engine import Engine
 from tests.platforms.docker_box import LONG, Box, box
+from tests.seen import collected, observed
 
 __all__ = ["agent", "box"]
 
@@ -104,22 +108,29 @@ def test_a_file_of_terabytes_is_left_where_it_is(
         deadline = time.monotonic() + 30
         while containers.read(client, identity, "outbox/status.json", 10) != b"ready":
             assert time.monotonic() < deadline
-        outbox = ContainerOutbox(client, identity)
+        outbox = opened(docker_engine, identity, alive=False)
         assert list(outbox.checkpoints()) == ["0"]
-        outbox.files(tmp_path, ended=True)
+        collect(outbox, tmp_path)
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["status.json"]
-        assert containers.read(client, identity, "outbox/result.json", 10) is None
+        with pytest.raises(Odd, match="larger"):
+            outbox.small("result.json")
     finally:
         container.remove(force=True)
         client.close()
 
 
-def collected(outbox: ContainerOutbox, into: Path, *, ended: bool) -> list[Collected]:
+def opened(engine: Engine, container: str, *, alive: bool) -> ContainerOutbox:
+    return ContainerOutbox(
+        Connection("box", DockerOptions(host=engine.url)), container, alive=alive, incarnations={}
+    )
+
+
+def paged(outbox: ContainerOutbox, into: Path) -> list[Collected]:
     """One collect after the other, until there is no more."""
     pages: list[Collected] = []
     while not pages or pages[-1].more:
         assert len(pages) < 20
-        pages.append(outbox.files(into, ended=ended))
+        pages.append(collect(outbox, into))
     return pages
 
 
@@ -137,8 +148,8 @@ def test_of_a_log_beyond_one_collect_the_end_comes_too(
     container = client.containers.run(python_image, command, detach=True, network_mode="none")
     try:
         assert container.wait()["StatusCode"] == 0
-        outbox, log = ContainerOutbox(client, str(container.id)), tmp_path / "log"
-        pages = collected(outbox, tmp_path, ended=ended)
+        log = tmp_path / "log"
+        pages = paged(opened(docker_engine, str(container.id), alive=not ended), tmp_path)
         assert len(pages) > 2
         assert not any(page.notes for page in pages)
         last = 20 if ended else 10  # behind the gap, which only the end looks beyond
@@ -158,8 +169,7 @@ def test_a_segment_that_is_too_large_hides_none_behind_it(
     container = client.containers.run(python_image, command, detach=True, network_mode="none")
     try:
         assert container.wait()["StatusCode"] == 0
-        outbox = ContainerOutbox(client, str(container.id))
-        pages = collected(outbox, tmp_path, ended=ended)
+        pages = paged(opened(docker_engine, str(container.id), alive=not ended), tmp_path)
         assert (tmp_path / "log" / "000003.log").read_text() == "Traceback"
         assert "a segment of the log is larger than 16 MB, or no file: it was not brought" in pages[0].notes
     finally:
@@ -176,13 +186,13 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     stream, _ = box.client.api.get_archive("a-s01", f"{containers.FOLDER}/outbox/large")
     assert next(stream)
     box.use(timeout_seconds=1)
-    seen = box.platform.observe(["a-s01", "b-s01", "c-s01"])
+    seen = observed(box.platform, ["a-s01", "b-s01", "c-s01"])
     assert {name: each.sighting for name, each in seen.items()} == {
         "b-s01": Sighting.RUNNING,
         "c-s01": Sighting.ABSENT,
     }
     stream.close()
-    box.until(lambda: "a-s01" in box.platform.observe(["a-s01"]))
+    box.until(lambda: "a-s01" in observed(box.platform, ["a-s01"]))
 
 
 # A training that puts something else wherever its agent writes, and floods.
@@ -213,8 +223,8 @@ def test_odd_files_in_a_container_cost_themselves(box: Box, tmp_path: Path) -> N
     assert (seen.sighting, seen.incarnations, seen.status) == (Sighting.RUNNING, ("abc",), None)
     assert "outbox/status.json is larger than 64 kB: it was not read" in seen.notes
     into = tmp_path / "into"
-    collected = box.platform.collect("a-s01", into)
-    assert (len(collected.corrupt), collected.more) == (64, True)
+    brought = collected(box.platform, "a-s01", into)
+    assert (len(brought.corrupt), brought.more) == (64, True)
     assert (into / "log" / "000001.log").read_text() == "a line\n"
     assert not (into / "progress.jsonl").exists()
     assert not (into / "status.json").exists()

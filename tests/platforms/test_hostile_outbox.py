@@ -23,16 +23,16 @@ from orchestrator.core.session import Sighting
 from orchestrator.engine.perform import Backends, Folders, perform
 from orchestrator.files import read_small
 from orchestrator.ledger import Ledger
-from orchestrator.platforms import catalog, reading
-from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring
-from orchestrator.platforms.platform import Collected, Platform
-from orchestrator.platforms.session_folder import SessionFolder
-from orchestrator.session import files
+from orchestrator.platforms import catalog
+from orchestrator.platforms.platform import Platform
+from orchestrator.session import files, saying
 from orchestrator.session.files import Odd
+from orchestrator.session.folder import SessionFolder
+from orchestrator.session.outbox import Collected, FolderOutbox, bring, collect
 from orchestrator.stores.memory import MemoryStore
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_outbox import commit
+from tests.seen import observed, reading
 
 STATUS = AgentStatus("abc", 3, 1.0, "training", step=7, steps_per_second=2.0)
 RESULT = b'{"incarnation": "abc", "outcome": "completed", "exit_code": 0, "step": 7, "message": "done"}'
@@ -109,7 +109,7 @@ def test_a_second_name_of_the_ledger_is_not_opened(session: SessionFolder, tmp_p
         with pytest.raises(Odd, match="ledger's own file"):
             files.read(session.outbox, name, 1 << 30)
         assert read_small(place, 1 << 30) is None
-        bring_files(session.outbox, tmp_path / "into")
+        collect(FolderOutbox(session.outbox), tmp_path / "into")
         glance = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM events')"
         subprocess.run([sys.executable, "-c", glance, str(tmp_path / "ledger.sqlite")], check=True)
         assert wal.stat().st_ino == before
@@ -128,10 +128,10 @@ def test_a_session_is_read_beside_an_odd_file(
     session: SessionFolder, name: str, shape: Callable[[Path], None]
 ) -> None:
     replaced(session, name, shape)
-    found = session.observation()
+    found = reading(session)
     assert found.sighting is Sighting.ENDED
     assert any(name in note for note in found.notes), found
-    assert found == session.observation(), "the same words each time"
+    assert found == reading(session), "the same words each time"
     assert SECRET not in repr(found)
     if name != "result.json":
         assert found.result is not None
@@ -150,7 +150,7 @@ def test_the_rest_is_collected_beside_an_odd_file(
     good = commit(session.outbox, 7, b"seven")
     replaced(session, name, shape)
     into = tmp_path / "into"
-    found = bring(FolderOutbox(session.outbox), into).joined(bring_files(session.outbox, into))
+    found = collect(FolderOutbox(session.outbox), into)
     assert [manifest.name for manifest in found.manifests] == [good.name]
     assert any(name in note for note in found.notes), found.notes
     kept = {path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()}
@@ -183,12 +183,12 @@ def test_a_folder_that_leads_elsewhere_is_not_followed(
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     into = tmp_path / "into"
-    found = bring(FolderOutbox(session.outbox), into).joined(bring_files(session.outbox, into))
+    found = collect(FolderOutbox(session.outbox), into)
     assert len(found.manifests) == (name == "outbox/log")
     assert found.notes or found.corrupt
     if name == "outbox":
         assert not (into / "status.json").exists()
-        assert any("outbox is a link" in note for note in session.observation().notes)
+        assert any("outbox is a link" in note for note in reading(session).notes)
 
 
 @pytest.mark.parametrize("name", ["status.json", "result.json", "progress.jsonl", "log/000001.log"])
@@ -198,10 +198,10 @@ def test_a_device_is_not_opened(session: SessionFolder, tmp_path: Path, name: st
         replaced(session, name, lambda path: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(240, 0)))
     except PermissionError as error:
         pytest.skip(f"this user may make no device: {error}")
-    notes = bring_files(session.outbox, tmp_path / "into").notes
+    notes = collect(FolderOutbox(session.outbox), tmp_path / "into").notes
     assert [note for note in notes if f"{name} is a device" in note]
     assert not (tmp_path / "into" / name).exists()
-    assert session.observation().sighting is Sighting.ENDED
+    assert reading(session).sighting is Sighting.ENDED
 
 
 def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
     for name in ("lock", "killed", "launched"):
         os.mkfifo(tmp_path / "sessions" / "b-s01" / name)
     (tmp_path / "sessions" / "c-s01" / "lock").symlink_to("lock")
-    seen = platform.observe(["a-s01", "b-s01", "c-s01", "d-s01"])
+    seen = observed(platform, ["a-s01", "b-s01", "c-s01", "d-s01"])
     assert set(seen) == {"a-s01", "b-s01", "c-s01", "d-s01"}
     assert seen["a-s01"].sighting is Sighting.ENDED
     assert seen["c-s01"].sighting is Sighting.ENDED, "nobody holds what is no lock"
@@ -228,19 +228,19 @@ def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_status_of_megabytes_is_never_read(session: SessionFolder) -> None:
     (session.outbox / "status.json").write_bytes(b" " * (14 << 20))
-    [note] = session.observation().notes
+    [note] = reading(session).notes
     assert note == "outbox/status.json is larger than 64 kB: it was not read"
 
 
 def test_a_result_beyond_its_bound_is_never_read(session: SessionFolder, tmp_path: Path) -> None:
     padded = RESULT + b" " * (bounds.RESULT_BYTES_MAX - len(RESULT))
     (session.outbox / "result.json").write_bytes(padded)
-    assert session.observation().result is not None
+    assert reading(session).result is not None
     (session.outbox / "result.json").write_bytes(padded + b" ")
-    found = session.observation()
+    found = reading(session)
     assert found.ending is Outcome.LOST
     assert any("result.json is larger than 256 kB" in note for note in found.notes)
-    assert any("256 kB" in note for note in bring_files(session.outbox, tmp_path / "into").notes)
+    assert any("256 kB" in note for note in collect(FolderOutbox(session.outbox), tmp_path / "into").notes)
     assert not (tmp_path / "into" / "result.json").exists()
 
 
@@ -263,24 +263,27 @@ def test_what_a_status_says_is_within_bounds_and_what_was_left_out_is_named() ->
         "checkpoint_step": 9999999999999999999, "save_seconds": -1.0, "deadline": 1e17,
         "warnings": [f"{i}" + "w" * 5000 for i in range(30)],
     }  # fmt: skip
-    found = reading.status(json.dumps(wild | {"warnings": []}).encode())
+    found = saying.status(json.dumps(wild | {"warnings": []}).encode())
     assert found is not None
     assert (found.heartbeat, found.written_at, found.loss) == (5, 0.0, 1e308)
     assert (found.step, found.steps_per_second, found.checkpoint) == (None, None, None)
     assert (found.checkpoint_step, found.save_seconds, found.deadline) == (None, None, None)
     for name in ("step", "steps_per_second", "checkpoint", "written_at", "deadline"):
         assert f"its status has an impossible {name}, which is left out" in found.warnings
-    flooded = reading.within_bounds(AgentStatus("abc", 1, 1.0, "x", warnings=("w" * 5000,) * 30))
+    flooded = saying.within_bounds(AgentStatus("abc", 1, 1.0, "x", warnings=("w" * 5000,) * 30))
     assert len(flooded.warnings) == 20
     assert all(len(each.encode()) <= 1024 for each in flooded.warnings)
-    assert reading.status(json.dumps(wild).encode()) is None, "150 kB are no status"
+    assert saying.status(json.dumps(wild).encode()) is None, "150 kB are no status"
 
 
 @pytest.mark.parametrize("step", ["1" + "0" * 400, "1" + "0" * 5000, "9223372036854775808"])
-def test_a_result_with_an_impossible_step_ends_the_session_all_the_same(step: str) -> None:
-    found = reading.ended(("abc",), None, RESULT.replace(b"7", step.encode()))
+def test_a_result_with_an_impossible_step_ends_the_session_all_the_same(
+    session: SessionFolder, step: str
+) -> None:
+    session.outbox.joinpath("result.json").write_bytes(RESULT.replace(b"7", step.encode()))
+    found = reading(session)
     assert found.sighting is Sighting.ENDED
-    assert found.result is None or found.result.step is None
+    assert found.result.step is None if found.result else found.ending is Outcome.CRASHED
 
 
 # --- Floods -----------------------------------------------------------------------------------------------
@@ -365,7 +368,7 @@ def test_a_sparse_checkpoint_and_a_sparse_progress_are_not_read(
     with pytest.raises(Odd, match="holes"):  # before it has asked for the fifth of its blobs
         for number in range(5):
             assert outbox.blob("0" * 64, tmp_path / f"target-{number}")
-    found = bring_files(session.outbox, tmp_path / "into")
+    found = collect(FolderOutbox(session.outbox), tmp_path / "into")
     assert any("progress.jsonl is all holes" in note for note in found.notes)
     assert not (tmp_path / "into" / "progress.jsonl").exists()
 
@@ -379,7 +382,7 @@ def test_names_beyond_their_bound_are_not_looked_at_and_a_note_says_so(
     for number in range(2, 10):
         (session.outbox / "log" / f"{number:06d}.log").write_text("a line\n")
     into = tmp_path / "into"
-    found = bring(FolderOutbox(session.outbox), into).joined(bring_files(session.outbox, into))
+    found = collect(FolderOutbox(session.outbox), into)
     assert len(found.manifests) == len(list((into / "log").iterdir())) == 5
     assert found.notes == (
         "outbox/checkpoints holds 5 names or more: others were not looked at",
@@ -399,7 +402,7 @@ def test_a_flood_of_log_comes_in_pieces_and_of_the_whole_the_middle_goes(
     sizes, notes = [], set()
     for _ in range(12):
         before = _bytes(into / "log")
-        notes |= set(bring_files(session.outbox, into).notes)
+        notes |= set(collect(FolderOutbox(session.outbox), into).notes)
         sizes.append(_bytes(into / "log") - before)
     assert max(sizes) <= 4000
     assert _bytes(into / "log") <= 16_000
@@ -423,7 +426,7 @@ def test_of_a_long_log_the_end_comes_with_a_later_collect(
     pages: list[Collected] = []
     while not pages or pages[-1].more:
         assert len(pages) < 20
-        pages.append(bring_files(session.outbox, into))
+        pages.append(collect(FolderOutbox(session.outbox), into))
     assert len(pages) > 2
     assert (into / "log" / "000009.log").read_text() == "Traceback"
     assert _bytes(into / "log") == 8009
@@ -437,7 +440,7 @@ def test_a_log_of_nothing_but_odd_segments_ends_the_collecting(
     for number in range(2, 9):
         (session.outbox / "log" / f"{number:06d}.log").mkdir()
     into = tmp_path / "into"
-    first, second = (bring_files(session.outbox, into) for _ in range(2))
+    first, second = (collect(FolderOutbox(session.outbox), into) for _ in range(2))
     assert first.more, "the first segment came"
     assert not second.more
     assert "the log holds too many segments that cannot be read: not all of it was brought" in second.notes
@@ -449,7 +452,7 @@ def test_of_a_segment_beyond_its_bound_the_beginning_comes(
     monkeypatch.setattr(bounds, "LOG_SEGMENT_BYTES_MAX", 1000)
     (session.outbox / "log" / "000001.log").write_bytes(b"x" * 1001)
     (session.outbox / "log" / "000002.log").write_bytes(b"y" * 1000)
-    found = bring_files(session.outbox, tmp_path / "into")
+    found = collect(FolderOutbox(session.outbox), tmp_path / "into")
     kept = [path.stat().st_size for path in sorted((tmp_path / "into" / "log").iterdir())]
     assert kept == [1000, 1000]
     assert found.notes == ("a segment of the log is larger than 1000 bytes: its rest was not brought",)
@@ -466,7 +469,7 @@ def test_a_flood_of_progress_comes_in_pieces_up_to_its_bound(
     monkeypatch.setattr(bounds, "SESSION_PROGRESS_BYTES_MAX", 2500)
     (session.outbox / "progress.jsonl").write_bytes(b'{"step": 1}\n' * 1000)
     into = tmp_path / "into"
-    found = [bring_files(session.outbox, into) for _ in range(3)]
+    found = [collect(FolderOutbox(session.outbox), into) for _ in range(3)]
     assert [each.more for each in found] == [True, True, False]
     assert (into / "progress.jsonl").stat().st_size == 2500
     assert any("its rest was not brought" in note for note in found[-1].notes)
@@ -477,7 +480,7 @@ def test_no_more_descriptors_are_open_than_before(session: SessionFolder, tmp_pa
     for shape in SHAPES:
         (session.outbox / "status.json").rename(tmp_path / "aside")
         shape(session.outbox / "status.json")
-        session.observation()
+        reading(session)
         with suppress(Odd):
             files.read(session.root, "outbox/status.json/x", 10)
         (session.outbox / "status.json").rename(tmp_path / f"odd-{shape.__name__}")

@@ -47,6 +47,7 @@ from tests.platforms.kaggle_box import (
     box,
     boxes,
 )
+from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, State, Warts
 
 __all__ = ["agent", "box", "boxes"]
@@ -227,11 +228,11 @@ def test_one_that_cannot_be_read_hides_no_other(box: Box) -> None:
     box.run(WAITS, FIRST)
     box.run(WAITS, SECOND, generation=2)
     box.kaggle.fail("GetKernelSessionStatus", Fault.SERVER_ERROR, box.tries)
-    assert set(box.platform.observe([FIRST, SECOND])) == {SECOND}
+    assert set(observed(box.platform, [FIRST, SECOND])) == {SECOND}
     box.kaggle.fail("GetKernelSessionStatus", Fault.SERVER_ERROR, 2 * box.tries)
     with pytest.raises(Transient):
-        box.platform.observe([FIRST, SECOND])
-    assert set(box.platform.observe([FIRST, SECOND])) == {FIRST, SECOND}
+        observed(box.platform, [FIRST, SECOND])
+    assert set(observed(box.platform, [FIRST, SECOND])) == {FIRST, SECOND}
 
 
 def test_a_wedged_session_runs_until_it_is_stopped(box: Box) -> None:

@@ -23,6 +23,7 @@ from orchestrator.platforms.platform import Health, Leftover
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import FIRST, LEAVES, RUN, SECOND, THIRD, WAITS, Box, Boxes, box, boxes
+from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, Warts
 from tests.stand_ins.kaggle.datasets import Version
 
@@ -326,7 +327,7 @@ def raised(box: Box, order: Order) -> dict[str, type[OrchestratorError] | None]:
         "leftovers": platform.leftovers,
         "prepare": lambda: platform.prepare(order, box.materials()),
         "launch": lambda: platform.launch(order),
-        "observe": lambda: platform.observe([FIRST, SECOND]),
+        "observe": lambda: observed(platform, [FIRST, SECOND]),
         "collect": lambda: box.collect(FIRST),
         "discard": lambda: platform.discard(FIRST),
         "stop": lambda: platform.stop(FIRST),

@@ -19,6 +19,7 @@ from orchestrator.platforms.kaggle.platform import KagglePlatform
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes
 from tests.platforms.kaggle_wire import KEY, said, wire
+from tests.seen import collected, observed
 from tests.stand_ins.kaggle import Fault
 from tests.stand_ins.kaggle.session import State
 
@@ -29,8 +30,8 @@ def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_
     box.run_to_end()
     box.kaggle.fail("download", Fault.NESTED, times=2)  # a 403, and again with the new address
     with pytest.raises(Transient, match="lists what does not come"):
-        box.platform.collect(FIRST, tmp_path / "into")
-    assert box.platform.collect(FIRST, tmp_path / "into").manifests[-1].ref.step == 6
+        collected(box.platform, FIRST, tmp_path / "into")
+    assert collected(box.platform, FIRST, tmp_path / "into").manifests[-1].ref.step == 6
 
 
 @pytest.mark.parametrize("call", ["StartBlobUpload", "CreateDataset", "SaveKernel"])
@@ -62,7 +63,7 @@ def test_a_log_that_is_refused_hides_no_session(tmp_path: Path) -> None:
         options = KaggleOptions(username="ada", key_file=key_file, endpoint=server.url)
         clock = SystemClock()
         platform = KagglePlatform("here", options, Account("here", options, clock), tmp_path, clock)
-        assert platform.observe([FIRST])[FIRST].sighting is Sighting.RUNNING
+        assert observed(platform, [FIRST])[FIRST].sighting is Sighting.RUNNING
         assert len(server.calls(FIRST)) == 1
 
 

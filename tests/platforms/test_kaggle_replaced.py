@@ -15,7 +15,7 @@ from orchestrator.errors import NotFound
 from orchestrator.platforms.kaggle import staging
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint
 from orchestrator.platforms.kaggle.uploads import upload
-from orchestrator.platforms.outbox import digest
+from orchestrator.session.outbox import digest
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
 from tests.forging import forge

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.platforms.mirror import bring_files
-from orchestrator.platforms.outbox import FolderOutbox, bring
+from orchestrator.session.outbox import FolderOutbox, bring, collect
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
@@ -128,13 +127,13 @@ def test_growing_files_are_continued_and_whole_ones_replaced(outbox: Path, into:
     (outbox / "log").mkdir(parents=True)
     (outbox / "log" / "000001.log").write_bytes(b"first\n")
     (outbox / "status.json").write_bytes(b"1")
-    bring_files(outbox, into)
+    collect(FolderOutbox(outbox), into)
     (into / "log" / "000001.log").write_bytes(b"FIRST\n")  # proves that what is there is not brought again
     with (outbox / "log" / "000001.log").open("ab") as log:
         log.write(b"second\n")
     (outbox / "log" / "000002.log").write_bytes(b"third\n")
     (outbox / "status.json").write_bytes(b"2")
-    bring_files(outbox, into)
+    collect(FolderOutbox(outbox), into)
     assert (into / "log" / "000001.log").read_bytes() == b"FIRST\nsecond\n"
     assert (into / "log" / "000002.log").read_bytes() == b"third\n"
     assert (into / "status.json").read_bytes() == b"2"

@@ -17,10 +17,12 @@ from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import ABSENT, Sighting, StopReply
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Materials, Platform
+from orchestrator.platforms.platform import Platform
+from orchestrator.session.staging import Materials
 from tests.conformance.platform_suite import LONG
 from tests.conformance.test_platforms import ProcessRig, agent, any_order
 from tests.forging import forge
+from tests.seen import observed
 
 __all__ = ["agent"]
 
@@ -66,7 +68,7 @@ class Box:
         platform = self.platform("here", **options)
         platform.prepare(self.order, self.materials())
         platform.launch(self.order)
-        until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
+        until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
         return platform
 
 
@@ -110,8 +112,8 @@ def test_secrets_are_for_the_owner_alone(box: Box) -> None:
 def test_a_wall_is_a_wall(box: Box) -> None:
     box.running()  # before its wall, however busy the machine is
     platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
-    until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
-    ended = platform.observe(["a-s01"])["a-s01"]
+    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    ended = observed(platform, ["a-s01"])["a-s01"]
     assert (ended.ending, ended.incarnations, ended.result) == (Outcome.LOST, ("deaf",), None)
     assert "limit" in ended.detail
 
@@ -120,17 +122,17 @@ def test_garbage_for_an_incarnation_breaks_no_observation(box: Box) -> None:
     box.running()  # before its wall, however busy the machine is
     platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
     (box.sessions / "a-s01" / "outbox" / "incarnation").write_bytes(b"\xff\xfe")
-    until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
-    assert platform.observe(["a-s01"])["a-s01"].incarnations == ()
+    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    assert observed(platform, ["a-s01"])["a-s01"].incarnations == ()
 
 
 def test_who_does_not_leave_when_asked_is_killed(box: Box) -> None:
     patient, hard = box.running(), box.platform(grace_seconds=0.05)
     assert patient.stop("a-s01") is StopReply.REQUESTED
     assert patient.stop("a-s01") is StopReply.REQUESTED
-    assert patient.observe(["a-s01"])["a-s01"].sighting is Sighting.RUNNING
+    assert observed(patient, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING
     until(lambda: hard.stop("a-s01") is StopReply.ENDED)
-    ended = patient.observe(["a-s01"])["a-s01"]
+    ended = observed(patient, ["a-s01"])["a-s01"]
     assert ended.ending is Outcome.LOST
     assert "asked to stop" in ended.detail
 
@@ -138,10 +140,10 @@ def test_who_does_not_leave_when_asked_is_killed(box: Box) -> None:
 def test_an_agent_that_was_killed_is_lost_and_not_started_again(box: Box) -> None:
     platform = box.running()
     os.kill(int((box.sessions / "a-s01" / "agent.pid").read_text()), 9)
-    until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED)
-    assert platform.observe(["a-s01"])["a-s01"].ending is Outcome.LOST
+    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    assert observed(platform, ["a-s01"])["a-s01"].ending is Outcome.LOST
     platform.launch(box.order)
-    assert platform.observe(["a-s01"])["a-s01"].sighting is Sighting.ENDED
+    assert observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED
 
 
 def test_an_agent_that_never_came_up_may_be_launched_again(box: Box) -> None:
@@ -150,27 +152,27 @@ def test_an_agent_that_never_came_up_may_be_launched_again(box: Box) -> None:
     platform.launch(box.order)
     output = box.sessions / "a-s01" / "agent.out"
     until(lambda: output.exists() and "no module" in output.read_text())
-    until(lambda: platform.observe(["a-s01"])["a-s01"] == ABSENT)
+    until(lambda: observed(platform, ["a-s01"])["a-s01"] == ABSENT)
     (box.sessions / "a-s01" / "agent.pyz").unlink()
     (box.sessions / "a-s01" / "agent.pyz").write_text(DEAF)
     platform.launch(box.order)
-    until(lambda: platform.observe(["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
+    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
 
 
 def test_what_runs_is_not_discarded(box: Box) -> None:
     platform = box.running()
     with pytest.raises(Transient, match="still running"):
         platform.discard("a-s01")
-    assert platform.observe(["a-s01"])["a-s01"].sighting is Sighting.RUNNING
+    assert observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING
 
 
 def test_two_platforms_in_one_folder_leave_each_others_sessions_alone(box: Box) -> None:
     mine = box.running()
     other = box.platform("other")
-    assert other.observe(["a-s01"])["a-s01"] == ABSENT
+    assert observed(other, ["a-s01"])["a-s01"] == ABSENT
     assert other.stop("a-s01") is StopReply.ENDED
     other.discard("a-s01")
-    assert mine.observe(["a-s01"])["a-s01"].sighting is Sighting.RUNNING
+    assert observed(mine, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING
     assert not (box.sessions / "a-s01" / "stop").exists()
 
 
@@ -181,7 +183,7 @@ def test_names_that_lead_elsewhere_are_refused(box: Box) -> None:
             platform.prepare(replace(box.order, session=name), box.materials())
         with pytest.raises(Rejected):
             platform.discard(name)
-        assert platform.observe([name])[name] == ABSENT
+        assert observed(platform, [name])[name] == ABSENT
     assert not box.sessions.exists()
 
 
@@ -194,7 +196,7 @@ def test_an_interrupted_staging_leaves_nothing_that_starts(box: Box) -> None:
     with pytest.raises(Rejected):
         platform.launch(box.order)
     platform.prepare(box.order, box.materials())
-    assert platform.observe(["a-s01"])["a-s01"] == ABSENT
+    assert observed(platform, ["a-s01"])["a-s01"] == ABSENT
 
 
 def test_a_checkpoint_replaced_where_it_was_staged_is_refused_by_the_agent(

@@ -22,10 +22,11 @@ from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import Rejected, Transient
 from orchestrator.freeze import inputs
 from orchestrator.platforms.platform import Platform, Tidying
-from orchestrator.platforms.session_folder import SessionFolder
+from orchestrator.session.folder import SessionFolder
 from tests.agent.sessions import is_alive
 from tests.conformance.test_platforms import ProcessRig
 from tests.platforms.test_process import Box, until
+from tests.seen import observed
 
 # Opens all it was given for writing: its inputs, its bundle, the agent, what it resumes from.
 VANDAL = """
@@ -135,7 +136,7 @@ def test_a_deaf_worker_does_not_outlive_its_session(rig: ProcessRig, look: str) 
     platform = rig.another_controller()
     match look:
         case "observe":
-            seen = platform.observe(["a-s01"])["a-s01"]
+            seen = observed(platform, ["a-s01"])["a-s01"]
             assert (seen.sighting, seen.ending) == (Sighting.ENDED, Outcome.LOST)
         case "stop":
             assert platform.stop("a-s01") is StopReply.ENDED
@@ -179,9 +180,9 @@ def hostile(box: Box) -> tuple[Platform, Path]:
 
 def ended(box: Box, platform: Platform) -> Observation:
     until(lambda: platform.stop("a-s01") is StopReply.ENDED)
-    found = platform.observe(["a-s01"])["a-s01"]
+    found = observed(platform, ["a-s01"])["a-s01"]
     platform.discard("a-s01")
-    assert platform.observe(["a-s01"])["a-s01"] == ABSENT
+    assert observed(platform, ["a-s01"])["a-s01"] == ABSENT
     assert list(box.sessions.iterdir()) == []
     return found
 

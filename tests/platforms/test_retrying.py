@@ -10,10 +10,12 @@ import pytest
 
 from orchestrator.core.session import Sighting
 from orchestrator.errors import Rejected, Transient
-from orchestrator.platforms.platform import Checkup, Cleaning, Materials
+from orchestrator.platforms.platform import Checkup, Cleaning
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
+from orchestrator.session.staging import Materials
 from tests.conformance.test_platforms import any_order
+from tests.seen import observed
 from tests.simulation.clock import VirtualClock
 
 
@@ -39,7 +41,7 @@ def test_what_may_be_repeated_gets_through_a_bad_line() -> None:
     world = World(Faults(request_lost=0.3, reply_lost=0.2), attempts=30)
     for _ in range(10):
         assert world.platform.survey()
-        assert world.platform.observe(["x"])["x"].sighting is Sighting.ABSENT
+        assert observed(world.platform, ["x"])["x"].sighting is Sighting.ABSENT
     world.platform.prepare(world.order, MATERIALS)
     world.platform.stop("b-s01")
     world.platform.discard("b-s01")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Rejected
-from orchestrator.platforms.outbox import digest
 from orchestrator.session import files
 from orchestrator.session.files import Odd
+from orchestrator.session.outbox import digest
 from orchestrator.stores.folder import FolderStore, _as_it_is_now
 
 

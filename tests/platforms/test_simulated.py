@@ -12,7 +12,6 @@ from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
 from orchestrator.errors import AccessDenied, NotFound, QuotaExhausted, Transient
-from orchestrator.platforms.platform import Materials
 from orchestrator.platforms.simulated import (
     Faults,
     History,
@@ -22,8 +21,10 @@ from orchestrator.platforms.simulated import (
     SimulatedPlatform,
     expected_state,
 )
+from orchestrator.session.staging import Materials
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import any_order
+from tests.seen import collected, observed
 from tests.simulation.clock import VirtualClock
 
 HOUR = 3600.0
@@ -50,7 +51,7 @@ class World:
         self.platform.launch(order)
 
     def see(self, number: int = 1) -> Observation:
-        return self.platform.observe([f"a-s{number:02d}"])[f"a-s{number:02d}"]
+        return observed(self.platform, [f"a-s{number:02d}"])[f"a-s{number:02d}"]
 
     def after(self, seconds: float, number: int = 1) -> Observation:
         self.clock.advance(seconds)
@@ -62,7 +63,7 @@ class World:
         return into
 
     def newest(self, number: int = 1) -> Manifest:
-        return self.platform.collect(f"a-s{number:02d}", self.into(number)).manifests[-1]
+        return collected(self.platform, f"a-s{number:02d}", self.into(number)).manifests[-1]
 
 
 def test_the_same_seed_is_the_same_world(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_a_double_start_writes_twice(tmp_path: Path) -> None:
     world.start(world.order())
     both = world.after(2000.0).incarnations
     assert len(set(both)) == 2
-    collected = world.platform.collect("a-s01", world.into())
-    assert {manifest.ref.incarnation for manifest in collected.manifests} == set(both)
+    brought = collected(world.platform, "a-s01", world.into())
+    assert {manifest.ref.incarnation for manifest in brought.manifests} == set(both)
     ended = world.after(2 * HOUR)
     assert ended.result is not None
     assert ended.result.incarnation == both[0]
@@ -319,7 +320,7 @@ def test_without_uplink_a_killed_session_leaves_nothing(tmp_path: Path) -> None:
     ended = world.after(900.0)
     assert (ended.sighting, ended.result) == (Sighting.ENDED, None)
     with pytest.raises(NotFound):
-        world.platform.collect("a-s01", world.into())
+        collected(world.platform, "a-s01", world.into())
 
 
 def test_without_uplink_an_outbox_may_be_lost(tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_without_uplink_an_outbox_may_be_lost(tmp_path: Path) -> None:
     world.start(world.order(1, total=100))
     world.clock.advance(HOUR)
     with pytest.raises(NotFound):
-        world.platform.collect("a-s01", world.into())
+        collected(world.platform, "a-s01", world.into())
     assert world.history.lifetimes[0].outcome is Outcome.COMPLETED
 
 
@@ -335,11 +336,11 @@ def test_corrupt_checkpoints_are_told_in_the_history(tmp_path: Path) -> None:
     world = World(tmp_path, faults=Faults(corrupt=1.0))
     world.start(world.order())
     world.clock.advance(2 * HOUR)
-    collected = world.platform.collect("a-s01", world.into())
+    brought = collected(world.platform, "a-s01", world.into())
     written = world.history.lifetimes[0].written
-    assert collected.manifests == ()
-    assert {name for name, _ in collected.corrupt} <= {w.name for w in written if w.corrupt}
-    assert collected.corrupt
+    assert brought.manifests == ()
+    assert {name for name, _ in brought.corrupt} <= {w.name for w in written if w.corrupt}
+    assert brought.corrupt
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,7 @@ def test_in_bad_times_every_verb_fails_until_calm(
         lambda: world.platform.launch(world.order()),
         world.see,
         lambda: world.platform.stop("a-s01"),
-        lambda: world.platform.collect("a-s01", world.into()),
+        lambda: collected(world.platform, "a-s01", world.into()),
         lambda: world.platform.discard("a-s01"),
     ):
         with pytest.raises(error) as caught:

@@ -17,11 +17,10 @@ from orchestrator.core import wire
 from orchestrator.core.checkpoint import decode
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import AgentStatus, Outcome, Result
-from orchestrator.core.session import Observation, Sighting
-from orchestrator.platforms import reading
-from orchestrator.platforms.outbox import Outbox
 from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
 from orchestrator.platforms.simulated.platform import _Session
+from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, STATUS
+from orchestrator.session.outbox import Growth, Outbox
 from tests import hostile
 from tests.simulation.draws import HOUR
 from tests.simulation.world import World
@@ -65,45 +64,43 @@ class HostilePlatform(SimulatedPlatform):
         self._villains = villains
         self._draw = draw
 
-    def _observation(self, name: str) -> Observation:
-        honest = super()._observation(name)
-        known = self._sessions.get(name)
-        if known is None or not self._is_villain(known) or not honest.incarnations:
-            return honest
-        draw = self._draw
-        seen = honest.incarnations
-        if draw.random() < 0.3:
-            others = tuple(hostile.incarnation(draw) for _ in range(draw.choice((1, 1, 20))))
-            seen = draw.choice((others, (*seen, *others)))
-        said = honest.status or AgentStatus(seen[0], 1, self.clock.now(), "training")
-        status = reading.status(hostile.status(_fields(said), draw))
-        if draw.random() < 0.02 or honest.sighting is Sighting.ENDED:
-            marker = honest.result or Result(seen[0], Outcome.COMPLETED, 0, 1, "all steps done")
-            lies = reading.ended(seen, status, hostile.result(_fields(marker), draw))
-            return lies if draw.random() < 0.8 else replace(lies, sighting=honest.sighting)
-        return replace(honest, incarnations=seen, status=status)
-
     def _is_villain(self, session: _Session) -> bool:
         return session.order is not None and session.order.run in self._villains
 
     def _outbox(self, session: _Session) -> Outbox:
         honest = super()._outbox(session)
-        return HostileOutbox(honest, self._draw) if self._is_villain(session) else honest
-
-    def _bring_files(self, session: _Session, into: Path) -> None:
-        super()._bring_files(session, into)
-        if self._is_villain(session):
-            (into / "progress.jsonl").write_bytes(hostile.progress(self._draw))
-            (into / "log" / "000001.log").write_bytes(hostile.log(self._draw))
+        return HostileOutbox(honest, self._draw, self.clock) if self._is_villain(session) else honest
 
 
 class HostileOutbox:
-    """An honest outbox with forged checkpoints among its own: whole, in part, or of somebody else."""
+    """An honest outbox whose files lie, with forged checkpoints among its own: whole, in part, or of somebody
+    else."""
 
-    def __init__(self, honest: Outbox, draw: Random) -> None:
+    def __init__(self, honest: Outbox, draw: Random, clock: Clock) -> None:
         self._honest = honest
         self._draw = draw
+        self._clock = clock
         self._forged: dict[str, bytes] = {}
+
+    def small(self, name: str) -> bytes | None:
+        honest, draw = self._honest.small(name), self._draw
+        if name == INCARNATION:
+            others = [hostile.incarnation(draw) for _ in range(draw.choice((1, 1, 20)))]
+            lies = "\n".join(draw.choice((others, [*(honest or b"").decode().split(), *others])))
+            return lies.encode("utf-8", "surrogatepass") if draw.random() < 0.3 else honest
+        if name == STATUS:
+            said = AgentStatus("0123abcd", 1, self._clock.now(), "training")
+            return hostile.status(_fields(said) if honest is None else json.loads(honest), draw)
+        if honest is None and draw.random() > 0.02:
+            return None
+        marker = Result("0123abcd", Outcome.COMPLETED, 0, 1, "all steps done")
+        return hostile.result(_fields(marker) if honest is None else json.loads(honest), draw)
+
+    def growing(self, here: Path, folder: Path) -> Growth:
+        found = self._honest.growing(here, folder)
+        (found.root / PROGRESS).write_bytes(hostile.progress(self._draw))
+        (found.root / LOG / "000001.log").write_bytes(hostile.log(self._draw))
+        return found
 
     def checkpoints(self) -> Iterable[str]:
         names = list(self._honest.checkpoints())

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
-from orchestrator.core.session import Observation, StopReply
+from orchestrator.core.session import StopReply
 from orchestrator.engine.perform import Backends
-from orchestrator.platforms.platform import Collected, Materials, Platform
+from orchestrator.platforms.platform import Platform, Sight
+from orchestrator.session.outbox import Outbox
+from orchestrator.session.staging import Materials
 from orchestrator.stores.store import Stat, Store
 from tests.simulation.world import World
 
@@ -80,11 +82,11 @@ class BuggyPlatform:
     def launch(self, order: Order) -> None:
         self._bugs.around(lambda: self._inner.launch(order))
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         return self._bugs.around(lambda: self._inner.observe(names))
 
-    def collect(self, name: str, into: Path) -> Collected:
-        return self._bugs.around(lambda: self._inner.collect(name, into))
+    def open(self, name: str) -> Outbox:
+        return self._bugs.around(lambda: self._inner.open(name))
 
     def stop(self, name: str) -> StopReply:
         return self._bugs.around(lambda: self._inner.stop(name))

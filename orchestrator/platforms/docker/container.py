@@ -7,7 +7,6 @@ prepared whole or not at all, and once. Decides nothing about when. Layout insid
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import tarfile
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import docker
@@ -32,8 +31,8 @@ from orchestrator.platforms.docker.archives import Entry
 from orchestrator.platforms.docker.endings import moment
 from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Materials
-from orchestrator.platforms.session_folder import NAME
+from orchestrator.session.layout import SESSION
+from orchestrator.session.staging import Materials, contents
 
 LABEL = "orchestrator"
 ROOT = "/orchestrator"
@@ -94,7 +93,7 @@ class Found:
         that to containers which are somebody else's: a label alone says nothing."""
         if not self.session:
             return _PROBE.fullmatch(self.name) is not None
-        return NAME.fullmatch(self.session) is not None and (
+        return SESSION.fullmatch(self.session) is not None and (
             self.prepared or re.fullmatch(f"{self.session}{_PREPARING}", self.name) is not None
         )
 
@@ -230,39 +229,26 @@ def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
     """The session folder before its start, and a home for programs that want one."""
     yield Entry("home", None)
     yield Entry("session", None)
-    yield Entry("session/agent.pyz", materials.agent)
-    yield Entry("session/bundle.tar.gz", materials.bundle)
-    if order.resume is not None:
-        resume = materials.resume
-        if resume is None or not (resume / "checkpoints" / order.resume / "manifest.json").is_file():
-            raise Rejected(f"the order resumes at {order.resume}, the materials do not hold it")
-        yield Entry("session/staged", None)
-        yield Entry("session/staged/checkpoints", None)
-        yield from archives.tree(
-            resume / "checkpoints" / order.resume, f"session/staged/checkpoints/{order.resume}"
-        )
-        yield from archives.tree(resume / "blobs", "session/staged/blobs")
-    if materials.inputs is not None:
-        yield from archives.tree(materials.inputs, "session/inputs", read_only=True)
-    if materials.secrets:
-        yield Entry("session/secrets.json", json.dumps(dict(materials.secrets)).encode())
-    yield Entry("session/order.json", wire.encode(order))
+    made = set()
+    for given in contents(order, materials):
+        for above in reversed(PurePosixPath(given.name).parents[:-1]):
+            if above not in made:
+                made.add(above)
+                yield Entry(f"session/{above}", None)
+        name = f"session/{given.name}"
+        if isinstance(given.content, bytes) or not given.content.is_dir():
+            yield Entry(name, given.content)
+        else:
+            yield from archives.tree(given.content, name, read_only=given.read_only)
 
 
 # --- Reading and asking -----------------------------------------------------------------------------------
 
 
-def read(
-    client: docker.DockerClient, container: str, path: str, size_max: int, notes: list[str] | None = None
-) -> bytes | None:
-    """A small file of the session folder; None where it is not there, or (which `notes` then says) where
-    something else is, or a larger one."""
-    try:
-        return _taken(client, container, path, lambda stream: archives.only_file(stream, size_max))
-    except ValueError as error:
-        if notes is not None:
-            notes.append(f"{path} {error}: it was not read")
-        return None
+def read(client: docker.DockerClient, container: str, path: str, size_max: int) -> bytes | None:
+    """A small file of the session folder; None where it is not there. Raises ValueError where something else
+    is, or a larger one."""
+    return _taken(client, container, path, lambda stream: archives.only_file(stream, size_max))
 
 
 def bring(
@@ -365,7 +351,7 @@ def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
 
 def is_volume_of(session: str, name: str) -> bool:
     """Whether a volume of this name is one that we make for the session."""
-    return NAME.fullmatch(session) is not None and re.fullmatch(f"{session}{_VOLUME}", name) is not None
+    return SESSION.fullmatch(session) is not None and re.fullmatch(f"{session}{_VOLUME}", name) is not None
 
 
 def remove_volumes(client: docker.DockerClient, *, keep: str = "", **labels: str) -> None:

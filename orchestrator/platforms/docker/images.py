@@ -20,7 +20,8 @@ from orchestrator.core.order import Order
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Leftover, Materials
+from orchestrator.platforms.platform import Leftover
+from orchestrator.session.staging import Materials
 
 IMAGE = "image"
 _BUILT = re.compile(r"orchestrator/[a-z0-9-]+:[A-Za-z0-9_.-]+-[0-9a-f]{12}")

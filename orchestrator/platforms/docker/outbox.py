@@ -1,4 +1,4 @@
-"""A container's outbox for `orchestrator.platforms.outbox.bring`: running, paused or ended, all the same.
+"""A container's outbox: running, paused or ended, all the same.
 
 Reads by archives, so that the engine may be anywhere. Manifests come in one call, blobs one by one. Nothing
 comes that is beyond `orchestrator.core.bounds`: whoever trains may write here too.
@@ -7,100 +7,140 @@ comes that is beyond `orchestrator.core.bounds`: whoever trains may write here t
 from __future__ import annotations
 
 import re
+import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import docker
 
 from orchestrator.core import bounds
 from orchestrator.platforms.docker import container as containers
-from orchestrator.platforms.mirror import SEGMENT, WHOLE, bring_files, newest_segment, segment_number
-from orchestrator.platforms.platform import Collected
+from orchestrator.platforms.docker.connection import Connection
+from orchestrator.session.files import Odd
+from orchestrator.session.layout import (
+    CHECKPOINTS,
+    INCARNATION,
+    LOG,
+    MANIFEST,
+    OUTBOX,
+    PROGRESS,
+    RESULT,
+    SEGMENT,
+    WHOLE,
+    blob_path,
+    manifest_path,
+    segment_number,
+)
+from orchestrator.session.mirror import newest_segment
+from orchestrator.session.outbox import Growth
 
 _LISTED_BYTES_MAX = 128 * bounds.MIB  # of all manifests together, which are held in memory
-_MANIFEST = re.compile(r"[^/]+/manifest\.json")
+_MANIFEST = re.compile(rf"[^/]+/{re.escape(MANIFEST)}")
+# What one container's files may cost their reader; the engine itself is well.
+_UNREADABLE = (tarfile.TarError, ValueError, KeyError, TypeError, ArithmeticError)
 
 
 class ContainerOutbox:
-    """The outbox of one container, by its id. `notes`: what was left out."""
+    """The outbox of one container, by its id. The result of one that is `alive` is not looked for: it leaves
+    it and ends. `incarnations`, container → what its first agent left there for good, is read and filled."""
 
-    def __init__(self, client: docker.DockerClient, container: str) -> None:
-        self._client = client
+    def __init__(
+        self, connection: Connection, container: str, *, alive: bool, incarnations: dict[str, bytes]
+    ) -> None:
+        self._connection = connection
+        self._client = connection.client("collect")
         self._container = container
+        self._alive = alive
+        self._incarnations = incarnations
         self._listed: dict[str, bytes] = {}
-        self.notes: list[str] = []
+        self._more = False  # of checkpoints, than were looked at
+
+    def small(self, name: str) -> bytes | None:
+        if name == RESULT and self._alive:
+            return None
+        if name == INCARNATION and self._container in self._incarnations:
+            return self._incarnations[self._container]
+        data = self._read(name, WHOLE[name])
+        if name == INCARNATION and data is not None:
+            self._incarnations[self._container] = data
+        return data
 
     def checkpoints(self) -> Iterable[str]:
-        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder, self._reading(CHECKPOINTS):
             whole = containers.bring(
-                self._client, self._container, "outbox/checkpoints", Path(folder), bounds.MANIFEST_BYTES_MAX,
-                total_max=_LISTED_BYTES_MAX, wanted=lambda name: _MANIFEST.fullmatch(name) is not None,
+                self._client, self._container, f"{OUTBOX}/{CHECKPOINTS}", Path(folder),
+                bounds.MANIFEST_BYTES_MAX, total_max=_LISTED_BYTES_MAX,
+                wanted=lambda name: _MANIFEST.fullmatch(name) is not None,
             )  # fmt: skip
-            found = Path(folder).glob("*/manifest.json")
+            found = Path(folder).glob(f"*/{MANIFEST}")
             self._listed = {path.parent.name: path.read_bytes() for path in found}
-        if not whole:
-            self.notes.append("outbox/checkpoints holds too much: not all of it was looked at")
+            self._more = not whole
         return list(self._listed)
 
     def manifest(self, name: str) -> bytes | None:
         """As it was listed the first time it is asked for; then as it is now: it may be superseded."""
         listed = self._listed.pop(name, None)
-        return listed or containers.read(
-            self._client, self._container, f"outbox/checkpoints/{name}/manifest.json",
-            bounds.MANIFEST_BYTES_MAX,
-        )  # fmt: skip
+        return listed or self._read(manifest_path(name), bounds.MANIFEST_BYTES_MAX)
 
     def blob(self, sha256: str, target: Path) -> bool:
-        return self._file(f"blobs/{sha256}", target, bounds.PART_BYTES_MAX) or False
+        return self._file(blob_path(sha256), target, bounds.PART_BYTES_MAX) or False
 
-    def files(self, into: Path, *, ended: bool) -> Collected:
-        """Log, progress, status and result; of the log, what is not there already."""
-        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-            here = Path(folder)
-            more = self._log(here / "log", newest_segment(into / "log"), ended)
-            progress_max = bounds.SESSION_PROGRESS_BYTES_MAX if ended else bounds.COLLECT_PROGRESS_BYTES_MAX
-            self._file("progress.jsonl", here / "progress.jsonl", progress_max)
-            for name, size_max in WHOLE.items():
-                self._file(name, here / name, size_max)
-            return Collected(notes=tuple(self.notes), more=more).joined(bring_files(here, into))
+    def growing(self, here: Path, folder: Path) -> Growth:
+        notes = [f"{OUTBOX}/{CHECKPOINTS} holds too much: not all of it was looked at"] if self._more else []
+        (folder / LOG).mkdir()
+        newest = newest_segment(here / LOG)
+        if self._alive:
+            progress_max, whole = bounds.COLLECT_PROGRESS_BYTES_MAX, False
+        else:
+            progress_max = bounds.SESSION_PROGRESS_BYTES_MAX
+            whole = self._whole_log(folder / LOG, newest)
+            if not whole:
+                notes.append(f"{OUTBOX}/{LOG} holds too much: not all of it was brought")
+        more = not whole and self._log(folder / LOG, newest, notes)
+        self._file(PROGRESS, folder / PROGRESS, progress_max)
+        return Growth(folder, tuple(notes), more)
 
-    def _file(self, name: str, target: Path, size_max: int) -> bool | None:
-        path = f"outbox/{name}"
-        return containers.bring_file(self._client, self._container, path, target, size_max)
-
-    def _log(self, here: Path, newest: int, ended: bool) -> bool:
-        """From the newest segment on that was brought before. Once the session has ended all at once, which
-        finds them beyond any gap; before, and behind what is too large for that, one by one. Returns whether
-        there may be more than fits into this collect."""
-        here.mkdir()
-        if ended and self._whole_log(here, newest):
-            return False
-        first = max(newest, newest_segment(here) + 1, 1)
+    def _log(self, into: Path, newest: int, notes: list[str]) -> bool:
+        """One by one, from the newest segment on that was brought before. Returns whether there may be more
+        than fits into this collect."""
+        first = max(newest, newest_segment(into) + 1, 1)
         left = bounds.COLLECT_LOG_BYTES_MAX
         for number in range(first, first + bounds.COLLECT_LOG_SEGMENTS_MAX):
-            target = here / f"{number:06d}.log"
-            taken = self._file(f"log/{target.name}", target, bounds.LOG_SEGMENT_BYTES_MAX)
+            target = into / f"{number:06d}.log"
+            taken = self._file(f"{LOG}/{target.name}", target, bounds.LOG_SEGMENT_BYTES_MAX)
             if taken is None:
                 return False
             if not taken:
                 limit = bounds.size_text(bounds.LOG_SEGMENT_BYTES_MAX)
-                self.notes.append(
-                    f"a segment of the log is larger than {limit}, or no file: it was not brought"
-                )
+                notes.append(f"a segment of the log is larger than {limit}, or no file: it was not brought")
             left -= (target.stat().st_size if taken else bounds.LOG_SEGMENT_BYTES_MAX) + 1
             if left <= 0:
                 break
-        return newest_segment(here) > newest  # else another collect would get no further
+        return newest_segment(into) > newest  # else another collect would get no further
 
-    def _whole_log(self, here: Path, newest: int) -> bool:
-        """As much as the agent keeps at most, for `bring_files` to take a piece of at a time. False: it holds
-        more, or something too large."""
-        whole = containers.bring(
-            self._client, self._container, "outbox/log", here, bounds.LOG_SEGMENT_BYTES_MAX,
-            total_max=bounds.SESSION_LOG_BYTES_MAX,
-            wanted=lambda name: SEGMENT.fullmatch(name) is not None and segment_number(name) >= newest,
-        )  # fmt: skip
-        if not whole:
-            self.notes.append("outbox/log holds too much: not all of it was brought")
-        return whole
+    def _whole_log(self, into: Path, newest: int) -> bool:
+        """All at once, which finds segments beyond any gap, as much as the agent keeps at most. False: there
+        is more, or something too large."""
+        with self._reading(LOG):
+            return containers.bring(
+                self._client, self._container, f"{OUTBOX}/{LOG}", into, bounds.LOG_SEGMENT_BYTES_MAX,
+                total_max=bounds.SESSION_LOG_BYTES_MAX,
+                wanted=lambda name: SEGMENT.fullmatch(name) is not None and segment_number(name) >= newest,
+            )  # fmt: skip
+
+    def _read(self, name: str, size_max: int) -> bytes | None:
+        with self._reading(name):
+            return containers.read(self._client, self._container, f"{OUTBOX}/{name}", size_max)
+
+    def _file(self, name: str, target: Path, size_max: int) -> bool | None:
+        with self._reading(name):
+            return containers.bring_file(self._client, self._container, f"{OUTBOX}/{name}", target, size_max)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """What the engine refuses as ours; what the files are at fault for as Odd."""
+        with self._connection.told("collect"):
+            try:
+                yield
+            except _UNREADABLE as error:
+                raise Odd(f"{OUTBOX}/{name} {error}") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tarfile
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from requests import ReadTimeout
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
-from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
-from orchestrator.platforms import reading
 from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.archives import Entry
@@ -33,10 +31,9 @@ from orchestrator.platforms.docker.gpus import Probe
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
 from orchestrator.platforms.docker.surveying import offers
-from orchestrator.platforms.mirror import WHOLE
-from orchestrator.platforms.outbox import bring
-from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
-from orchestrator.platforms.session_folder import NAME
+from orchestrator.platforms.platform import Finding, Leftover, Sight
+from orchestrator.session.layout import SESSION, STOP
+from orchestrator.session.staging import Materials
 
 _FILE_BYTES_MAX = 1 << 20
 # What one container's files or answers may cost the reader: never what the engine's connection may.
@@ -55,6 +52,7 @@ class DockerPlatform:
         self._probe = Probe()
         self._asked: dict[str, float] = {}
         self._asked_lock = threading.Lock()
+        self._incarnations: dict[str, bytes] = {}  # of living containers, by id
 
     @property
     def name(self) -> str:
@@ -139,7 +137,7 @@ class DockerPlatform:
                 raise
 
     def _check(self, order: Order) -> None:
-        if not NAME.fullmatch(order.session):
+        if not SESSION.fullmatch(order.session):
             raise Rejected(f"{order.session!r} is not the name of a session")
         self._options.check(order, self._name)
 
@@ -149,22 +147,23 @@ class DockerPlatform:
 
     # --- Looking ----------------------------------------------------------------------------------------
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         wanted = tuple(names)
         client = self._connection.client("observe")
         with self._connection.told("observe"):
             found = containers.listed(client, platform=self._name)
             there = {each.session: each for each in found if each.prepared}
+            self._incarnations = {
+                each.id: self._incarnations[each.id] for each in found if each.id in self._incarnations
+            }
             clock = EngineClock(client)
-            seen = ((name, self._observation(client, there.get(name), clock)) for name in wanted)
-            return {name: observation for name, observation in seen if observation is not None}
+            seen = ((name, self._sight(client, there.get(name), clock)) for name in wanted)
+            return {name: sight for name, sight in seen if sight is not None}
 
-    def _observation(
-        self, client: docker.DockerClient, found: Found | None, clock: EngineClock
-    ) -> Observation | None:
-        """None: no reading, as the engine says nothing of a container while a file goes in or out of it."""
+    def _sight(self, client: docker.DockerClient, found: Found | None, clock: EngineClock) -> Sight | None:
+        """None: the engine says nothing of a container while a file goes in or out of it."""
         if found is None:
-            return ABSENT
+            return Sight(Sighting.ABSENT)
         try:
             if not found.started:
                 return self._not_started(client, found)
@@ -172,57 +171,46 @@ class DockerPlatform:
                 return self._living(client, found, clock)
             return self._ended(client, found)
         except DockerNotFound:  # removed between the two calls
-            return ABSENT
+            return Sight(Sighting.ABSENT)
         except APIError as error:  # one container that cannot be read must not hide the others
-            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error.explanation or error}")
+            return Sight(Sighting.RUNNING, detail=f"it cannot be read: {error.explanation or error}")
         except _UNREADABLE as error:
-            return Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
+            return Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
         except ReadTimeout:  # the listing was answered: the engine itself is well
             return None
 
-    def _not_started(self, client: docker.DockerClient, found: Found) -> Observation:
+    def _not_started(self, client: docker.DockerClient, found: Found) -> Sight:
         """Absent, unless the engine has tried to start it and could not."""
         error = client.api.inspect_container(found.id)["State"].get("Error")
         if not error:
-            return ABSENT
-        return Observation(
-            Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail=f"the engine could not start it: {error}"
-        )
+            return Sight(Sighting.ABSENT)
+        why = f"the engine could not start it: {error}"
+        return Sight(Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail=why)
 
-    def _living(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> Observation:
-        self._enforce_wall(client, found, clock)  # first: one that cannot be read has a wall too
-        notes: list[str] = []
-        data = self._small(client, found, "status.json", notes)
-        status = reading.status(data)
-        if status is None and data is None and not notes:
-            return Observation(Sighting.PENDING)
-        if status is None:
-            notes += ["outbox/status.json is no status: it was not read"] if data is not None else []
-            incarnation = reading.incarnation(self._small(client, found, "incarnation", notes))
-            seen = () if incarnation is None else (incarnation,)
-            return Observation(Sighting.RUNNING, seen, notes=tuple(notes))
+    def _living(self, client: docker.DockerClient, found: Found, clock: EngineClock) -> Sight:
+        self._enforce_wall(client, found, clock)
+        outbox = self._outbox(found)
         if found.state != "paused":
-            return Observation(Sighting.RUNNING, (status.incarnation,), status)
+            return Sight(Sighting.RUNNING, outbox)
         detail = f"the container is paused; `docker unpause {found.name}` lets it go on"
-        status = replace(status, warnings=(*status.warnings, detail))
-        return Observation(Sighting.RUNNING, (status.incarnation,), status, detail=detail)
+        return Sight(Sighting.RUNNING, outbox, detail=detail, notes=(detail,))
 
-    def _small(self, client: docker.DockerClient, found: Found, name: str, notes: list[str]) -> bytes | None:
-        return containers.read(client, found.id, f"outbox/{name}", WHOLE[name], notes)
-
-    def _ended(self, client: docker.DockerClient, found: Found) -> Observation:
+    def _ended(self, client: docker.DockerClient, found: Found) -> Sight:
+        """How it ended, by the engine; what it left may know better."""
         state = client.api.inspect_container(found.id)["State"]
-        notes: list[str] = []
-        incarnation = reading.incarnation(self._small(client, found, "incarnation", notes))
-        status = reading.status(self._small(client, found, "status.json", notes))
-        marker = self._small(client, found, "result.json", notes)
-        seen = () if incarnation is None else (incarnation,)
-        if marker is not None:
-            return reading.ended(seen, status, marker, tuple(notes))
-        asked = containers.read(client, found.id, "stop", _FILE_BYTES_MAX) is not None
+        asked = self._asked_to_stop(client, found)
         said, python = containers.last_words(client, found.id), self._options.python
         ending, detail = endings.how(state, wall_seconds=self._wall, asked=asked, said=said, python=python)
-        return Observation(Sighting.ENDED, seen, status, ending=ending, detail=detail, notes=tuple(notes))
+        return Sight(Sighting.ENDED, self._outbox(found), ending, detail)
+
+    def _asked_to_stop(self, client: docker.DockerClient, found: Found) -> bool:
+        try:
+            return containers.read(client, found.id, STOP, _FILE_BYTES_MAX) is not None
+        except ValueError:  # something is there
+            return True
+
+    def _outbox(self, found: Found) -> ContainerOutbox:
+        return ContainerOutbox(self._connection, found.id, alive=found.alive, incarnations=self._incarnations)
 
     @property
     def _wall(self) -> float | None:
@@ -241,15 +229,13 @@ class DockerPlatform:
                 if error.status_code not in (404, 409):  # it has just ended
                     raise
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> ContainerOutbox:
         client = self._connection.client("collect")
         with self._connection.told("collect"):
             found = self._named(client, name)
-            if found is None or not found.started:
-                raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
-            outbox = ContainerOutbox(client, found.id)
-            collected = bring(outbox, into)
-            return collected.joined(outbox.files(into, ended=not found.alive))
+        if found is None or not found.started:
+            raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
+        return self._outbox(found)
 
     # --- Ending -----------------------------------------------------------------------------------------
 
@@ -267,7 +253,7 @@ class DockerPlatform:
 
     def _never_starts(self, client: docker.DockerClient, name: str) -> bool:
         """Sees to it that nothing of this name starts any more; False where something just has."""
-        if not NAME.fullmatch(name):
+        if not SESSION.fullmatch(name):
             return True
         given = {"session": name, "platform": self._name, "home": self._home()}
         client.api.create_volume(
@@ -277,7 +263,7 @@ class DockerPlatform:
         if found is None:
             return True
         try:  # should it be started in this moment, it leaves at once and without training
-            containers.put(client, found.id, self._options, Entry("stop", b""))
+            containers.put(client, found.id, self._options, Entry(STOP, b""))
             containers.remove(client, found.id)
         except APIError as error:
             if error.status_code not in (404, 409):
@@ -291,7 +277,7 @@ class DockerPlatform:
             asked = self._asked.get(found.session)
         try:
             if asked is None:
-                containers.put(client, found.id, self._options, Entry("stop", b""))
+                containers.put(client, found.id, self._options, Entry(STOP, b""))
                 _signal(client, found, "SIGTERM")
                 with self._asked_lock:  # only now: its patience is for who has heard
                     self._asked.setdefault(found.session, now)
@@ -345,7 +331,7 @@ class DockerPlatform:
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:
         """The session's container; None where none of ours bears its name."""
-        if not NAME.fullmatch(name):
+        if not SESSION.fullmatch(name):
             return None
         for found in containers.listed(client, session=name, platform=self._name):
             if found.prepared:

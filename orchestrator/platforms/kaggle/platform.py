@@ -17,10 +17,9 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
-from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.files import set_aside, sweep, write_whole
-from orchestrator.platforms import reading
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -28,12 +27,12 @@ from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
 from orchestrator.platforms.kaggle.kernel import StagedFile, slug
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.options import KaggleOptions
-from orchestrator.platforms.kaggle.outbox import INCARNATION, MARKER, STATUS, KernelOutbox
+from orchestrator.platforms.kaggle.outbox import KernelOutbox, Told
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Status
-from orchestrator.platforms.outbox import bring
-from orchestrator.platforms.platform import Collected, Finding, Leftover, Materials
-from orchestrator.platforms.session_folder import NAME
+from orchestrator.platforms.platform import Finding, Leftover, Sight
+from orchestrator.session.layout import RESULT, SESSION
+from orchestrator.session.staging import Materials
 
 SAVING_SECONDS_MAX = 3600.0  # 20 GB at the 110 s/GB of facts/kaggle.md §5, and half as long again
 _UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # of one kernel's own files or answers
@@ -177,7 +176,7 @@ class KagglePlatform:
             raise refusals.invalid(pushed.invalid, backend=self._name)
 
     def _check(self, order: Order) -> None:
-        if not NAME.fullmatch(order.session):
+        if not SESSION.fullmatch(order.session):
             raise Rejected(f"{order.session!r} is not the name of a session")
         if order.platform != self._name or order.accelerator not in self._options.accelerators:
             raise Rejected(f"the order is for {order.accelerator} on {order.platform}; this is {self._name}")
@@ -200,34 +199,32 @@ class KagglePlatform:
 
     # --- Looking ----------------------------------------------------------------------------------------
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
-        seen: dict[str, Observation] = {}
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
+        seen: dict[str, Sight] = {}
         trouble: Transient | Rejected | None = None
         for name in names:
             try:
                 status = self._status(name)
-                seen[name] = ABSENT if status is None else self._observation(name, status)
+                seen[name] = Sight(Sighting.ABSENT) if status is None else self._sight(name, status)
             except (Transient, Rejected) as error:  # one that cannot be read must not hide the others
                 trouble = error
             except _UNREADABLE as error:
-                seen[name] = Observation(Sighting.RUNNING, detail=f"it cannot be read: {error}")
+                seen[name] = Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
         if trouble is not None and not seen:
             raise trouble
         return seen
 
     def _status(self, name: str) -> Status | None:
-        return self._client.status(slug(name)) if NAME.fullmatch(name) else None
+        return self._client.status(slug(name)) if SESSION.fullmatch(name) else None
 
-    def _observation(self, name: str, status: Status) -> Observation:
+    def _sight(self, name: str, status: Status) -> Sight:
         if status.state in WAITING:
-            return Observation(Sighting.PENDING)
+            return Sight(Sighting.PENDING)
         if status.state in OVER:
             return self._ended(name, status)
         detail = "Kaggle is still saving its output" if status.state == SAVING else ""
         latest = self._told(name)
-        agent = reading.status(latest.encode()) if latest is not None else None
-        seen = () if agent is None else (agent.incarnation,)
-        return Observation(Sighting.RUNNING, seen, agent, detail=detail)
+        return Sight(Sighting.RUNNING, None if latest is None else Told(latest.encode()), detail=detail)
 
     def _told(self, name: str) -> str | None:
         """The newest status that the runner has printed. None is no sign of anything: logs lag."""
@@ -240,26 +237,22 @@ class KagglePlatform:
         statuses = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS + "{")]
         return statuses[-1] if statuses else None
 
-    def _ended(self, name: str, status: Status) -> Observation:
+    def _ended(self, name: str, status: Status) -> Sight:
         outbox = KernelOutbox(self._client, slug(name))
-        marker, told = outbox.read(MARKER), reading.status(outbox.read(STATUS))
-        incarnation = reading.incarnation(outbox.read(INCARNATION))
-        seen = () if incarnation is None else (incarnation,)
-        notes = tuple(outbox.notes)
-        if marker is not None:
-            return reading.ended(seen, told, marker, notes)
+        if RESULT in outbox:
+            return Sight(Sighting.ENDED, outbox)
         if (outbox.empty or not outbox.log) and self._may_come(name):
-            return Observation(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
+            return Sight(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
         quota = self._client.quota()
         ending, detail = endings.how(status, outbox.log, self._options.session_seconds, quota)
-        return Observation(Sighting.ENDED, seen, told, ending=ending, detail=detail, notes=notes)
+        return Sight(Sighting.ENDED, outbox, ending, detail)
 
     def _may_come(self, name: str) -> bool:
         """Whether an output or log that is not there may only be late (facts/kaggle.md §6.10)."""
         now = self._clock.monotonic()
         return now - self._empty_since.setdefault(name, now) < self._options.publish_seconds
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> KernelOutbox:
         status = self._status(name)
         if status is None:
             self._client.quota()  # or credentials that are refused would look like a kernel that is gone
@@ -268,15 +261,10 @@ class KagglePlatform:
             raise Transient(
                 f"Kaggle is still saving the output of {name}", backend=self._name, operation="collect"
             )
-        outbox = KernelOutbox(self._client, slug(name))
+        outbox = KernelOutbox(self._client, slug(name), may_come=lambda: self._may_come(name))
         if outbox.empty:
             raise NotFound(f"{name} has left no output", backend=self._name, operation="collect")
-        collected = bring(outbox, into)
-        if outbox.lacked and self._may_come(name):
-            raise Transient(
-                f"the output of {name} is not all there yet", backend=self._name, operation="collect"
-            )
-        return collected.joined(outbox.files(into))
+        return outbox
 
     # --- Ending -----------------------------------------------------------------------------------------
 
@@ -284,7 +272,7 @@ class KagglePlatform:
         """Only by deleting the kernel, which loses what it has not published: there is no other way from
         outside (facts/kaggle.md §3). Asked for only where that was agreed to, or nobody reads it any more."""
         status = self._status(name)
-        if not NAME.fullmatch(name) or (status is not None and status.state in OVER):
+        if not SESSION.fullmatch(name) or (status is not None and status.state in OVER):
             return StopReply.ENDED
         _note(self._stop_mark(name), "")  # from now on nothing of this name is launched
         if status is not None and status.state == SAVING and self._may_end(name):
@@ -323,7 +311,7 @@ class KagglePlatform:
         return self._folder / "stopped" / name
 
     def discard(self, name: str) -> None:
-        if not NAME.fullmatch(name):
+        if not SESSION.fullmatch(name):
             return
         status = self._status(name)
         if status is not None and status.state not in OVER | {SAVED}:

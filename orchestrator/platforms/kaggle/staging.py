@@ -7,14 +7,12 @@ whoever looks knows what was staged, for which order, and whether all of it arri
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.core import wire
 from orchestrator.core.order import Order
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.files import held_folder
@@ -22,8 +20,9 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
 from orchestrator.platforms.kaggle.uploads import upload
-from orchestrator.platforms.outbox import digest
-from orchestrator.platforms.platform import Materials
+from orchestrator.session.layout import STAGED
+from orchestrator.session.outbox import digest
+from orchestrator.session.staging import Materials, contents
 
 READY, FAILED = "ready", frozenset({"failed", "error"})
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 1.0, 15.0
@@ -140,7 +139,7 @@ def _packed(
         packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
         if materials.resume is not None and not handed:
             resume = materials.resume
-            packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, "staged")))
+            packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, STAGED)))
         yield tuple(packed)
 
 
@@ -152,13 +151,11 @@ def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tar
 
 
 def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None:
-    tar.add(materials.agent, "agent.pyz")
-    tar.add(materials.bundle, "bundle.tar.gz")
-    if materials.inputs is not None:
-        tar.add(materials.inputs, "inputs", filter=_read_only)
-    _put(tar, "order.json", wire.encode(order))
-    if materials.secrets:
-        _put(tar, "secrets.json", json.dumps(dict(materials.secrets)).encode())
+    for each in contents(order, materials, staged=False):
+        if isinstance(each.content, bytes):
+            _put(tar, each.name, each.content)
+        else:
+            tar.add(each.content, each.name, filter=_read_only if each.read_only else None)
 
 
 def _read_only(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -14,11 +14,10 @@ from pathlib import Path
 from random import Random
 
 from orchestrator.clock import Clock
-from orchestrator.core import wire
 from orchestrator.core.checkpoint import authenticate, decode
 from orchestrator.core.offer import Offer, Quota, Unavailable, Uplink, until_time
-from orchestrator.core.order import Order, Outcome, Result
-from orchestrator.core.session import ABSENT, Observation, Sighting, StopReply
+from orchestrator.core.order import Order, Outcome
+from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -29,10 +28,10 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.platforms.outbox import Outbox, bring, digest
-from orchestrator.platforms.platform import Collected, Materials
+from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
 from orchestrator.platforms.simulated.history import Discarded, History, Launch
+from orchestrator.platforms.simulated.outbox import SimulatedOutbox
 from orchestrator.platforms.simulated.scenario import (
     Fate,
     Faults,
@@ -41,6 +40,9 @@ from orchestrator.platforms.simulated.scenario import (
     SimulatedOffer,
     draw_fate,
 )
+from orchestrator.session.layout import blob_path, manifest_path
+from orchestrator.session.outbox import Outbox, digest
+from orchestrator.session.staging import Materials
 
 
 @dataclass
@@ -57,7 +59,6 @@ class _Session:
     stop_ignored: bool = False
     outbox_lost: bool = False
     discarded: bool = False
-    brought: tuple[Path, int, Result | None] | None = None
 
     @property
     def begun(self) -> list[SimulatedAgent]:
@@ -289,9 +290,9 @@ class SimulatedPlatform:
         agent.fate = draw_fate(self.faults, random, start, min(agent.horizon - start, 86400.0))
         session.agents.append(agent)
 
-    def observe(self, names: Iterable[str]) -> Mapping[str, Observation]:
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         with self._verb("observe"):
-            return {name: self._observation(name) for name in names}
+            return {name: self._sight(name) for name in names}
 
     def _visible(self, name: str) -> _Session | None:
         """The session as far as the platform admits to it now."""
@@ -303,23 +304,20 @@ class SimulatedPlatform:
         forgotten = any(agent.fate.forgotten and agent.fate.killed_at <= self._at for agent in session.begun)
         return None if forgotten and session.over(self._at) else session
 
-    def _observation(self, name: str) -> Observation:
+    def _sight(self, name: str) -> Sight:
         session = self._visible(name)
         if session is None:
-            return ABSENT
+            return Sight(Sighting.ABSENT)
         over = session.over(self._at)
         if session.starved_at is not None and over:
-            return Observation(Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail="no capacity was found")
+            return Sight(Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail="no capacity was found")
         if not session.begun:
-            return Observation(Sighting.ENDED if over else Sighting.PENDING)
+            return Sight(Sighting.ENDED if over else Sighting.PENDING)
         sighting = Sighting.ENDED if over else Sighting.RUNNING
         ending = next((agent.ending for agent in session.begun if agent.ending), None) if over else None
         detail = next((agent.detail for agent in session.begun if agent.ending), "") if over else ""
-        if self._unreadable(session) is not None:
-            return Observation(sighting, ending=ending, detail=detail)
-        speaker = next((agent for agent in session.begun if agent.running), session.begun[0])
-        incarnations = tuple(agent.incarnation for agent in session.begun)
-        return Observation(sighting, incarnations, speaker.status(self._at), _result(session), ending, detail)
+        outbox = None if self._unreadable(session) is not None else self._outbox(session)
+        return Sight(sighting, outbox, ending, detail)
 
     def _unreadable(self, session: _Session) -> str | None:
         """Why the outbox cannot be read now, if so."""
@@ -331,7 +329,7 @@ class SimulatedPlatform:
             return "the session left nothing"
         return None
 
-    def collect(self, name: str, into: Path) -> Collected:
+    def open(self, name: str) -> Outbox:
         self.history.collects.append((self.clock.elapsed(), name))
         with self._verb("collect"):
             session = self._sessions.get(name)
@@ -340,28 +338,11 @@ class SimulatedPlatform:
             unreadable = self._unreadable(session)
             if unreadable is not None or any(a.fate.outbox_hidden for a in session.hidden(self._at)):
                 raise NotFound(unreadable or f"no outbox of {name}")
-            collected = bring(self._outbox(session), into, sync=False)
-            self._bring_files(session, into)
-            return collected
+            return self._outbox(session)
 
     def _outbox(self, session: _Session) -> Outbox:
         """What its incarnations left, as one."""
-        return _Union(session.begun)
-
-    def _bring_files(self, session: _Session, into: Path) -> None:
-        """The other files, when there is news in them: rewriting them at every look is what costs most."""
-        first, result = session.begun[0], _result(session)
-        lines = [f"{w.at:.0f} checkpoint {w.name}\n" for agent in session.begun for w in agent.life.written]
-        news = (into, len(lines), result)
-        if session.brought == news and (into / "status.json").exists():
-            return
-        session.brought = news
-        (into / "log").mkdir(exist_ok=True)
-        (into / "log" / "000001.log").write_text("".join(lines))
-        (into / "incarnation").write_text(first.incarnation)
-        (into / "status.json").write_bytes(wire.encode(first.status(self._at)))
-        if result is not None:
-            (into / "result.json").write_bytes(wire.encode(result))
+        return SimulatedOutbox(session.begun, self._at)
 
     def stop(self, name: str) -> StopReply:
         with self._verb("stop"):
@@ -416,31 +397,6 @@ class SimulatedPlatform:
         return newest
 
 
-class _Union:
-    """The outboxes of all incarnations of a session, as one."""
-
-    def __init__(self, agents: list[SimulatedAgent]) -> None:
-        self._agents = agents
-
-    def checkpoints(self) -> Iterable[str]:
-        return [name for agent in self._agents for name in agent.checkpoints]
-
-    def manifest(self, name: str) -> bytes | None:
-        found = (agent.checkpoints[name] for agent in self._agents if name in agent.checkpoints)
-        return next((manifest.encode() for manifest in found), None)
-
-    def blob(self, sha256: str, target: Path) -> bool:
-        data = next((agent.blobs[sha256] for agent in self._agents if sha256 in agent.blobs), None)
-        if data is not None:
-            target.write_bytes(data)
-        return data is not None
-
-
-def _result(session: _Session) -> Result | None:
-    """The first result in the order of starts: where two ran, the first is the one that counts."""
-    return next((agent.result for agent in session.begun if agent.result is not None), None)
-
-
 def _resumed(order: Order, resume: Path | None) -> State:
     """The state in the staged checkpoint, verified as an agent would; the initial state without one."""
     if order.resume is None:
@@ -448,14 +404,14 @@ def _resumed(order: Order, resume: Path | None) -> State:
     if resume is None:
         raise Rejected(f"the order resumes at {order.resume}, the materials hold no checkpoint")
     try:
-        data = (resume / "checkpoints" / order.resume / "manifest.json").read_bytes()
+        data = (resume / manifest_path(order.resume)).read_bytes()
         authenticate(order.resume, data, order.resume_sha256)
         manifest = decode(order.resume, data)
         for sha256 in manifest.blobs():
-            if digest(resume / "blobs" / sha256) != sha256:
+            if digest(resume / blob_path(sha256)) != sha256:
                 raise CorruptCheckpoint(order.resume, f"staged blob {sha256[:12]}… is altered")
         [entry] = [entry for entry in manifest.files if entry.path == STATE_FILE]
-        return State.decode((resume / "blobs" / entry.parts[0].sha256).read_bytes())
+        return State.decode((resume / blob_path(entry.parts[0].sha256)).read_bytes())
     except FileNotFoundError as error:
         raise CorruptCheckpoint(order.resume, f"{error.filename} is not staged") from error
     except (ValueError, LookupError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""Brings a session's checkpoints into a local folder, a page at a time, and lets nothing unverified in.
+"""An outbox as a value: opened by its platform or store, and brought into a local folder a page at a time.
 
-Serves every platform: each says by an `Outbox` how it reads its own, the rules are here. Must never know
-what a platform is, nor what becomes of the checkpoints. Layout: docs/session-folder.md.
+Each place where an outbox may lie has its own `Outbox`; the rules are here, and let nothing unverified in.
+Must never know what a platform is, nor what becomes of the checkpoints.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import copy_open, sync_folder, write_whole
-from orchestrator.platforms.platform import Collected
+from orchestrator.files import copy_open, read_small, sync_folder, write_whole
 from orchestrator.session import files
 from orchestrator.session.files import Odd
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
+from orchestrator.session.mirror import mirror
 
 REFUSED = "refused"  # in a checkpoint's folder here: it was there and not whole
 _CHUNK_BYTES = 1 << 20
@@ -29,8 +32,12 @@ _CHUNK_BYTES = 1 << 20
 class Outbox(Protocol):
     """How one session's outbox is read. The agent may delete superseded checkpoints between any two calls.
 
-    Every verb may raise Odd where what lies there is not what belongs there.
+    Every verb blocks, may raise Odd where what lies there is not what belongs there, and the errors of the
+    platform or store where it lies.
     """
+
+    def small(self, name: str) -> bytes | None:
+        """One of the files that `layout.WHOLE` names; None where there is none, or none can be read yet."""
 
     def checkpoints(self) -> Iterable[str]:
         """Names of the checkpoints there now."""
@@ -41,6 +48,54 @@ class Outbox(Protocol):
     def blob(self, sha256: str, target: Path) -> bool:
         """Writes the blob's bytes to the new file `target`; False where there is no such blob."""
 
+    def growing(self, here: Path, folder: Path) -> Growth:
+        """Log and progress, made readable on this machine. Of what `here` has from before, only the last
+        segment need come again; what comes is put into `folder`, which is empty and goes afterwards."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Where log and progress can be read; `notes`, of what was left out; `more`: it was not all."""
+
+    root: Path
+    notes: tuple[str, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one collect brought: manifests whose blobs are all there and verified, oldest first, and the
+    names of checkpoints that were there but failed, each with its reason. `notes`: what was beyond a bound
+    or in the wrong shape, and so was not brought; `more`: there is more than one collect brings."""
+
+    manifests: tuple[Manifest, ...] = ()
+    corrupt: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    more: bool = False
+
+
+def collect(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
+    """Brings checkpoints, then log, progress and status, and the result as the last; all of it bounded and
+    incremental. `sync` as in `bring`."""
+    found = bring(outbox, into, sync=sync)
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        try:
+            growth = outbox.growing(into, Path(folder))
+        except Odd as odd:
+            growth = Growth(Path(folder), (f"{odd}: neither log nor progress was read",))
+        grown, more = mirror(growth.root, into)
+    notes = growth.notes
+    for name in WHOLE:
+        try:
+            data = outbox.small(name)
+        except Odd as odd:
+            notes += (f"{odd}: it was not read",)
+        else:
+            if data is not None and read_small(into / name, len(data)) != data:
+                write_whole(into / name, data, sync=False)
+    told = tuple(dict.fromkeys((*found.notes, *notes, *grown)))
+    return Collected(found.manifests, found.corrupt, told, found.more or growth.more or more)
+
 
 def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
     """Copies a page of what is new into `into`; returns every checkpoint whose blobs all lie there, verified.
@@ -49,7 +104,7 @@ def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
     are. Of what is new the oldest come first, and before those that were tried in vain; `more` says that
     some were not tried yet. `sync` False spares the fsyncs where `into` need not survive a loss of power.
     """
-    blobs, checkpoints = into / "blobs", into / "checkpoints"
+    blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
     checkpoints.mkdir(parents=True, exist_ok=True)
     try:
@@ -95,7 +150,7 @@ def _known(checkpoints: Path) -> tuple[set[str], dict[str, int]]:
     for entry in checkpoints.iterdir():
         if CheckpointRef.parse(entry.name) is None:
             continue
-        if (entry / "manifest.json").exists():
+        if (entry / MANIFEST).exists():
             brought.add(entry.name)
             continue
         with suppress(FileNotFoundError):
@@ -113,15 +168,15 @@ def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[t
     """Those whose blobs have not been taken away since, and those whose manifest is no longer whole."""
     manifests: list[Manifest] = []
     corrupt: list[tuple[str, str]] = []
-    if not any((into / "blobs").iterdir()):
+    if not any((into / BLOBS).iterdir()):
         return manifests, corrupt  # the usual case: spares reading every manifest there ever was
     for name in sorted(names):
         try:
-            manifest = decode(name, (into / "checkpoints" / name / "manifest.json").read_bytes())
+            manifest = decode(name, (into / manifest_path(name)).read_bytes())
         except CorruptCheckpoint as error:
             corrupt.append((name, error.reason))
             continue
-        if all(_size(into / "blobs" / sha256) == size for sha256, size in manifest.blobs().items()):
+        if all(_size(into / BLOBS / sha256) == size for sha256, size in manifest.blobs().items()):
             manifests.append(manifest)
     return manifests, corrupt
 
@@ -134,8 +189,8 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
             return None
         manifest = decode(name, data)
         for sha256, size in manifest.blobs().items():
-            if _size(into / "blobs" / sha256) != size:
-                _fetch_blob(outbox, into / "blobs" / sha256, size, name, sync)
+            if _size(into / BLOBS / sha256) != size:
+                _fetch_blob(outbox, into / BLOBS / sha256, size, name, sync)
     except (CorruptCheckpoint, Odd) as error:
         with suppress(Odd):
             if outbox.manifest(name) is None:
@@ -143,12 +198,12 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
         if isinstance(error, Odd):
             raise CorruptCheckpoint(name, str(error)) from error
         raise
-    folder = into / "checkpoints" / name
+    folder = into / CHECKPOINTS / name
     folder.mkdir(exist_ok=True)
     if sync:
-        sync_folder(into / "blobs")
+        sync_folder(into / BLOBS)
         sync_folder(folder.parent)
-    write_whole(folder / "manifest.json", data, sync=sync)
+    write_whole(folder / MANIFEST, data, sync=sync)
     (folder / REFUSED).unlink(missing_ok=True)
     return manifest
 
@@ -177,15 +232,19 @@ class FolderOutbox:
         self._folder = folder
         self._size = self._on_disk = 0  # of the blobs that were asked for since the last manifest
 
+    def small(self, name: str) -> bytes | None:
+        """The names in what may be odd begin with the outbox's own."""
+        return files.read(self._folder.parent, f"{self._folder.name}/{name}", WHOLE[name])
+
     def checkpoints(self) -> Iterable[str]:
-        return files.names(self._folder, "checkpoints")
+        return files.names(self._folder, CHECKPOINTS)
 
     def manifest(self, name: str) -> bytes | None:
         self._size = self._on_disk = 0
-        return files.read(self._folder, f"checkpoints/{name}/manifest.json", bounds.MANIFEST_BYTES_MAX)
+        return files.read(self._folder, manifest_path(name), bounds.MANIFEST_BYTES_MAX)
 
     def blob(self, sha256: str, target: Path) -> bool:
-        name = f"blobs/{sha256}"
+        name = blob_path(sha256)
         with files.opened(self._folder, name) as file:
             if file is None:
                 return False
@@ -198,6 +257,10 @@ class FolderOutbox:
                 raise Odd("its blobs are holes: hardly a byte of them is on the disk")
             copy_open(file.fileno(), target, found.st_size)  # a link would stay open to the session
         return True
+
+    def growing(self, here: Path, folder: Path) -> Growth:
+        del here, folder
+        return Growth(self._folder)
 
 
 def digest(path: Path) -> str:

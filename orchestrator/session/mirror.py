@@ -1,44 +1,28 @@
-"""Mirrors the small and the growing files of an outbox into a local folder: log, progress, status, result.
+"""Mirrors what grows in an outbox, log and progress, into a local folder: only the growth, a piece at a time.
 
-Of what grows only the growth comes, a bounded piece at a time. Nothing of it is trusted: a link, a folder or
-a flood in its place costs that file and a note. Must never know what a platform is. Layout:
-docs/session-folder.md.
+Nothing of it is trusted: a link, a folder or a flood in its place costs that file and a note. Must never know
+what a platform is.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.core import bounds
-from orchestrator.files import write_whole
-from orchestrator.platforms.platform import Collected
 from orchestrator.session import files
 from orchestrator.session.files import Odd
-
-SEGMENT = re.compile(r"[0-9]{1,9}\.log")
-# The result comes last, as it was written.
-WHOLE = {
-    "incarnation": bounds.INCARNATION_BYTES_MAX,
-    "status.json": bounds.STATUS_BYTES_MAX,
-    "result.json": bounds.RESULT_BYTES_MAX,
-}
-_PROGRESS = "progress.jsonl"
+from orchestrator.session.layout import LOG, OUTBOX, PROGRESS, SEGMENT, segment_number
 
 
-def bring_files(outbox: Path, into: Path) -> Collected:
-    """Mirrors what is new; the answer holds no checkpoint, but notes, and whether more is to come."""
+def mirror(outbox: Path, into: Path) -> tuple[tuple[str, ...], bool]:
+    """Continues the copies in `into`; returns notes of what was not brought, and whether there is more."""
     into.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
     more_log = more_progress = False
     try:
-        _replace(outbox, "incarnation", into)
-    except Odd as odd:
-        notes.append(_unread(odd))
-    try:
-        more_log, note = _log(outbox, into / "log")
+        more_log, note = _log(outbox, into / LOG)
         notes += note
     except Odd as odd:
         notes.append(_unread(odd))
@@ -47,36 +31,22 @@ def bring_files(outbox: Path, into: Path) -> Collected:
         notes += note
     except Odd as odd:
         notes.append(_unread(odd))
-    for name in ("status.json", "result.json"):
-        try:
-            _replace(outbox, name, into)
-        except Odd as odd:
-            notes.append(_unread(odd))
-    return Collected(notes=tuple(notes), more=more_log or more_progress)
+    return tuple(notes), more_log or more_progress
 
 
 def _unread(odd: Odd) -> str:
     return f"{odd}: it was not read"
 
 
-def _replace(outbox: Path, name: str, into: Path) -> None:
-    data = files.read(outbox, name, WHOLE[name])
-    if data is not None:
-        write_whole(into / name, data, sync=False)
-
-
-# --- What grows -------------------------------------------------------------------------------------------
-
-
 def _progress(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     """Whether there is more of it, and what is said of it."""
     behind = _grow(
-        outbox, _PROGRESS, into / _PROGRESS,
+        outbox, PROGRESS, into / PROGRESS,
         bounds.SESSION_PROGRESS_BYTES_MAX, bounds.COLLECT_PROGRESS_BYTES_MAX,
     )[1]  # fmt: skip
-    if behind and _size(into / _PROGRESS) >= bounds.SESSION_PROGRESS_BYTES_MAX:
+    if behind and _size(into / PROGRESS) >= bounds.SESSION_PROGRESS_BYTES_MAX:
         limit = bounds.size_text(bounds.SESSION_PROGRESS_BYTES_MAX)
-        return False, [f"{_PROGRESS} is larger than {limit}: its rest was not brought"]
+        return False, [f"{PROGRESS} is larger than {limit}: its rest was not brought"]
     return behind, []
 
 
@@ -85,17 +55,12 @@ def newest_segment(folder: Path) -> int:
     return max((segment_number(path.name) for path in _segments(folder)), default=0)
 
 
-def segment_number(name: str) -> int:
-    """The number of a segment, by a name that SEGMENT fits."""
-    return int(name.partition(".")[0])
-
-
 def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     """From the newest segment on that is here already, as far as one collect goes. Returns whether another
     brings more, and what is said of it."""
-    listed = files.names(outbox, "log")
+    listed = files.names(outbox, LOG)
     there = [name for name in listed if SEGMENT.fullmatch(name)]
-    notes = [*files.cut_short(listed, "outbox/log")]
+    notes = [*files.cut_short(listed, f"{OUTBOX}/{LOG}")]
     if not there:
         return False, notes
     into.mkdir(exist_ok=True)
@@ -108,7 +73,7 @@ def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
             more = True
             break
         try:
-            grown, behind = _grow(outbox, f"log/{name}", into / name, bounds.LOG_SEGMENT_BYTES_MAX, left)
+            grown, behind = _grow(outbox, f"{LOG}/{name}", into / name, bounds.LOG_SEGMENT_BYTES_MAX, left)
         except Odd as odd:
             notes.append(_unread(odd))
             continue

@@ -20,7 +20,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from orchestrator.agent.folder import Folder, sync_folder, write_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import (
@@ -34,8 +33,10 @@ from orchestrator.core.checkpoint import (
 )
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order
+from orchestrator.files import sync_folder, write_whole
 from orchestrator.session import files
 from orchestrator.session.files import Odd
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, Layout
 
 KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
 _SAVED = re.compile(r"step-(\d{1,19})")
@@ -51,7 +52,7 @@ class Outbox:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: Layout,
         order: Order,
         incarnation: str,
         environment: Mapping[str, str],
@@ -66,7 +67,7 @@ class Outbox:
         self._clock = clock
         self._part_bytes = part_bytes
         self._mask = mask or Mask()
-        self._blobs = folder.outbox / "blobs"
+        self._blobs = folder.outbox / BLOBS
         self.manifests: tuple[Manifest, ...] = ()
 
     def commit(self, saved: Path) -> Manifest | None:
@@ -87,10 +88,10 @@ class Outbox:
         try:
             manifest = self._manifest(ref, saved)
             encoded = _within_bounds(manifest)
-            target = self._folder.outbox / "checkpoints" / ref.name
+            target = self._folder.outbox / CHECKPOINTS / ref.name
             target.mkdir(exist_ok=True)
             sync_folder(self._blobs)
-            write_whole(target / "manifest.json", encoded)
+            write_whole(target / MANIFEST, encoded)
             sync_folder(target.parent)
         except BaseException:
             self._drop_unreferenced()  # links into `saved` would hold its room when it is given up
@@ -170,9 +171,9 @@ class Outbox:
             return
         self.manifests = tuple(m for m in self.manifests if m.name not in gone)
         for name in gone:
-            folder = self._folder.outbox / "checkpoints" / name
+            folder = self._folder.outbox / CHECKPOINTS / name
             with suppress(OSError):
-                (folder / "manifest.json").unlink()
+                (folder / MANIFEST).unlink()
                 folder.rmdir()
         self._drop_unreferenced()
 

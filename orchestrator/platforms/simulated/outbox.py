@@ -1,0 +1,50 @@
+"""The outboxes of all incarnations of a simulated session, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.platforms.simulated.agent import SimulatedAgent
+from orchestrator.session.layout import INCARNATION, LOG, RESULT, STATUS
+from orchestrator.session.outbox import Growth
+
+
+class SimulatedOutbox:
+    """As it is at `at`. Of several results the first in the order of starts is shown, whose agent counts."""
+
+    def __init__(self, agents: list[SimulatedAgent], at: float) -> None:
+        self._agents = agents
+        self._at = at
+
+    def small(self, name: str) -> bytes | None:
+        if name == INCARNATION:
+            return "\n".join(agent.incarnation for agent in self._agents).encode()
+        if name == STATUS:
+            speaker = next((agent for agent in self._agents if agent.running), self._agents[0])
+            return wire.encode(speaker.status(self._at))
+        assert name == RESULT
+        found = next((agent.result for agent in self._agents if agent.result is not None), None)
+        return None if found is None else wire.encode(found)
+
+    def checkpoints(self) -> Iterable[str]:
+        return [name for agent in self._agents for name in agent.checkpoints]
+
+    def manifest(self, name: str) -> bytes | None:
+        found = (agent.checkpoints[name] for agent in self._agents if name in agent.checkpoints)
+        return next((manifest.encode() for manifest in found), None)
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        data = next((agent.blobs[sha256] for agent in self._agents if sha256 in agent.blobs), None)
+        if data is not None:
+            target.write_bytes(data)
+        return data is not None
+
+    def growing(self, here: Path, folder: Path) -> Growth:
+        del here
+        written = [checkpoint for agent in self._agents for checkpoint in agent.life.written]
+        (folder / LOG).mkdir()
+        lines = "".join(f"{each.at:.0f} checkpoint {each.name}\n" for each in written)
+        (folder / LOG / "000001.log").write_text(lines)
+        return Growth(folder)

@@ -1,0 +1,94 @@
+"""The names in a session's folder, and how large its files may be. docs/session-folder.md describes them.
+
+The one place that knows them: who stages a session, the agent in it, and who reads what it left. Ships with
+the agent. Reads and writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core import bounds
+
+SESSION = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")  # a session's name, and so its folder's
+
+# In the folder, staged before the start.
+ORDER, AGENT, BUNDLE, STAGED, INPUTS, SECRETS = (
+    "order.json", "agent.pyz", "bundle.tar.gz", "staged", "inputs", "secrets.json",
+)  # fmt: skip
+STOP, LOCK, WORK, OUTBOX = "stop", "lock", "work", "outbox"
+
+# In the outbox, and below a store's or a staged checkpoint's root.
+INCARNATION, STATUS, RESULT, PROGRESS, LOG = (
+    "incarnation", "status.json", "result.json", "progress.jsonl", "log",
+)  # fmt: skip
+CHECKPOINTS, BLOBS, MANIFEST = "checkpoints", "blobs", "manifest.json"
+SEGMENT = re.compile(r"[0-9]{1,9}\.log")
+# Files that appear whole, with the bytes that a reader takes of each. The result was written last.
+WHOLE = {
+    INCARNATION: bounds.INCARNATION_BYTES_MAX,
+    STATUS: bounds.STATUS_BYTES_MAX,
+    RESULT: bounds.RESULT_BYTES_MAX,
+}
+
+
+def manifest_path(checkpoint: str) -> str:
+    return f"{CHECKPOINTS}/{checkpoint}/{MANIFEST}"
+
+
+def blob_path(sha256: str) -> str:
+    return f"{BLOBS}/{sha256}"
+
+
+def segment_number(name: str) -> int:
+    """Of a log segment's name."""
+    return int(name.partition(".")[0])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one session. `root` is its folder, which need not exist."""
+
+    root: Path
+
+    @property
+    def order(self) -> Path:
+        return self.root / ORDER
+
+    @property
+    def agent(self) -> Path:
+        return self.root / AGENT
+
+    @property
+    def bundle(self) -> Path:
+        return self.root / BUNDLE
+
+    @property
+    def staged(self) -> Path:
+        return self.root / STAGED
+
+    @property
+    def inputs(self) -> Path:
+        return self.root / INPUTS
+
+    @property
+    def secrets(self) -> Path:
+        return self.root / SECRETS
+
+    @property
+    def stop(self) -> Path:
+        return self.root / STOP
+
+    @property
+    def lock(self) -> Path:
+        return self.root / LOCK
+
+    @property
+    def work(self) -> Path:
+        return self.root / WORK
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / OUTBOX

@@ -1,0 +1,76 @@
+"""What a session is given: the files of its folder before its start, the same on every platform.
+
+Each platform copies, packs or uploads them in its own way. Reads and writes nothing itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.core.order import Order
+from orchestrator.errors import Rejected
+from orchestrator.session.layout import (
+    AGENT,
+    BLOBS,
+    BUNDLE,
+    CHECKPOINTS,
+    INPUTS,
+    ORDER,
+    SECRETS,
+    STAGED,
+    manifest_path,
+)
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Local files that go into a session. `bundle` is the source archive (.tar.gz); `agent` the agent as
+    one zip application; `resume` a folder holding a verified checkpoint in outbox layout, or None; `inputs`
+    the folder of verified inputs, or None; `image` the frozen folders of an image to build, or None;
+    `secrets` name → value, never journalled or logged. `say` takes a line of progress at any time, from this
+    thread."""
+
+    bundle: Path
+    agent: Path
+    resume: Path | None = None
+    inputs: Path | None = None
+    image: Path | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Content:
+    """One file or folder of the session's, by its path there: bytes, a local file, or a local folder with all
+    below it. Nobody but the session's owner may read any of it; a folder's files are not to be written to
+    where `read_only`."""
+
+    name: str
+    content: bytes | Path
+    read_only: bool = False
+
+
+def contents(order: Order, materials: Materials, *, staged: bool = True) -> Iterator[Content]:
+    """All of it, the order last: where that is, the rest is. `staged` False leaves the checkpoint to resume
+    from out, which comes another way.
+
+    Raises Rejected where the order resumes at a checkpoint that the materials do not hold.
+    """
+    yield Content(AGENT, materials.agent, read_only=True)
+    yield Content(BUNDLE, materials.bundle, read_only=True)
+    if staged and order.resume is not None:
+        resume = materials.resume
+        if resume is None or not (resume / manifest_path(order.resume)).is_file():
+            raise Rejected(f"the order resumes at {order.resume}, the materials do not hold it")
+        path = f"{CHECKPOINTS}/{order.resume}"
+        yield Content(f"{STAGED}/{path}", resume / path)
+        yield Content(f"{STAGED}/{BLOBS}", resume / BLOBS)
+    if materials.inputs is not None:
+        yield Content(INPUTS, materials.inputs, read_only=True)
+    if materials.secrets:
+        yield Content(SECRETS, json.dumps(dict(materials.secrets)).encode())
+    yield Content(ORDER, wire.encode(order))
