@@ -99,6 +99,10 @@ class NotFound(Rejected):
     """The store holds no such object; the platform knows no such session's outbox."""
 
 
+class Conflict(BackendError):
+    """The register has another version than the one given: read it again, and decide anew."""
+
+
 class CorruptCheckpoint(OrchestratorError):
     """A checkpoint failed its verification; the caller falls back to the one before."""
 

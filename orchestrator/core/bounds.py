@@ -61,6 +61,10 @@ SESSION_LOG_BYTES_MAX = 1 * GIB
 COLLECT_PROGRESS_BYTES_MAX = 64 * MIB
 SESSION_PROGRESS_BYTES_MAX = 1 * GIB
 
+# --- Stores -----------------------------------------------------------------------------------------------
+
+REGISTER_BYTES_MAX = 128 * KIB  # a status, and who wrote it when
+
 
 def step(value: int | None) -> int | None:
     """A step, or None for what is none."""
@@ -155,4 +159,5 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      "the rest comes next time; a larger one in a container comes at the session's end"),
     ("progress.jsonl of a session", size_text(SESSION_PROGRESS_BYTES_MAX),
      "the rest stays where it is, and a note says so"),
+    ("a register of a store", size_text(REGISTER_BYTES_MAX), "it is neither written nor read"),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import CorruptCheckpoint, QuotaExhausted, Transient
 from orchestrator.stores.atomic import digest_file
+from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store
 
 
@@ -40,6 +41,86 @@ class FaultRates:
 NO_FAULTS = FaultRates()
 
 
+class _Faults:
+    """What strikes a store and its registers alike."""
+
+    def __init__(
+        self,
+        rates: FaultRates,
+        chance: random.Random,
+        now: Callable[[], float],
+        wait: Callable[[float], None],
+    ) -> None:
+        self.rates = rates
+        self.chance = chance
+        self._now = now
+        self._wait = wait
+        self._hidden_until: dict[str, float] = {}
+
+    def before(self, operation: str) -> None:
+        if self.strike(self.rates.slow):
+            self._wait(self.chance.uniform(0.0, self.rates.slow_seconds))
+        if self.strike(self.rates.fails):
+            raise Transient("the request failed", operation=operation)
+
+    def after(self, operation: str) -> None:
+        if self.strike(self.rates.loses_reply):
+            raise Transient("the reply was lost", operation=operation)
+
+    def strike(self, rate: float) -> bool:
+        return rate > 0.0 and self.chance.random() < rate
+
+    def fill(self) -> None:
+        if self.strike(self.rates.full):
+            raise QuotaExhausted("the store is full", operation="put")
+
+    def hide(self, key: str) -> None:
+        """A new key, which may not be seen for a while."""
+        if self.strike(self.rates.hides):
+            self._hidden_until[key] = self._now() + self.rates.hidden_seconds
+
+    def hides(self, key: str) -> bool:
+        return self.rates != NO_FAULTS and self._now() < self._hidden_until.get(key, float("-inf"))
+
+    def forget(self, key: str) -> None:
+        self._hidden_until.pop(key, None)
+
+
+class FaultyRegisters:
+    """Implements `Registers`. A new one may be missing from `list` for a while; `read` finds it always."""
+
+    def __init__(self, inner: Registers, faults: _Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def read(self, key: str) -> Held | None:
+        self._faults.before("read")
+        held = self._inner.read(key)
+        self._faults.after("read")
+        return held
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        self._faults.before("swap")
+        self._faults.fill()
+        written = self._inner.swap(key, value, version)
+        if version is None:
+            self._faults.hide(f"register {key}")
+        self._faults.after("swap")
+        return written
+
+    def list(self, prefix: str) -> Iterator[str]:
+        self._faults.before("list")
+        found = [key for key in self._inner.list(prefix) if not self._faults.hides(f"register {key}")]
+        self._faults.after("list")
+        yield from found
+
+    def delete(self, key: str) -> None:
+        self._faults.before("delete")
+        self._inner.delete(key)
+        self._faults.forget(f"register {key}")
+        self._faults.after("delete")
+
+
 class FaultyStore:
     """Implements `Store`. `rates` may be replaced at any time; with NO_FAULTS it is the store it wraps,
     nothing hidden any more, except that what has rotted stays rotten.
@@ -56,73 +137,64 @@ class FaultyStore:
         now: Callable[[], float],
         wait: Callable[[float], None],
     ) -> None:
-        self.rates = rates
         self._inner = inner
-        self._chance = chance
-        self._now = now
-        self._wait = wait
-        self._hidden_until: dict[str, float] = {}
+        self._faults = _Faults(rates, chance, now, wait)
         self._rotten: set[str] = set()
 
+    @property
+    def rates(self) -> FaultRates:
+        return self._faults.rates
+
+    @rates.setter
+    def rates(self, rates: FaultRates) -> None:
+        self._faults.rates = rates
+
+    @property
+    def registers(self) -> Registers | None:
+        inner = self._inner.registers
+        return None if inner is None else FaultyRegisters(inner, self._faults)
+
     def put(self, key: str, source: Path, sha256: str) -> None:
-        self._before("put")
-        if self._strikes(self.rates.full):
-            raise QuotaExhausted("the store is full", operation="put")
+        self._faults.before("put")
+        self._faults.fill()
         known = self._inner.stat(key) is not None
         self._inner.put(key, source, sha256)
         if not known:
-            if self._strikes(self.rates.hides):
-                self._hidden_until[key] = self._now() + self.rates.hidden_seconds
-            if self._strikes(self.rates.rots):
+            self._faults.hide(key)
+            if self._faults.strike(self.rates.rots):
                 self._rotten.add(key)
-        self._after("put")
+        self._faults.after("put")
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        self._before("get")
-        if key in self._rotten or self._strikes(self.rates.tears):
+        self._faults.before("get")
+        if key in self._rotten or self._faults.strike(self.rates.tears):
             self._get_torn(key, target, sha256)
         else:
             self._inner.get(key, target, sha256)
-        self._after("get")
+        self._faults.after("get")
 
     def stat(self, key: str) -> Stat | None:
-        self._before("stat")
+        self._faults.before("stat")
         found = self._inner.stat(key)
-        self._after("stat")
-        return None if self._hidden(key) else found
+        self._faults.after("stat")
+        return None if self._faults.hides(key) else found
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        self._before("list")
-        found = [stat for stat in self._inner.list(prefix) if not self._hidden(stat.key)]
-        self._after("list")
+        self._faults.before("list")
+        found = [stat for stat in self._inner.list(prefix) if not self._faults.hides(stat.key)]
+        self._faults.after("list")
         yield from found
 
     def delete(self, key: str) -> None:
-        self._before("delete")
+        self._faults.before("delete")
         self._inner.delete(key)
         self._rotten.discard(key)
-        self._hidden_until.pop(key, None)
-        self._after("delete")
+        self._faults.forget(key)
+        self._faults.after("delete")
 
     def rot(self, key: str) -> None:
         """From now on every reading of the object has a flipped byte, until it is deleted."""
         self._rotten.add(key)
-
-    def _before(self, operation: str) -> None:
-        if self._strikes(self.rates.slow):
-            self._wait(self._chance.uniform(0.0, self.rates.slow_seconds))
-        if self._strikes(self.rates.fails):
-            raise Transient("the request failed", operation=operation)
-
-    def _after(self, operation: str) -> None:
-        if self._strikes(self.rates.loses_reply):
-            raise Transient("the reply was lost", operation=operation)
-
-    def _strikes(self, rate: float) -> bool:
-        return rate > 0.0 and self._chance.random() < rate
-
-    def _hidden(self, key: str) -> bool:
-        return self.rates != NO_FAULTS and self._now() < self._hidden_until.get(key, float("-inf"))
 
     def _get_torn(self, key: str, target: Path, sha256: str | None) -> None:
         """As a store would whose transport flips a byte: with a sha256 to check, the target never sees it."""
@@ -131,7 +203,7 @@ class FaultyStore:
             self._inner.get(key, torn)
             data = bytearray(torn.read_bytes())
             if data:
-                data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+                data[self._faults.chance.randrange(len(data))] ^= 1 << self._faults.chance.randrange(8)
             torn.write_bytes(data)
             if sha256 is not None and digest_file(torn) != sha256:
                 raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")

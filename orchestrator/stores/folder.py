@@ -2,7 +2,7 @@
 
 Decides how an object becomes durable and which errors of the file system mean what. Must never know what
 the objects are. Objects are plain files below the root; drafts lie in the root itself, so that one look
-finds what dead writers left.
+finds what dead writers left, and registers in a folder of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.stores.atomic import Draft, copy, digest_file, draft_file, sweep, sync_folder
+from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.store import Stat, check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -33,6 +34,7 @@ _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 _LANDINGS_MAX = 100
+_REGISTERS = ".registers"  # no object's key begins so
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class FolderStore:
         self._root = root
         self._name = name
         self._swept = False
+        self.registers = FolderRegisters(root / _REGISTERS, name, self._reporting)
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         check_key(key)

@@ -10,15 +10,51 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
+from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected
 from orchestrator.stores.atomic import draft_file
+from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import Stat, check_key, check_prefix
+
+
+class MemoryRegisters:
+    """Implements `Registers`; may be shared by threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def read(self, key: str) -> Held | None:
+        check_key(key)
+        value = self._values.get(key)
+        return None if value is None else Held(value, content_version(value))
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        check_key(key)
+        check_value(value)
+        with self._lock:
+            held = self.read(key)
+            if (None if held is None else held.version) != version:
+                raise Conflict(f"{key} has changed", operation="swap")
+            self._values[key] = value
+        return content_version(value)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
+        with self._lock:
+            found = sorted(key for key in self._values if key.startswith(prefix))
+        yield from found
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._lock:
+            self._values.pop(key, None)
 
 
 class MemoryStore:
     """Implements `Store`; may be shared by threads."""
 
     def __init__(self) -> None:
+        self.registers = MemoryRegisters()
         self._objects: dict[str, bytes] = {}
         self._lock = threading.Lock()
 

@@ -1,7 +1,7 @@
 """A store that tries again: every verb of another store, repeated while it raises `Transient`.
 
 Decides when to try again and when to give up. Must never know which store it wraps. Every verb is
-idempotent, so a try whose reply was lost does no harm.
+idempotent, so a try whose reply was lost does no harm; a swap's is known by the value it wrote.
 """
 
 from __future__ import annotations
@@ -12,8 +12,45 @@ from pathlib import Path
 
 import tenacity
 
-from orchestrator.errors import Transient
+from orchestrator.errors import Conflict, Transient
+from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store
+
+
+class RetryingRegisters:
+    """Implements `Registers`; tries again as `again` says."""
+
+    def __init__(self, inner: Registers, again: tenacity.Retrying) -> None:
+        self._inner = inner
+        self._again = again
+
+    def read(self, key: str) -> Held | None:
+        return self._again(self._inner.read, key)
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        """A try whose reply was lost may have written: its value is known again by its bytes."""
+        lost = False
+
+        def attempt() -> str:
+            nonlocal lost
+            try:
+                return self._inner.swap(key, value, version)
+            except Transient:
+                lost = True
+                raise
+            except Conflict:
+                held = self._inner.read(key) if lost else None
+                if held is None or held.value != value:
+                    raise
+                return held.version
+
+        return self._again(attempt)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        yield from self._again(lambda: tuple(self._inner.list(prefix)))
+
+    def delete(self, key: str) -> None:
+        self._again(self._inner.delete, key)
 
 
 class RetryingStore:
@@ -40,6 +77,11 @@ class RetryingStore:
             sleep=sleep,
             reraise=True,
         )
+
+    @property
+    def registers(self) -> Registers | None:
+        inner = self._inner.registers
+        return None if inner is None else RetryingRegisters(inner, self._again)
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)

@@ -1,4 +1,4 @@
-"""The store protocol: five verbs over immutable objects. Knows nothing of checkpoints or runs.
+"""The store protocol: five verbs over immutable objects, and perhaps registers. Knows no checkpoints or runs.
 
 A key is a relative path with forward slashes (`runs/<run>/fence`). Verbs block, are idempotent, and raise
 `Transient` (worth a retry), `AccessDenied`, `QuotaExhausted` (the store is full) or `Rejected`; `NotFound`
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import Rejected
+from orchestrator.stores.register import Registers
 
 KEY_CHARACTERS_MAX = 900
 _PIECE = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}"
@@ -45,6 +46,10 @@ class Stat:
 
 
 class Store(Protocol):
+    @property
+    def registers(self) -> Registers | None:
+        """Its small mutable values; None where the store has no compare-and-swap."""
+
     def put(self, key: str, source: Path, sha256: str) -> None:
         """Stores the file's bytes under the key, whole or not at all, durable when this returns.
 

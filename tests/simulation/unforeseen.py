@@ -101,6 +101,7 @@ class BuggyStore:
     def __init__(self, inner: Store, bugs: Bugs) -> None:
         self._inner = inner
         self._bugs = bugs
+        self.registers = inner.registers
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._bugs.around(lambda: self._inner.put(key, source, sha256))

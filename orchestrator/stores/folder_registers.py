@@ -1,0 +1,123 @@
+"""Registers in a folder: one file each, changed under one lock, which the kernel gives back for whoever dies.
+
+Must never know what the values mean. On a network file system the lock is as good as its `flock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import tenacity
+
+from orchestrator.core import bounds
+from orchestrator.errors import Conflict, Rejected, Transient
+from orchestrator.files import read_small
+from orchestrator.stores.atomic import draft_file, sweep, sync_folder
+from orchestrator.stores.register import Held, check_value, content_version
+from orchestrator.stores.store import check_key, check_prefix
+
+_LOCK = ".lock"
+_PAUSE_SECONDS, _TRIES = 0.01, 1000
+_patiently = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(BlockingIOError),
+    stop=tenacity.stop_after_attempt(_TRIES),
+    wait=tenacity.wait_fixed(_PAUSE_SECONDS),
+    reraise=True,
+)
+
+
+class Reporting(Protocol):
+    """Raises the file system's errors as the store's."""
+
+    def __call__(self, operation: str, key: str) -> AbstractContextManager[None]: ...
+
+
+class FolderRegisters:
+    """Implements `Registers`. The folder `root` is made by the first swap."""
+
+    def __init__(self, root: Path, name: str, reporting: Reporting) -> None:
+        self._root = root
+        self._name = name
+        self._reporting = reporting
+
+    def read(self, key: str) -> Held | None:
+        check_key(key)
+        with self._reporting("read", key):
+            return self._held(key)
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        check_key(key)
+        check_value(value)
+        with self._reporting("swap", key):
+            self._root.mkdir(parents=True, exist_ok=True)
+            with self._locked("swap"):
+                held = self._held(key)
+                if (None if held is None else held.version) != version:
+                    raise Conflict(f"{key} has changed", backend=self._name, operation="swap")
+                self._write(self._root / key, value)
+        return content_version(value)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
+        with self._reporting("list", prefix):
+            files = [path for path in self._root.rglob("*") if path.is_file()]
+        for key in sorted(path.relative_to(self._root).as_posix() for path in files):
+            with suppress(Rejected):  # the lock, a draft, or not ours
+                check_key(key)
+                if key.startswith(prefix):
+                    yield key
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        gone = suppress(FileNotFoundError, NotADirectoryError)
+        with self._reporting("delete", key), gone, self._locked("delete"):
+            (self._root / key).unlink()
+            folder = (self._root / key).parent
+            with suppress(OSError):  # the first folder that is not empty stays
+                while folder != self._root:
+                    folder.rmdir()
+                    folder = folder.parent
+            sync_folder(folder)
+
+    def _held(self, key: str) -> Held | None:
+        target = self._root / key
+        try:
+            found = target.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        value = read_small(target, bounds.REGISTER_BYTES_MAX)
+        if value is None:
+            message = f"{target} is no register: no plain file, or one of {found.st_size:,} bytes"
+            raise Rejected(message, backend=self._name)
+        return Held(value, content_version(value))
+
+    def _write(self, target: Path, value: bytes) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with draft_file(self._root) as draft:
+            draft.path.write_bytes(value)
+            draft.replace(target)
+        folder = target.parent
+        while folder != self._root.parent:
+            folder = folder.parent
+            sync_folder(folder)
+
+    @contextmanager
+    def _locked(self, operation: str) -> Iterator[None]:
+        """Alone among all that change registers here; sweeps what a dead writer left."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._root / _LOCK, flags, 0o600)
+        try:
+            try:
+                _patiently(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _TRIES:.0f} s"
+                raise Transient(message, backend=self._name, operation=operation) from error
+            sweep(self._root)
+            yield
+        finally:
+            os.close(descriptor)
