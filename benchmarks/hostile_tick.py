@@ -136,7 +136,7 @@ def flood(checkpoints: int) -> Flood:
         takeover = ledger.take_over("benchmark", now=time.time())
         platform = Flooding(session, runs[0] if checkpoints else "nobody")
         store = FolderStore(folder / "store")
-        backends = Backends({"busy": platform}, store, Folders(folder / "home"), secret=str)
+        backends = Backends({"busy": platform}, {"home": store}, "home", Folders(folder / "home"), secret=str)
         workers = BetweenTicks()
         engine = Engine(ledger, takeover.fence, backends, Market(("busy",)), workers, SystemClock())
         taken: list[float] = []

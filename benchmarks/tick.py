@@ -109,7 +109,7 @@ def measure(url: str, folder: Path) -> dict[str, float]:
     ledger = Ledger.open(url)
     fill(ledger)
     takeover = ledger.take_over("benchmark", now=time.time())
-    backends = Backends({"busy": Busy()}, MemoryStore(), Folders(folder), secret=str)
+    backends = Backends({"busy": Busy()}, {"home": MemoryStore()}, "home", Folders(folder), secret=str)
     market = Market(("busy",))
     engine = Engine(ledger, takeover.fence, backends, market, InlineWorkers(), SystemClock())
     for _ in range(4):

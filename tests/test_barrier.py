@@ -94,7 +94,9 @@ class Guarded(Small):
     def backends(self, names: tuple[str, ...]) -> Backends:
         self.buggy |= {name: Buggy(self.platforms[name]) for name in names if name not in self.buggy}
         platforms = {name: self.buggy[name] for name in names}
-        return Backends(platforms, self.store, self.folders, lambda name: name, self.unforeseen)
+        return Backends(
+            platforms, self.stores, self.home_store, self.folders, lambda name: name, self.unforeseen
+        )
 
     def standing(self, run: str, phase: Phase) -> Callable[[], bool]:
         return lambda: self.record(run).standing is phase

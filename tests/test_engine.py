@@ -21,6 +21,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import QuotaWindow, Scenario, SimulatedOffer
 from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.store import Store
 from tests.core.runs import job
 from tests.simulation.clock import VirtualClock
 from tests.simulation.workers import SimulatedWorkers
@@ -53,17 +54,22 @@ class Small:
     def __init__(self, folder: Path, **scenarios: Scenario) -> None:
         self.clock = VirtualClock()
         self.platforms = {name: SimulatedPlatform(name, s, self.clock) for name, s in scenarios.items()}
-        self.ledger = FlakyLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
+        self.ledger = self.new_ledger(folder)
         self.folders = Folders(folder / "home")
         self.workers = DeafWorkers(self.clock, Random(1), 0.0)
         self.store = self.new_store()
+        self.stores: dict[str, Store] = {"home": self.store}
+        self.home_store = "home"
         self.engine = self.up(tuple(scenarios))
+
+    def new_ledger(self, folder: Path) -> FlakyLedger:
+        return FlakyLedger.open(f"sqlite:///{folder / 'ledger.sqlite'}")
 
     def new_store(self) -> MemoryStore:
         return MemoryStore()
 
-    def up(self, names: tuple[str, ...]) -> Engine:
-        takeover = self.ledger.take_over("test", now=self.clock.now())
+    def up(self, names: tuple[str, ...], home_store: str = "") -> Engine:
+        takeover = self.ledger.take_over("test", now=self.clock.now(), home_store=home_store)
         backends = self.backends(names)
         self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock,
                              unforeseen=backends.unforeseen)  # fmt: skip
@@ -71,15 +77,16 @@ class Small:
 
     def backends(self, names: tuple[str, ...]) -> Backends:
         platforms = {name: self.platforms[name] for name in names}
-        return Backends(platforms, self.store, self.folders, secret=lambda name: name)
+        return Backends(platforms, self.stores, self.home_store, self.folders, secret=lambda name: name)
 
-    def restart(self, *names: str) -> None:
+    def restart(self, *names: str, home_store: str = "") -> None:
         self.workers.crash()
         self.ledger._takeover.release()  # type: ignore[union-attr]
-        self.up(names)
+        self.up(names, home_store)
 
     def submit(self, run: str, **changes: object) -> None:
-        self.ledger.submit(Submitted(run, job(name=run, **changes), self.clock.now()))
+        submitted = Submitted(run, job(name=run, **changes), self.clock.now(), store=self.home_store)
+        self.ledger.submit(submitted)
 
     def record(self, run: str) -> RunRecord:
         return self.ledger.record(run)

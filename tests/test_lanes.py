@@ -95,7 +95,9 @@ class Real:
         self.workers: ThreadWorkers[Brought] = ThreadWorkers(self.wake, threads)
         takeover = self.ledger.take_over("test", now=self.clock.now())
         named = {each.name: each for each in platforms}
-        backends = Backends(named, MemoryStore(), Folders(folder / "home"), lambda name: name)
+        backends = Backends(
+            named, {"home": MemoryStore()}, "home", Folders(folder / "home"), lambda name: name
+        )
         self.engine = Engine(
             self.ledger, takeover.fence, backends, Market(tuple(named)), self.workers, self.clock
         )

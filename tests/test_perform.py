@@ -53,7 +53,9 @@ class Unasked(SimulatedPlatform):
 @pytest.fixture
 def backends(tmp_path: Path) -> Backends:
     here: Platform = Empty("here", Scenario(), VirtualClock())
-    return Backends({"here": here}, MemoryStore(), Folders(tmp_path / "home"), secret=lambda name: name)
+    return Backends(
+        {"here": here}, {"home": MemoryStore()}, "home", Folders(tmp_path / "home"), secret=lambda name: name
+    )
 
 
 def bring(into: Path, step: int, generation: int = 1) -> Manifest:
@@ -76,10 +78,10 @@ def test_a_retire_that_comes_late_spares_what_later_generations_hold(
 ) -> None:
     old, kept, later = (bring(tmp_path, step, g) for step, g in ((10, 1), (20, 1), (15, 2)))
     for manifest in (old, kept, later):
-        stored.publish(backends.store, RUN, manifest, tmp_path)
+        stored.publish(backends.store("home"), RUN, manifest, tmp_path)
     perform(Retire(RUN, frozenset({kept.name}), generation=1, live=None), backends)
-    assert {ref.name for ref in stored.names(backends.store, RUN)} == {kept.name, later.name}
-    stored.fetch(backends.store, RUN, later.name, tmp_path / "fetched")
+    assert {ref.name for ref in stored.names(backends.store("home"), RUN)} == {kept.name, later.name}
+    stored.fetch(backends.store("home"), RUN, later.name, tmp_path / "fetched")
 
 
 def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(backends: Backends) -> None:
@@ -101,12 +103,12 @@ def test_what_the_store_holds_under_a_name_is_not_taken_for_what_the_session_bro
     into = backends.folders.collected(RUN, ORDER.session)
     manifest = bring(into, 10)
     bring(tmp_path, 10)
-    stored.publish(backends.store, RUN, forge(tmp_path, manifest.name), tmp_path)
+    stored.publish(backends.store("home"), RUN, forge(tmp_path, manifest.name), tmp_path)
     done = perform(COLLECT, backends)
     assert isinstance(done, Done)
     assert [c.sha256 for c in done.checkpoints] == [manifest.sha256]
     assert any("held another manifest" in note for note in done.notes)
-    fetched = stored.fetch(backends.store, RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
+    fetched = stored.fetch(backends.store("home"), RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
     assert fetched == manifest
 
 
@@ -115,9 +117,9 @@ def test_a_copy_of_a_manifest_that_came_before_its_blobs_costs_no_blob(
 ) -> None:
     manifest = bring(backends.folders.collected(RUN, ORDER.session), 10)
     path = backends.folders.collected(RUN, ORDER.session) / "checkpoints" / manifest.name / "manifest.json"
-    backends.store.put(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json", path, manifest.sha256)
+    backends.store("home").put(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json", path, manifest.sha256)
     assert isinstance(perform(COLLECT, backends), Done)
-    stored.fetch(backends.store, RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
+    stored.fetch(backends.store("home"), RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
 
 
 def test_one_replaced_before_its_acceptance_was_journalled_is_brought_again(
@@ -141,7 +143,7 @@ def replaced(backends: Backends, folder: Path, manifest: Manifest) -> Manifest:
     """The checkpoint is another in the store now, and whole by itself."""
     bring(folder, manifest.ref.step, manifest.ref.generation)
     forged = forge(folder, manifest.name)
-    stored.publish(backends.store, RUN, forged, folder)
+    stored.publish(backends.store("home"), RUN, forged, folder)
     return forged
 
 
@@ -169,14 +171,14 @@ def resuming(*manifests: Manifest, sha256: str | None = None) -> Prepare:
 def two_in_the_store(backends: Backends, folder: Path) -> tuple[Manifest, Manifest]:
     before, newest = bring(folder, 10), bring(folder, 20)
     for manifest in (before, newest):
-        stored.publish(backends.store, RUN, manifest, folder)
+        stored.publish(backends.store("home"), RUN, manifest, folder)
     return before, newest
 
 
 def test_a_consistent_replacement_in_the_store_is_not_staged(backends: Backends, tmp_path: Path) -> None:
     before, newest = two_in_the_store(backends, tmp_path)
     forged = replaced(backends, tmp_path / "other", newest)
-    assert stored.fetch(backends.store, RUN, newest.name, tmp_path / "x") == forged, "whole by itself"
+    assert stored.fetch(backends.store("home"), RUN, newest.name, tmp_path / "x") == forged, "whole by itself"
     failed = perform(resuming(before, newest), backends)
     assert isinstance(failed, Failed)
     assert (failed.trouble, failed.checkpoint) == (Trouble.CORRUPT, newest.name)
@@ -187,7 +189,7 @@ def test_a_consistent_replacement_in_the_store_is_not_staged(backends: Backends,
 
 def test_a_manifest_that_is_gone_is_told_with_what_is_left(backends: Backends, tmp_path: Path) -> None:
     before, newest = two_in_the_store(backends, tmp_path)
-    backends.store.delete(f"runs/{RUN}/checkpoints/{newest.name}/manifest.json")
+    backends.store("home").delete(f"runs/{RUN}/checkpoints/{newest.name}/manifest.json")
     failed = perform(resuming(before, newest), backends)
     assert isinstance(failed, Failed)
     assert (failed.trouble, failed.checkpoint) == (Trouble.NOT_FOUND, newest.name)
@@ -201,7 +203,7 @@ def test_an_empty_store_is_told_from_one_of_another_time(backends: Backends, tmp
     assert empty.left == ()
     assert "is its disk there?" in empty.message
     later = bring(tmp_path, 90, generation=3)
-    stored.publish(backends.store, RUN, later, tmp_path)
+    stored.publish(backends.store("home"), RUN, later, tmp_path)
     newer = perform(resuming(manifest), backends)
     assert isinstance(newer, Failed)
     assert later.name in newer.message
@@ -211,9 +213,9 @@ def test_an_empty_store_is_told_from_one_of_another_time(backends: Backends, tmp
 def test_a_store_that_is_silent_is_tried_again(backends: Backends, tmp_path: Path) -> None:
     manifest = two_in_the_store(backends, tmp_path)[1]
     silent = FaultyStore(
-        backends.store, FaultRates(fails=1.0), Random(1), now=lambda: 0.0, wait=lambda _: None
+        backends.store("home"), FaultRates(fails=1.0), Random(1), now=lambda: 0.0, wait=lambda _: None
     )
-    failed = perform(resuming(manifest), replace(backends, store=silent))
+    failed = perform(resuming(manifest), replace(backends, stores={"home": silent}))
     assert isinstance(failed, Failed)
     assert failed.trouble is Trouble.TRANSIENT
     assert failed.checkpoint is None, "nothing is known of it"
@@ -360,7 +362,7 @@ def test_a_name_that_leads_elsewhere_removes_nothing(backends: Backends, tmp_pat
 
 
 def test_a_platform_that_is_not_configured_any_more_is_named(backends: Backends) -> None:
-    gone = Backends({}, backends.store, backends.folders, backends.secret)
+    gone = Backends({}, backends.stores, "home", backends.folders, backends.secret)
     for action in (Launch(ORDER), Discard(ORDER.session, "here")):
         failed = perform(action, gone)
         assert isinstance(failed, Failed)

@@ -40,7 +40,7 @@ OLD = (1.0, 1.0)
 
 @pytest.fixture
 def backends(tmp_path: Path) -> Backends:
-    return Backends({}, MemoryStore(), Folders(tmp_path / "home"), secret=lambda name: name)
+    return Backends({}, {"home": MemoryStore()}, "home", Folders(tmp_path / "home"), secret=lambda name: name)
 
 
 def put(path: Path, text: str = "", *, old: bool = False) -> Path:
@@ -103,7 +103,7 @@ def test_the_only_copy_of_a_checkpoint_stays_until_it_is_in_the_store(
     (folder / session).mkdir(parents=True)
     (folder / session / "order.json").write_bytes(wire.encode(any_order(session, 10, 1)))
     manifest = commit(folder / session / "outbox", 7, b"seven")
-    dead = replace(backends, platforms={"here": here}, store=DeadStore())
+    dead = replace(backends, platforms={"here": here}, stores={"home": DeadStore()})
     action = Collect("a", session, "here", 1, "abc", frozenset(), last=True)
     assert isinstance(perform(action, dead), Failed)
     here.discard(session)
@@ -111,7 +111,7 @@ def test_the_only_copy_of_a_checkpoint_stays_until_it_is_in_the_store(
     draft = put(home / "blobs" / ".tmp-part")
     assert tidy(backends, record()) == []
     assert not draft.exists()
-    stored.publish(backends.store, "a", manifest, home)
+    stored.publish(backends.store("home"), "a", manifest, home)
     (home / "checkpoints" / manifest.name / "published").touch()
     tidy(backends, record())
     assert list((home / "blobs").iterdir()) == []
@@ -152,7 +152,7 @@ def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backen
             for path in (home.path / "results" / RUN).iterdir():
                 aged(path)
             tidy(backends)
-            backends.store.get(key, target, sha256)
+            backends.store("home").get(key, target, sha256)
 
     target = home.result(RUN, 10)
     call = Call(Namespace(), home, Output(as_json=True), SystemClock())
@@ -187,7 +187,7 @@ def published(backends: Backends, tmp_path: Path, step: int, generation: int) ->
     folder = tmp_path / "checkpoints" / manifest.name
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_bytes(manifest.encode())
-    stored.publish(backends.store, RUN, manifest, tmp_path)
+    stored.publish(backends.store("home"), RUN, manifest, tmp_path)
     return manifest
 
 
@@ -197,12 +197,12 @@ def orphan(backends: Backends, tmp_path: Path, generation: int) -> str:
     sha256 = hashlib.sha256(data).hexdigest()
     (tmp_path / sha256).write_bytes(data)
     key = f"runs/{RUN}/blobs/g{generation:02d}-aaaa/{sha256}"
-    backends.store.put(key, tmp_path / sha256, sha256)
+    backends.store("home").put(key, tmp_path / sha256, sha256)
     return key
 
 
 def keys(backends: Backends) -> set[str]:
-    return {stat.key for stat in backends.store.list("")}
+    return {stat.key for stat in backends.store("home").list("")}
 
 
 def over(generation: int, *accepted: Manifest) -> RunRecord:
@@ -227,7 +227,7 @@ def test_a_lineage_whose_accepted_manifest_is_gone_keeps_its_blobs(
     backends: Backends, tmp_path: Path
 ) -> None:
     manifest = published(backends, tmp_path, 10, 1)
-    backends.store.delete(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json")
+    backends.store("home").delete(f"runs/{RUN}/checkpoints/{manifest.name}/manifest.json")
     left = keys(backends)
     assert tidy(backends, over(1, manifest)) == []
     assert keys(backends) == left != set()

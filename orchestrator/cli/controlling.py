@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import config as configuration
-from orchestrator.cli import health, live, shield, story
+from orchestrator.cli import health, live, lost, shield, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.home import VARIABLE, Home
 from orchestrator.cli.wiring import Wired
@@ -98,8 +98,10 @@ def _control(call: Call, wired: Wired, *, leave_when_idle: bool) -> bool:
     with call.home.ledger() as ledger:
         while not stop_asked:
             since = wired.clock.now()
-            with ledger.take_over(name, now=since) as takeover:
+            with ledger.take_over(name, now=since, home_store=wired.config.home_store) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
+                for what, runs in lost.lost(ledger, wired.config).items():
+                    say(lost.sentence(what, runs))
                 writer = live.Writer(wired.folders)
                 watchers = Watchers(told, writer.reading, writer.silence, unreadable)
                 backends = wired.backends(unforeseen)

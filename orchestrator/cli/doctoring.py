@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.cli import cleaning, growth, routing
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
+from orchestrator.cli.lost import lost
 from orchestrator.cli.output import count_text, size_text
 from orchestrator.cli.wiring import Wired
 from orchestrator.config import Config
@@ -220,23 +221,16 @@ def _left_over(call: Call, name: str, platform: Platform) -> Iterator[Finding]:
 
 
 def _taken_out(call: Call, config: Config) -> Iterator[Finding]:
-    """Platforms that the config no longer has, though sessions are there: of those nothing is heard."""
+    """Platforms and stores that the config no longer has, though runs need them: these are held."""
     ledger = call.home.existing_ledger()
     if ledger is None:
         return
     with ledger:
-        live = ledger.live()
-    known = {each.name for each in config.platforms}
-    lost: dict[str, list[str]] = {}
-    for record in live:
-        places = {stray.platform for stray in record.strays}
-        places |= {record.session.order.platform} if record.session is not None else set()
-        for name in places - known:
-            lost.setdefault(name, []).append(record.run)
-    for name, runs in sorted(lost.items()):
-        text = f"not in the config any more, but sessions of {', '.join(runs)} are there"
-        mend = "put it back into the config until they are over, then `down` and `up --detach`"
-        yield Finding(f"platform {name}", "missing", text, mend, Exit.INPUT)
+        found = lost(ledger, config)
+    for what, runs in found.items():
+        text = f"not in the config any more, but needed by {', '.join(runs)}"
+        mend = "put it back into the config until they are over; they go on by themselves"
+        yield Finding(what.replace("'", ""), "missing", text, mend, Exit.INPUT)
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

@@ -17,6 +17,7 @@ from orchestrator.cli import cleaning, interrupt
 from orchestrator.cli.call import Call, Exit, exit_code
 from orchestrator.cli.cleaning import Orphan
 from orchestrator.cli.output import count_text, size_text
+from orchestrator.cli.wiring import Wired
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import BuildingImages, Platform
@@ -37,6 +38,7 @@ class Plan:
     judged: tuple[Judgement, ...]
     strange: dict[str, str]
     surplus: list[Surplus] = field(default_factory=list)
+    homes: dict[str, str] = field(default_factory=dict)  # run → its home store
     orphans: list[Orphan] = field(default_factory=list)
     images: list[Orphan] = field(default_factory=list)
     results: tuple[int, int] = (0, 0)  # runs that are over and bytes of theirs in the store
@@ -93,8 +95,8 @@ def prune(call: Call) -> int:
     """Plans, shows, asks, removes; the exit code tells of what could not be looked at or removed."""
     policy = _policy(call)
     wired = call.wired()
-    store, platforms = wired.store(), wired.platforms()
-    plan = _plan(call, policy, store, platforms)
+    stores, platforms = wired.stores(), wired.platforms()
+    plan = _plan(call, policy, wired, stores, platforms)
     _show(call, plan)
     wanted = not call.options.dry_run and plan.count > 0
     if not (wanted and _consents(call, plan)):
@@ -103,7 +105,7 @@ def prune(call: Call) -> int:
             call.out.say("\nNothing was removed; with --yes it is.")
         return _code(plan.troubles)
     with interrupt.noticed() as away:
-        outcome = _carry_out(call, plan, store, platforms, lambda: away.seen)
+        outcome = _carry_out(call, plan, stores, platforms, lambda: away.seen)
     _document(call, plan, outcome)
     _tell(call, plan, outcome, interrupted=away.seen)
     return Exit.INTERRUPTED if away.seen else _code(plan.troubles, failed=bool(outcome.troubles))
@@ -137,7 +139,9 @@ def _needs(call: Call, ledger: Ledger | None, keep: int) -> Needs:
 # --- The plan ---------------------------------------------------------------------------------------------
 
 
-def _plan(call: Call, policy: Policy, store: Store, platforms: Mapping[str, Platform]) -> Plan:
+def _plan(
+    call: Call, policy: Policy, wired: Wired, stores: Mapping[str, Store], platforms: Mapping[str, Platform]
+) -> Plan:
     """Lists first and reads the ledger then: what is made meanwhile is in neither, or in both."""
     with _told(call, "looking at the home"):
         found = listing.look(call.home.path)
@@ -146,8 +150,11 @@ def _plan(call: Call, policy: Policy, store: Store, platforms: Mapping[str, Plat
         needed = _needs(call, ledger, policy.keep)
         plan = Plan(policy, rules.judge(found.things, needed, policy), found.strange)
         if ledger is not None:
-            with _told(call, "looking at the store"), _kept_going(plan, "store"):
-                _look_at_store(plan, store, ledger, needed)
+            homes = {each.run: each.store or wired.config.home_store for each in ledger.summaries()}
+            plan.homes.update(homes)
+            for name, store in stores.items():
+                with _told(call, f"looking at the store {name}"), _kept_going(plan, f"store {name}"):
+                    _look_at_store(plan, name, store, ledger, needed)
     with _told(call, "asking the platforms"):
         left = cleaning.orphans(call, platforms, plan.troubles)
         plan.orphans = [each for each in left if not each.doubt and _is_old(each, needed, policy)]
@@ -168,13 +175,15 @@ def _unneeded_images(
                 yield from (Orphan(name, each) for each in platform.unneeded_images(archives))
 
 
-def _look_at_store(plan: Plan, store: Store, ledger: Ledger, needed: Needs) -> None:
+def _look_at_store(plan: Plan, name: str, store: Store, ledger: Ledger, needed: Needs) -> None:
+    """Of a store only the runs are looked at whose home it is."""
     held: dict[str, int] = {}
     for run, size in stored.sizes(store):
-        if run in needed.runs and needed.runs[run].over:
+        if plan.homes.get(run) == name and run in needed.runs and needed.runs[run].over:
             held[run] = held.get(run, 0) + size
-    plan.results = (len(held), sum(held.values()))
-    plan.surplus = list(results.found(store, ledger, held, needed, plan.policy))
+    plan.results = (plan.results[0] + len(held), plan.results[1] + sum(held.values()))
+    found = results.found(store, ledger, held, needed, plan.policy)
+    plan.surplus += found
 
 
 def _is_old(orphan: Orphan, needed: Needs, policy: Policy) -> bool:
@@ -249,7 +258,7 @@ def _consents(call: Call, plan: Plan) -> bool:
 def _carry_out(
     call: Call,
     plan: Plan,
-    store: Store,
+    stores: Mapping[str, Store],
     platforms: Mapping[str, Platform],
     stopped: Callable[[], bool],
 ) -> removal.Outcome:
@@ -266,7 +275,7 @@ def _carry_out(
             if stopped():
                 break
             with _kept_going(plan, _place(surplus)), call.home.runs() as ledger:
-                results.remove(store, ledger, surplus, call.clock.now())
+                results.remove(stores[plan.homes[surplus.run]], ledger, surplus, call.clock.now())
                 step(len(surplus.checkpoints) or len(surplus.blobs))
         if (plan.orphans or plan.images) and not stopped():
             tally = cleaning.Tally()

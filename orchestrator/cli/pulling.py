@@ -49,9 +49,10 @@ def checkpoints(call: Call) -> int:
 
     With --verify it fails, with the code of a store, where one of them is not whole.
     """
-    store = call.wired().store()
+    wired = call.wired()
     with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
+    store = wired.store(record.store)
     rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
     look = stored.verify if call.options.verify else stored.read
     manifests = {c.name: _manifest(store, record.run, c, look) for c in rows}
@@ -153,9 +154,10 @@ def _best(record: RunRecord) -> Accepted | None:
 
 def pull(call: Call) -> int:
     """Brings the checkpoint asked for, by default the newest that is whole."""
-    store = call.wired().store()
+    wired = call.wired()
     with call.home.runs() as ledger:
         record = ledger.record(ledger.find(call.options.run))
+    store = wired.store(record.store)
     wanted = _wanted(call, record)
     target = Path(call.options.output) if call.options.output else None
     pulled = bring(call, store, record, wanted, target)

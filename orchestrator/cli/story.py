@@ -24,6 +24,7 @@ from orchestrator.core.event import (
     Launched,
     Noted,
     Prepared,
+    Regained,
     Released,
     Requeued,
     Retired,
@@ -40,7 +41,7 @@ from orchestrator.core.order import Order, Outcome
 # What a viewer is told of at once; the rest is for `why`.
 NEWS = (
     Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
-    Released, Faulted,
+    Released, Faulted, Regained,
 )  # fmt: skip
 _WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "to release it"}
 
@@ -103,6 +104,8 @@ def event_text(event: Event) -> str:
             return f"session {short_session(session)} cleaned up"
         case Faulted(reason=reason):
             return f"held where it stands: {reason}"
+        case Regained(found=found):
+            return f"goes on: the config has the {' and the '.join(found)} again"
 
 
 _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator import spec
-from orchestrator.cli import controlling, following, hints, interrupt, pulling, routing
+from orchestrator.cli import controlling, following, hints, interrupt, lost, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.interrupt import Interrupt
@@ -63,6 +63,8 @@ def submit(call: Call) -> int:
             call.out.record({"run": running, "submitted": False, "controller_started": started})
             call.out.say(f"{running} is under way: nothing was submitted")
         assert running is not None
+        for what, runs in lost.lost(ledger, wired.config).items():
+            call.out.remark(lost.sentence(what, runs))
         return _followed(call, wired, ledger, running) if call.options.follow else Exit.OK
 
 
@@ -72,7 +74,7 @@ def _followed(call: Call, wired: Wired, ledger: Ledger, run: str) -> int:
         assert best is not None
         given = call.options.output
         target = Path(given) if given else call.home.result(run, best.ref.step)
-        return pulling.bring(call, wired.store(), record, None, target).folder
+        return pulling.bring(call, wired.store(record.store), record, None, target).folder
 
     return following.follow(call, ledger, run, lay_out)
 
@@ -137,7 +139,7 @@ def _recorded(
     for secret in parsed.job.secrets:
         wired.secret(secret)
     frozen, parts = _frozen(_locked(call, parsed), wired.folders.home)
-    event = Submitted(name, frozen, wired.clock.now())
+    event = Submitted(name, frozen, wired.clock.now(), store=wired.config.home_store)
     # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
     folder = wired.folders.run(name)
     try:

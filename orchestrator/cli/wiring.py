@@ -59,9 +59,21 @@ class Wired:
             made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
         return RetryingPlatform(made, sleep=self._sleep, random=Random())
 
-    def store(self) -> Store:
-        """The home store."""
-        return self.built(next(each for each in self.config.stores if each.name == self.config.home_store))
+    def stores(self) -> dict[str, Store]:
+        """Every configured store by name, behind its retries."""
+        return {each.name: self.built(each) for each in self.config.stores}
+
+    def store(self, name: str) -> Store:
+        """A run's home store; without a name the config's. Raises InputError for one that is not in the
+        config any more."""
+        wanted = name or self.config.home_store
+        given = next((each for each in self.config.stores if each.name == wanted), None)
+        if given is None:
+            raise InputError(
+                f"the checkpoints of this run lie in the store {name!r}, which the config no longer has: put "
+                f"it back into {self.config.home / configuration.FILE}"
+            )
+        return self.built(given)
 
     def built(self, given: StoreConfig) -> Store:
         """One of the configured stores, behind its retries. Raises SpecError as `platform` does."""
@@ -96,7 +108,9 @@ class Wired:
     def backends(self, unforeseen: Unforeseen = raise_again) -> Backends:
         """What the engine acts through; builds the agent's archive if this version has not yet."""
         archive.build(self.folders.agent)
-        return Backends(self.platforms(), self.store(), self.folders, self.secret, unforeseen)
+        return Backends(
+            self.platforms(), self.stores(), self.config.home_store, self.folders, self.secret, unforeseen
+        )
 
     def secret(self, name: str) -> str:
         """A secret's value, from the environment of the controller. Raises AccessDenied with the way out.

@@ -18,11 +18,12 @@ from orchestrator.core.session import StopReply
 class Prepare:
     """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
     the names of the run's accepted checkpoints, to be looked for where the one to resume fails; `dropped`
-    those that were accepted once and could not be read."""
+    those that were accepted once and could not be read. `store`: the run's home store."""
 
     order: Order
     accepted: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+    store: str = ""
     kind: Literal["prepare"] = "prepare"
 
     @property
@@ -42,9 +43,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Collect:
-    """Bring the outbox and publish its checkpoints to the home store. `incarnation` None: not known yet,
-    all of the generation are published; `known` are names that were accepted before. `last`: asked for when
-    the session's end was known, so that what it does not bring never comes."""
+    """Bring the outbox and publish its checkpoints to the run's home `store`. `incarnation` None: not known
+    yet, all of the generation are published; `known` are names that were accepted before. `last`: asked for
+    when the session's end was known, so that what it does not bring never comes."""
 
     run: str
     session: str
@@ -54,6 +55,7 @@ class Collect:
     known: frozenset[str]
     last: bool
     metric: str | None = None
+    store: str = ""
     kind: Literal["collect"] = "collect"
 
 
@@ -75,7 +77,7 @@ class Discard:
 
 @dataclass(frozen=True)
 class Retire:
-    """Make the home store hold only `keep` of this run's generations up to `generation`. Of the `live` one
+    """Make the run's home `store` hold only `keep` of its generations up to `generation`. Of the `live` one
     (None: all are closed) what is newer than the newest kept may be published and not yet accepted: it
     stays. What later generations hold is a later decision's, however late this is carried out."""
 
@@ -83,6 +85,7 @@ class Retire:
     keep: frozenset[str]
     generation: int
     live: int | None
+    store: str = ""
     kind: Literal["retire"] = "retire"
 
     @property

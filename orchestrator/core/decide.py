@@ -200,7 +200,7 @@ def _retire(draft: Draft) -> None:
     if gone or closed:
         names = frozenset(c.name for c in draft.record.accepted)
         live = session.generation if session else None
-        draft.actions.append(Retire(record.run, names, record.generation, live))
+        draft.actions.append(Retire(record.run, names, record.generation, live, record.store))
 
 
 def _want(draft: Draft) -> None:
@@ -214,7 +214,7 @@ def _want(draft: Draft) -> None:
     match record.phase:
         case Phase.PREPARING:
             accepted = frozenset(c.name for c in record.accepted)
-            draft.actions.append(Prepare(session.order, accepted, frozenset(record.dropped)))
+            draft.actions.append(Prepare(session.order, accepted, frozenset(record.dropped), record.store))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:
@@ -279,6 +279,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         known=frozenset(c.name for c in record.accepted),
         last=record.phase is Phase.COLLECTING,
         metric=best.metric if best else None,
+        store=record.store,
     )
 
 

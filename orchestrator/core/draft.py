@@ -79,10 +79,10 @@ class Draft:
         if worth_an_event:
             self.emit(Noted(self.now, text, tally.times))
 
-    def fault(self, reason: str) -> None:
-        """The run waits for a person, where it stands."""
+    def fault(self, reason: str, missing: tuple[str, ...] = ()) -> None:
+        """The run waits for a person, where it stands; for want of what in the config."""
         if self.record.fault != reason:
-            self.emit(Faulted(self.now, reason))
+            self.emit(Faulted(self.now, reason, missing))
 
     @property
     def session(self) -> Session:

@@ -42,9 +42,19 @@ class Cooldown:
 
 @dataclass(frozen=True)
 class Submitted:
+    """`store` is where the run's checkpoints live, for good, by its name in the config; empty in what the
+    first version wrote. `group` ties runs that belong together, as those of a sweep, of which `parameters`
+    are this one's; `schedule` is what submitted it, `origin` the moment it was due, or where else it came
+    from."""
+
     run: str
     job: Job
     at: float
+    store: str = ""
+    group: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    schedule: str = ""
+    origin: str = ""
     kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
 
 
@@ -250,15 +260,26 @@ class Released:
 @dataclass(frozen=True)
 class Faulted:
     """The run waits for a person, in the phase it is in, with all it has: an exception that nobody foresaw
-    was met on its behalf, or what its session left cannot be brought home. Any wish ends the wait."""
+    was met on its behalf, what its session left cannot be brought home, or the config has no longer what is
+    `missing`. Any wish ends the wait."""
 
     at: float
     reason: str
+    missing: tuple[str, ...] = ()
     kind: Literal[Kind.FAULTED] = Kind.FAULTED
+
+
+@dataclass(frozen=True)
+class Regained:
+    """What was missing is in the config again: the run goes on where it stands."""
+
+    at: float
+    found: tuple[str, ...]
+    kind: Literal[Kind.REGAINED] = Kind.REGAINED
 
 
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Started | ActionFailed | Withdrawn | StopRequested
     | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished | Requeued
-    | Completed | GaveUp | Cancelled | Held | Released | Faulted
+    | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained
 )  # fmt: skip

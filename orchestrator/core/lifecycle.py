@@ -60,6 +60,7 @@ class Kind(StrEnum):
     HELD = "held"
     RELEASED = "released"
     FAULTED = "faulted"
+    REGAINED = "regained"
 
 
 P, K = Phase, Kind
@@ -114,8 +115,9 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
 }
 
 # Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
-# retention deleted, a session given up for lost that was at last seen to have ended, a fault of ours.
-EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED)
+# retention deleted, a session given up for lost that was at last seen to have ended, a wait for a person and
+# its end.
+EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED)
 for _phase, _row in TABLE.items():
     _row.update(dict.fromkeys(EVERYWHERE, _phase))
 

@@ -28,6 +28,7 @@ from orchestrator.core.event import (
     Launched,
     Noted,
     Prepared,
+    Regained,
     Released,
     Requeued,
     Retired,
@@ -49,8 +50,10 @@ DROPPED_MAX = 1000
 @dataclass(frozen=True)
 class RunRecord:
     """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
+    `store` names the home store; empty: that of the first version, which the ledger knows.
     `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer.
-    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does.
+    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does;
+    `missing`: for want of what in the config.
     `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must.
     `dropped`: the names last taken out of `accepted` because the home store did not have them whole."""
 
@@ -78,6 +81,12 @@ class RunRecord:
     ended_at: float | None = None
     start_over: bool = False
     dropped: tuple[str, ...] = ()
+    store: str = ""
+    group: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    schedule: str = ""
+    origin: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def standing(self) -> Phase:
@@ -95,7 +104,17 @@ class RunRecord:
 
 def submit(event: Submitted) -> RunRecord:
     """The record of a run of which only its submission is known."""
-    return RunRecord(run=event.run, job=event.job, submitted_at=event.at, version=1)
+    return RunRecord(
+        run=event.run,
+        job=event.job,
+        submitted_at=event.at,
+        version=1,
+        store=event.store,
+        group=event.group,
+        parameters=event.parameters,
+        schedule=event.schedule,
+        origin=event.origin,
+    )
 
 
 def fold(events: Iterable[Event]) -> RunRecord:
@@ -138,13 +157,15 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Noted():
             return _noted(record, event.text, event.times)
         case Faulted():
-            return replace(record, fault=event.reason)
+            return replace(record, fault=event.reason, missing=event.missing)
+        case Regained():
+            return replace(record, fault="", missing=())
         case Confirmed():
             return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
         case Wished():
             wish = _wish(record, event)
             discard = wish is not None and (record.discard or event.discard)
-            return replace(record, wish=wish, discard=discard, fault="")
+            return replace(record, wish=wish, discard=discard, fault="", missing=())
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Started():

@@ -19,6 +19,7 @@ from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, Faulted
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.needs import missing, regained, wanting
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
@@ -29,7 +30,7 @@ from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
-from orchestrator.ledger import Ledger, Proposal
+from orchestrator.ledger import DUE_NOW, Ledger, Proposal
 from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
@@ -110,9 +111,24 @@ class Engine:
         self._queue_stirred = True  # offers changed or a slot is free: all that wait are asked again
         self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
         self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
+        self._regain()
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
         }
+
+    def _regain(self) -> None:
+        """Runs that waited for what the config has again go on."""
+        now = self._clock.now()
+        held = [each.run for each in self._ledger.summaries({Phase.HELD})]
+        back = [
+            record for record in self._ledger.records(held) if record.missing and not self._lacking(record)
+        ]
+        self._ledger.append_many(
+            [Proposal(record, (regained(record, now),), DUE_NOW) for record in back], fence=self._fence
+        )
+
+    def _lacking(self, record: RunRecord) -> tuple[str, ...]:
+        return missing(record, self._backends.platforms, self._backends.stores)
 
     def tick(self) -> float:
         """One round. Returns after how many seconds the next is worth while, if nothing wakes it before.
@@ -162,6 +178,8 @@ class Engine:
         return sentence(doing, error)
 
     def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
+        if lacking := self._lacking(record):
+            return wanting(record, lacking, inputs.now)
         reason = self._faults.pop(record.run, "")
         if reason and not record.phase.final:  # one that is over must still be cleaned up
             return faulted(record, reason, inputs.now)

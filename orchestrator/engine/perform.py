@@ -118,11 +118,12 @@ class Folders:
 
 @dataclass(frozen=True)
 class Backends:
-    """The instances a user configured, how a secret's name becomes its value, and who hears of exceptions
-    that nobody foresaw."""
+    """The instances a user configured, by their names, how a secret's name becomes its value, and who hears
+    of exceptions that nobody foresaw. `home_store` is where new runs keep their checkpoints."""
 
     platforms: Mapping[str, Platform]
-    store: Store
+    stores: Mapping[str, Store]
+    home_store: str
     folders: Folders
     secret: Callable[[str], str]
     unforeseen: Unforeseen = raise_again
@@ -132,6 +133,13 @@ class Backends:
         if name not in self.platforms:
             raise Rejected(f"the platform {name} is not in the config any more: put it back", backend=name)
         return self.platforms[name]
+
+    def store(self, name: str) -> Store:
+        """A run's home store; without a name the config's. Raises Rejected for one that was taken out of the
+        config."""
+        if (name or self.home_store) not in self.stores:
+            raise Rejected(f"the store {name} is not in the config any more: put it back", backend=name)
+        return self.stores[name or self.home_store]
 
 
 def perform(action: Action, backends: Backends) -> Report:
@@ -216,7 +224,10 @@ def _perform(action: Action, backends: Backends) -> Report:
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
     staged = folders.staged(order.session) if order.resume is not None else None
-    if staged is not None and (lost := _bring_resume(action, backends.store, staged)) is not None:
+    if (
+        staged is not None
+        and (lost := _bring_resume(action, backends.store(action.store), staged)) is not None
+    ):
         return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
@@ -291,13 +302,14 @@ def _tell(path: Path, text: str) -> None:
 def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
+    store = backends.store(action.store)
     collected = collect(backends.platform(action.platform).open(action.session), into)
     accepted: list[Accepted] = []
     corrupt, notes = list(collected.corrupt), list(collected.notes)
     wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
     for ref in _unreported(into, wanted):
         try:
-            manifest, foreign = _publish(backends.store, action.run, ref, into)
+            manifest, foreign = _publish(store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
             brought = into / manifest_path(ref.name)
@@ -386,7 +398,8 @@ def is_unpublished(collected: Path) -> bool:
 
 
 def _retire(action: Retire, backends: Backends) -> Report:
-    refs = stored.names(backends.store, action.run)
+    store = backends.store(action.store)
+    refs = stored.names(store, action.run)
     kept = [ref.step for ref in refs if ref.name in action.keep]
     newest_kept = max(kept, default=-1)
     gone = [
@@ -398,5 +411,5 @@ def _retire(action: Retire, backends: Backends) -> Report:
     ]
     if gone:
         listed = {ref.name for ref in refs}
-        stored.retire(backends.store, action.run, gone, keep=(listed | action.keep) - set(gone))
+        stored.retire(store, action.run, gone, keep=(listed | action.keep) - set(gone))
     return Done(action)

@@ -117,21 +117,25 @@ def tidy_platforms(backends: Backends, say: Callable[[str], None]) -> None:
 def sweep_store(
     backends: Backends, records: Iterable[RunRecord], clock: Clock, say: Callable[[str], None]
 ) -> None:
-    """Blobs in the home store that no manifest names, of generations that nobody publishes any more; for as
-    long as SECONDS_MAX."""
+    """Blobs in the runs' home stores that no manifest names, of generations that nobody publishes any more;
+    for as long as SECONDS_MAX."""
     ends = clock.monotonic() + SECONDS_MAX
     gone = 0
+    failed: set[str] = set()
     for record in records:
         if clock.monotonic() > ends:
             break
+        if record.store in failed:
+            continue
         keep = [checkpoint.name for checkpoint in record.accepted]
         try:
-            gone += stored.sweep_orphans(backends.store, record.run, keep, _closed_below(record))
+            store = backends.store(record.store)
+            gone += stored.sweep_orphans(store, record.run, keep, _closed_below(record))
         except (OrchestratorError, OSError) as error:
             say(f"the home store could not be tidied, the next start tries again: {error}")
-            break
+            failed.add(record.store)
     if gone:
-        say(f"removed {gone} blobs from the home store that no checkpoint names")
+        say(f"removed {gone} blobs from home stores that no checkpoint names")
 
 
 def _closed_below(record: RunRecord) -> int:

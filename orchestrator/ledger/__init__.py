@@ -7,8 +7,8 @@ Takeover, Owner   who controls this database                                   (
 
 from __future__ import annotations
 
-from orchestrator.ledger.ledger import Ledger, Proposal
+from orchestrator.ledger.ledger import DUE_NOW, Ledger, Proposal
 from orchestrator.ledger.reading import LedgerReader, RunSummary, Stored
 from orchestrator.ledger.takeover import Owner, Takeover
 
-__all__ = ["Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Stored", "Takeover"]
+__all__ = ["DUE_NOW", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Stored", "Takeover"]

@@ -19,7 +19,7 @@ from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import migrate
-from orchestrator.ledger.reading import CHUNK, LedgerReader, record_of
+from orchestrator.ledger.reading import CHUNK, LedgerReader
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
@@ -158,7 +158,7 @@ class Ledger(LedgerReader):
             row = connection.execute(query).one_or_none()
             if row is None:
                 raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
-            record = record_of(run, row.record)
+            record = self._record_of(run, row.record)
             over = record.phase.final and not record.strays
             draft = _draft(Proposal(record, (event,), row.due_at if over else DUE_NOW))
             _write(connection, [draft])
@@ -188,12 +188,14 @@ class Ledger(LedgerReader):
 
     # --- Control and rates ------------------------------------------------------------------------------
 
-    def take_over(self, name: str, *, now: float) -> takeover.Takeover:
+    def take_over(self, name: str, *, now: float, home_store: str = "") -> takeover.Takeover:
         """Makes this process the one controller of the database, until released or dead.
 
-        `name` is shown to people. Raises ControllerRunning where one lives.
+        `name` is shown to people. `home_store`, the config's, becomes for good that of the runs that the
+        first version submitted. Raises ControllerRunning where one lives.
         """
-        self._takeover = takeover.take_over(self._database, name, now)
+        self._takeover = takeover.take_over(self._database, name, now, home_store)
+        self._older_store = None
         self._measured.clear()  # what an earlier controller has learned since
         return self._takeover
 

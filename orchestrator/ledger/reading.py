@@ -52,8 +52,8 @@ class Stored:
 @dataclass(frozen=True)
 class RunSummary:
     """A run in a listing. `platform`, `accelerator`, `session` are of the current session, if it has one;
-    `accepted_step` is of the newest accepted checkpoint; times in unix seconds. `unreadable`: why this
-    version cannot read its row; its phase then means nothing."""
+    `accepted_step` is of the newest accepted checkpoint; times in unix seconds. `store`: the home store;
+    empty: the config's. `unreadable`: why this version cannot read its row; its phase then means nothing."""
 
     run: str
     name: str
@@ -69,6 +69,7 @@ class RunSummary:
     steps_total: int
     accepted_step: int | None
     ended_at: float | None
+    store: str = ""
     unreadable: str = ""
 
 
@@ -79,6 +80,7 @@ class LedgerReader:
         self._database = database
         self._unreadable: dict[str, tuple[int, str]] = {}  # run → its version, and why
         self._measured: dict[str, tuple[Measurement, ...]] = {}
+        self._older_store: str | None = None
 
     @property
     def unreadable(self) -> Mapping[str, str]:
@@ -95,7 +97,7 @@ class LedgerReader:
         with self._database.read() as connection:
             text = connection.execute(select(runs.c.record).where(runs.c.run == run)).scalar()
         if text is not None:
-            return record_of(run, str(text))
+            return self._record_of(run, str(text))
         raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
     def records(self, runs: Iterable[str]) -> Iterator[RunRecord]:
@@ -260,24 +262,29 @@ class LedgerReader:
                     continue
                 version, text = rows[run]
                 try:
-                    record = record_of(run, text)
+                    record = self._record_of(run, text)
                 except BackendError as error:  # one run that cannot be read hides no other
                     self._unreadable[run] = (version, str(error))
                 else:
                     self._unreadable.pop(run, None)
                     yield record
 
+    def _record_of(self, run: str, text: str) -> RunRecord:
+        """The record a row holds; BackendError where it cannot be read. The first version journalled no
+        store: its runs have the one that the first controller after it found in the config."""
+        from orchestrator.core.run import RunRecord
 
-def record_of(run: str, text: str) -> RunRecord:
-    """The record a row holds; BackendError where it cannot be read."""
-    from orchestrator.core.run import RunRecord
-
-    try:
-        return wire.decode(RunRecord, text.encode())
-    except ValueError as error:
-        raise BackendError(
-            f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
-        ) from error
+        try:
+            record = wire.decode(RunRecord, text.encode())
+        except ValueError as error:
+            raise BackendError(
+                f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
+            ) from error
+        if record.store:
+            return record
+        if self._older_store is None:
+            self._older_store = takeover.older_store(self._database)
+        return replace(record, store=self._older_store)
 
 
 def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:

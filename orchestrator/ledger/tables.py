@@ -26,7 +26,7 @@ from orchestrator.core import wire
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
 
-REVISION = "0001"  # the newest script in orchestrator/migrations/versions
+REVISION = "0002"  # the newest script in orchestrator/migrations/versions
 VERSION_TABLE = "orchestrator_version"
 
 metadata = MetaData()
@@ -50,6 +50,7 @@ runs = Table(
     Column("accepted_step", BigInteger),
     Column("ended_at", Double),
     Column("record", Text, nullable=False),
+    Column("store", Text, nullable=False, server_default=""),
 )
 Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick asks of most runs
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
@@ -88,6 +89,7 @@ controller = Table(
     Column("pid", Integer, nullable=False),
     Column("host", Text, nullable=False),
     Column("since", Double, nullable=False),
+    Column("older_store", Text, nullable=False, server_default=""),  # of runs whose submission named none
 )
 CONTROLLER_ROW = 1
 
@@ -115,6 +117,7 @@ def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
         "accepted_step": accepted.ref.step if accepted else None,
         "ended_at": record.ended_at,
         "record": wire.encode(record).decode(),
+        "store": record.store,
     }
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from orchestrator.errors import AccessDenied, ControllerRunning
 from orchestrator.files import tighten
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.tables import CONTROLLER_ROW, controller
+from orchestrator.ledger.tables import CONTROLLER_ROW, controller, runs
 
 _LOCK = 0x6F726368  # with the schema's hash: several ledgers may share a PostgreSQL database
 _KEYS = {"key": _LOCK}
@@ -64,7 +64,7 @@ class Takeover:
         self.release()
 
 
-def take_over(database: Database, name: str, now: float) -> Takeover:
+def take_over(database: Database, name: str, now: float, home_store: str = "") -> Takeover:
     """Makes this process the controller. Raises ControllerRunning, naming it, where one lives."""
     release = _lock_file(database.path) if database.path is not None else _lock_server(database)
     if release is None:
@@ -73,7 +73,7 @@ def take_over(database: Database, name: str, now: float) -> Takeover:
             "`orchestrator down` ends it"
         )
     try:
-        return Takeover(_raise_fence(database, name, now), release)
+        return Takeover(_raise_fence(database, name, now, home_store), release)
     except BaseException:
         release()
         raise
@@ -85,12 +85,31 @@ def owner(database: Database) -> Owner | None:
     return _row_owner(database) if locked else None
 
 
-def _raise_fence(database: Database, name: str, now: float) -> int:
+def older_store(database: Database) -> str:
+    """The home store of runs whose submission named none; empty: no controller has said yet."""
+    query = select(controller.c.older_store).where(controller.c.number == CONTROLLER_ROW)
+    with database.read() as connection:
+        return str(connection.execute(query).scalar_one())
+
+
+def _raise_fence(database: Database, name: str, now: float, home_store: str) -> int:
     row = controller.c.number == CONTROLLER_ROW
     values = {"owner": name, "pid": os.getpid(), "host": socket.gethostname(), "since": now}
     with database.write() as connection:
         connection.execute(update(controller).where(row).values(fence=controller.c.fence + 1, **values))
+        if home_store:
+            _settle_older_store(connection, home_store)
         return int(connection.execute(select(controller.c.fence).where(row)).scalar_one())
+
+
+def _settle_older_store(connection: Connection, home_store: str) -> None:
+    nameless = runs.c.store == ""
+    if connection.execute(select(runs.c.run).where(nameless).limit(1)).first() is None:
+        return
+    unsaid = controller.c.older_store == ""
+    connection.execute(update(controller).where(unsaid).values(older_store=home_store))
+    said = select(controller.c.older_store).where(controller.c.number == CONTROLLER_ROW).scalar_subquery()
+    connection.execute(update(runs).where(nameless).values(store=said))
 
 
 def _row_owner(database: Database) -> Owner:

@@ -82,7 +82,11 @@ class Case:
         self.platform.hostile_runs.update(self.villains)
         self.takeover = ledger.take_over("fuzz", now=self.clock.now())
         self._backends = Backends(
-            {"box": self.platform}, FolderStore(folder / "store"), folders, lambda name: name
+            {"box": self.platform},
+            {"home": FolderStore(folder / "store")},
+            "home",
+            folders,
+            lambda name: name,
         )
         self.slowest = 0.0
         self.ticks = 0

@@ -339,7 +339,7 @@ def test_a_collect_reports_its_page_and_that_there_is_more(tmp_path: Path) -> No
     (folder / "a-s01").mkdir(parents=True)
     (folder / "a-s01" / "order.json").write_bytes(wire.encode(order))
     made = [commit(folder / "a-s01" / "outbox", step, b"tiny") for step in range(1, 101)]
-    backends = Backends({"here": platform}, MemoryStore(), Folders(tmp_path / "home"), str)
+    backends = Backends({"here": platform}, {"home": MemoryStore()}, "home", Folders(tmp_path / "home"), str)
     known: frozenset[str] = frozenset()
     pages: list[Done] = []
     while not pages or pages[-1].more:

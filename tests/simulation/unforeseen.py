@@ -136,7 +136,7 @@ class BuggyWorld(World):
     def _backends(self) -> Backends:
         platforms = {name: BuggyPlatform(inner, self.bugs) for name, inner in self.platforms.items()}
         store = BuggyStore(self.store, self.store_bugs)
-        return Backends(platforms, store, self.folders, lambda name: name, self._unforeseen)
+        return Backends(platforms, {"home": store}, "home", self.folders, lambda name: name, self._unforeseen)
 
     def _unforeseen(self, doing: str, error: Exception) -> None:
         self.told.append(f"{doing}: {error!r}")

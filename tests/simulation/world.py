@@ -91,7 +91,9 @@ class World:
         return SimulatedPlatform(name, scenario, self.clock)
 
     def _backends(self) -> Backends:
-        return Backends(self.platforms, self.store, self.folders, lambda name: name, self._unforeseen)
+        return Backends(
+            self.platforms, {"home": self.store}, "home", self.folders, lambda name: name, self._unforeseen
+        )
 
     def _unforeseen(self, doing: str, error: Exception) -> None:
         """Nothing that nobody foresaw passes."""

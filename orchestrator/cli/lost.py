@@ -1,0 +1,36 @@
+"""Platforms and stores that runs still need, and that the config no longer has."""
+
+from __future__ import annotations
+
+from orchestrator.config import Config
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.needs import missing
+from orchestrator.ledger import Ledger
+
+_NAMED = 3
+_ACTIVE = tuple(phase for phase in Phase if not phase.final)
+
+
+def lost(ledger: Ledger, config: Config) -> dict[str, list[str]]:
+    """What is missing, as `store 'home'`, and the runs that need it."""
+    platforms = frozenset(each.name for each in config.platforms)
+    stores = frozenset(each.name for each in config.stores)
+    there = ledger.live()
+    seen = {record.run for record in there}
+    suspects = [
+        each.run
+        for each in ledger.summaries(_ACTIVE)
+        if each.store and each.store not in stores and each.run not in seen
+    ]
+    found: dict[str, list[str]] = {}
+    for record in (*there, *ledger.records(suspects)):
+        for what in missing(record, platforms, stores):
+            found.setdefault(what, []).append(record.run)
+    return dict(sorted(found.items()))
+
+
+def sentence(what: str, runs: list[str]) -> str:
+    """For the start of a controller, and after a submit."""
+    more = len(runs) - _NAMED
+    named = ", ".join(runs[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"the config no longer has the {what}; held until it is back: {named}"

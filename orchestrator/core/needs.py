@@ -1,0 +1,44 @@
+"""What a run cannot do without that only the user's config can give: its home store, and its platforms.
+
+Pure. Must never know what a store or platform is, only their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from orchestrator.core.draft import Decision
+from orchestrator.core.event import Regained, Wish
+from orchestrator.core.fault import faulted
+from orchestrator.core.run import RunRecord
+
+
+def missing(record: RunRecord, platforms: Collection[str], stores: Collection[str]) -> tuple[str, ...]:
+    """What the run needs and the config does not have, in words. Nothing for a run that is over, or that its
+    user has given up with all it has."""
+    if record.phase.final or (record.wish is Wish.CANCEL and record.discard):
+        return ()
+    there = {stray.platform for stray in record.strays}
+    if record.session is not None:
+        there.add(record.session.order.platform)
+    gone = [f"store {record.store!r}"] if record.store and record.store not in stores else []
+    return (*gone, *(f"platform {name!r}" for name in sorted(there) if name not in platforms))
+
+
+def wanting(record: RunRecord, lacking: tuple[str, ...], now: float) -> Decision:
+    """Holds the run where it stands until the config has it all again. Nothing of it is touched."""
+    return faulted(record, sentence(lacking), now, lacking)
+
+
+def regained(record: RunRecord, now: float) -> Regained:
+    """The end of that wait."""
+    return Regained(now, record.missing)
+
+
+def sentence(lacking: tuple[str, ...]) -> str:
+    """What a person reads, and can do."""
+    named = " and the ".join(lacking)
+    return (
+        f"it needs the {named}, which the config no longer has: put it back and the run goes on by itself, "
+        "or give it up with `orchestrator cancel --discard`"
+    )
