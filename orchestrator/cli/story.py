@@ -10,6 +10,7 @@ from orchestrator.clock import utc_text
 from orchestrator.core.event import (
     ActionFailed,
     Assigned,
+    Began,
     Cancelled,
     CheckpointAccepted,
     CheckpointCorrupt,
@@ -74,6 +75,8 @@ def event_text(event: Event) -> str:
             return "its materials are staged"
         case Launched():
             return "launched"
+        case Began():
+            return "its machine runs"
         case Started(incarnation=incarnation):
             return f"the agent runs (incarnation {incarnation})"
         case ActionFailed(action=action, message=message):

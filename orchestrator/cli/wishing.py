@@ -70,7 +70,7 @@ def _refuse_loss(record: RunRecord, wish: Wish, call: Call) -> None:
         return
     if record.phase not in (Phase.LAUNCHING, Phase.RUNNING):
         return
-    since = session.started_at or session.launched_at
+    since = session.runs_since or session.launched_at
     raise AccessDenied(
         f"{session.order.platform} brings nothing before a session ends: to {wish.value} {record.run} now "
         f"would lose {span(max(0.0, call.clock.now() - since))} of work in {session.name}.\n"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.event import (
     Assigned,
+    Began,
     CheckpointAccepted,
     CheckpointCorrupt,
     Ended,
@@ -51,11 +52,12 @@ class Spent:
 
 @dataclass(frozen=True)
 class Charge:
-    """The time one session took, from its launch to its end (`until`; of one that runs, to now). Unix
-    seconds, never falling: set up until `trained_at`, redone until `advanced_at`, useful until `kept_at`.
+    """The time one session took, from when it was first seen to run to its end (`until`; of one that runs, to
+    now). Unix seconds, never falling: set up until `trained_at`, redone until `advanced_at`, useful until
+    `kept_at`. What a session waited in a queue is nobody's charge; of one that was over before it was seen to
+    run, the time since its launch counts.
 
-    Moments within a session are of the agent's clock, held between those of ours. A platform that lets
-    sessions queue charges less: it counts from the machine's start, which no event tells.
+    Moments within a session are of the agent's clock, held between those of ours.
     """
 
     session: str
@@ -110,9 +112,14 @@ class _Stay:
     order: Order
     traits: Traits
     launched_at: float | None = None
+    began_at: float | None = None
     started_at: float | None = None
     ended: Ended | None = None
     accepted: list[tuple[float, Accepted]] = field(default_factory=list)
+
+    @property
+    def runs_since(self) -> float | None:
+        return self.began_at if self.began_at is not None else self.started_at
 
 
 def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
@@ -129,6 +136,8 @@ def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
                 stays[-1].order = order
             case Launched(at=at):
                 stays[-1].launched_at = at
+            case Began(at=at):
+                stays[-1].began_at = at
             case Started(at=at):  # after the end where only the outbox told of it: then of no use as a time
                 stays[-1].started_at = at if stays[-1].ended is None else stays[-1].launched_at
             case CheckpointAccepted(at=at, checkpoint=checkpoint):
@@ -147,10 +156,10 @@ def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
 
 def _charge(stay: _Stay, reached: int, now: float) -> Charge | None:
     order, ended = stay.order, stay.ended
-    began = stay.launched_at if stay.launched_at is not None else stay.started_at
-    if began is None:
+    began = next((at for at in (stay.runs_since, stay.launched_at) if at is not None), None)
+    if began is None or (stay.runs_since is None and ended is None):
         return None
-    if stay.started_at is None and ended is not None and ended.outcome in NEVER_RAN:
+    if stay.runs_since is None and ended is not None and ended.outcome in NEVER_RAN:
         return None
     started = max(began, stay.started_at) if stay.started_at is not None else None
     until = max(began, _over_at(stay, now))
@@ -170,7 +179,7 @@ def _over_at(stay: _Stay, now: float) -> float:
     over = now if ended is None else ended.at
     if ended is not None and ended.left_at is not None:
         over = min(over, max(ended.left_at, stay.started_at or 0.0))
-    since = stay.started_at if stay.started_at is not None else stay.launched_at
+    since = stay.launched_at if stay.runs_since is None else stay.runs_since
     if traits.session_seconds is not None and since is not None:
         over = min(over, since + traits.session_seconds + traits.slack_seconds)
     return over

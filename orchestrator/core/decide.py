@@ -21,6 +21,7 @@ from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.ending import ending, unheard
 from orchestrator.core.event import (
     Assigned,
+    Began,
     Cancelled,
     CheckpointAccepted,
     Deferred,
@@ -87,6 +88,8 @@ def _read(draft: Draft) -> None:
     observation = watch.observation
     if observation.incarnations:
         _read_incarnations(draft, observation)
+    elif observation.sighting is Sighting.RUNNING and draft.session.runs_since is None:
+        draft.emit(Began(draft.now))
     _note_warnings(draft, observation)
     ended = ending(draft.session, watch, draft.now)
     if ended is not None:

@@ -39,7 +39,7 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     wall = traits.session_seconds
     if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
-    if wall is not None and watch.pending_seconds > wall + traits.slack_seconds:
+    if watch.pending_seconds > traits.pending_seconds_max:
         waited = f"it has not started in {span(watch.pending_seconds)}"
         return Ended(now, Outcome.NO_CAPACITY, waited, confirmed=False)
     if wall is not None and not traits.durable_mid_run:

@@ -33,12 +33,14 @@ SESSIONS_MAX = 64  # simulated one by one; what is left is taken to go on at the
 
 @dataclass(frozen=True)
 class Terms:
-    """What one session costs and allows: all in seconds, `budget` infinite where there is no wall."""
+    """What one session costs and allows: all in seconds, `budget` infinite where there is no wall. `wait`:
+    before its start, which costs time and no quota."""
 
     setup: float
     save: float
     budget: float
     step: float
+    wait: float = 0.0
 
     @property
     def productive(self) -> float:
@@ -89,7 +91,9 @@ def terms(job: Job, offer: Offer, step_seconds: float = 0.0) -> Terms:
     quota = None if offer.quota is None else _allowed(offer, offer.quota)
     limits = [limit for limit in (wall, quota) if limit is not None]
     budget = min(limits) - offer.traits.wall_margin_seconds if limits else math.inf
-    return Terms(offer.traits.setup_seconds, save_seconds(job, offer), budget, step_seconds)
+    return Terms(
+        offer.traits.setup_seconds, save_seconds(job, offer), budget, step_seconds, offer.wait_seconds
+    )
 
 
 def quota_opens_at(offer: Offer, terms: Terms, need_seconds: float, now: float) -> float:
@@ -152,6 +156,9 @@ def stays(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[Stay]
     while need > 0:
         if not _worthwhile(offer, terms, left, need):
             time, left, refresh = max(time, refresh), allowed, refresh + window
+        time += terms.wait
+        if time >= refresh:
+            left, refresh = allowed, refresh + window * (math.floor((time - refresh) / window) + 1)
         longest = min(terms.budget, left - margin) - overhead
         productive = min(need, longest)
         end = time + overhead + productive

@@ -98,6 +98,15 @@ class Launched:
 
 
 @dataclass(frozen=True)
+class Began:
+    """The platform was first seen to run the session, whose agent has not spoken yet: its wall and its quota
+    count from here, not from the launch."""
+
+    at: float
+    kind: Literal[Kind.BEGAN] = Kind.BEGAN
+
+
+@dataclass(frozen=True)
 class Started:
     """The session's first incarnation was seen; no other will be accepted."""
 
@@ -279,7 +288,7 @@ class Regained:
 
 
 Event = (
-    Submitted | Deferred | Assigned | Prepared | Launched | Started | ActionFailed | Withdrawn | StopRequested
-    | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished | Requeued
-    | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained
+    Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
+    | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
+    | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained
 )  # fmt: skip

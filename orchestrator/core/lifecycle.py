@@ -42,6 +42,7 @@ class Kind(StrEnum):
     ASSIGNED = "assigned"
     PREPARED = "prepared"
     LAUNCHED = "launched"
+    BEGAN = "began"
     STARTED = "started"
     ACTION_FAILED = "action_failed"
     WITHDRAWN = "withdrawn"
@@ -81,6 +82,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
     },
     P.LAUNCHING: {
         K.LAUNCHED: P.LAUNCHING,
+        K.BEGAN: P.LAUNCHING,
         K.STARTED: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
@@ -91,6 +93,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.ENDED: P.COLLECTING,
     },
     P.STOPPING: {
+        K.BEGAN: P.STOPPING,
         K.STARTED: P.STOPPING,
         K.ACCEPTED: P.STOPPING,
         K.ENDED: P.COLLECTING,

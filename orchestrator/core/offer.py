@@ -22,11 +22,12 @@ class Traits:
     """What a platform can and cannot do, as data (DESIGN.md decision 3).
 
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
-    is taken off for the agent's budget. After `session_seconds + slack_seconds` a session cannot run any
-    more, whatever the platform says. `visibility_seconds`: how long a started session may stay unseen.
-    `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
-    `secrets`: a job's secrets may travel there.
-    `custom_images`: sessions run in the job's image; with `needs_image` none runs that names no image.
+    is taken off for the agent's budget. A session may wait `pending_seconds_max` for its start. After
+    `session_seconds + slack_seconds` it cannot run any more, whatever the platform says.
+    `visibility_seconds`: how long a started session may stay unseen. `hands_over`: the next session there
+    can read what an ended one left, which is kept for it until it runs. `secrets`: a job's secrets may
+    travel there. `custom_images`: sessions run in the job's image; with `needs_image` none runs that names
+    no image.
     """
 
     session_seconds: float | None = None
@@ -36,6 +37,7 @@ class Traits:
     durable_mid_run: bool = True
     hands_over: bool = False
     visibility_seconds: float = 5.0
+    pending_seconds_max: float = 3600.0
     poll_seconds: float = 2.0
     setup_seconds: float = 10.0
     human_start: bool = False
@@ -104,7 +106,7 @@ class Offer:
     running included, others' excluded; offers of one platform and `slot_pool` share theirs. `memory_gb` is
     per device where the platform knows better than the catalogue (host memory for cpu); with `limit_memory`
     a session that takes more is out of memory. `threads` pins the CPU threads of a session, which bitwise
-    resume on a CPU depends on."""
+    resume on a CPU depends on. `wait_seconds`: how long each session is expected to wait for its start."""
 
     platform: str
     accelerator: str
@@ -117,6 +119,7 @@ class Offer:
     disk_gb: float | None = None
     unavailable: Unavailable | None = None
     slot_pool: str = ""
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.event import (
     ActionFailed,
     Assigned,
+    Began,
     Cancelled,
     CheckpointAccepted,
     CheckpointCorrupt,
@@ -168,10 +169,11 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(record, wish=wish, discard=discard, fault="", missing=())
         case Submitted():
             raise AssertionError("a run is submitted once")
+        case Began():
+            return replace(record, session=_session(record, began_at=event.at))
         case Started():
-            return replace(
-                record, session=_session(record, incarnation=event.incarnation, started_at=event.at)
-            )
+            session = _session(record, incarnation=event.incarnation, started_at=event.at)
+            return replace(record, session=session)
         case _:
             return replace(record, session=_session_after(record, event))
 

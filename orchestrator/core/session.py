@@ -17,7 +17,8 @@ from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 class Session:
     """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
 
-    `traits` are the platform's at assignment. `incarnation` is the first agent seen, the only one whose
+    `traits` are the platform's at assignment. `began_at`: when it was first seen to run, where that was
+    before its agent spoke (`started_at`). `incarnation` is the first agent seen, the only one whose
     checkpoints count. `step` is the last one the result marker named. `failures` counts failed actions in
     a row, `retry_at` when to try the next.
     """
@@ -26,6 +27,7 @@ class Session:
     traits: Traits
     assigned_at: float
     launched_at: float | None = None
+    began_at: float | None = None
     incarnation: str | None = None
     started_at: float | None = None
     stop: Wish | None = None
@@ -50,11 +52,18 @@ class Session:
 
     @property
     def wall_at(self) -> float | None:
-        """When the platform's session limit is reached, by this machine's clock; None: there is none."""
+        """When the platform's session limit is reached, by this machine's clock; None: there is none. Of one
+        that was not seen to run: when it is at the latest."""
         if self.launched_at is None or self.traits.session_seconds is None:
             return None
-        started = self.started_at if self.started_at is not None else self.launched_at
-        return started + self.traits.session_seconds
+        began = self.runs_since
+        latest = self.launched_at + self.traits.pending_seconds_max
+        return (latest if began is None else began) + self.traits.session_seconds
+
+    @property
+    def runs_since(self) -> float | None:
+        """When it was first seen to run; None: it never was."""
+        return self.began_at if self.began_at is not None else self.started_at
 
 
 @dataclass(frozen=True)

@@ -163,9 +163,9 @@ class Market:
         """What the session may still use of what the last survey said was left: its unspent budget."""
         order = session.order
         seconds = (order.budget_seconds or 0.0) + session.traits.wall_margin_seconds
-        if session.started_at is not None:
-            as_of = self._as_of.get(order.platform, session.started_at)
-            seconds -= max(0.0, as_of - session.started_at)
+        if session.runs_since is not None:
+            as_of = self._as_of.get(order.platform, session.runs_since)
+            seconds -= max(0.0, as_of - session.runs_since)
         return _Claim(order.session, order.platform, order.accelerator, max(0.0, seconds))
 
     def _still_claimed(self, claims: Mapping[str, _Claim], now: float) -> dict[str, _Claim]:

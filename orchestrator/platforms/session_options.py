@@ -14,6 +14,8 @@ from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 
+PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's first breath: there is no queue
+
 
 class SessionOptions(BaseModel):
     """`session_seconds` unset: no wall. A session that was asked to stop is killed after `grace_seconds`.
@@ -54,6 +56,7 @@ class SessionOptions(BaseModel):
             uplink=Uplink.SHARED,
             durable_mid_run=True,
             visibility_seconds=self.visibility_seconds,
+            pending_seconds_max=PENDING_SECONDS_MAX,
             poll_seconds=self.poll_seconds,
             setup_seconds=self.setup_seconds,
             custom_images=custom_images,

@@ -15,6 +15,7 @@ from orchestrator.core.charges import Balance, Spent, balance, charges, total, w
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.event import (
     Assigned,
+    Began,
     CheckpointAccepted,
     CheckpointCorrupt,
     Ended,
@@ -49,8 +50,8 @@ def over(at: float, outcome: Outcome = Outcome.STOPPED, left: float | None = Non
 def session(
     *events: Event, number: int = 1, resume_step: int = 0, at: float = 0.0, started: float | None = 100.0
 ) -> tuple[Event, ...]:
-    """A session launched at `at`, its agent seen `started` seconds later."""
-    seen = () if started is None else (Started(NOW + at + started, "aaaa"),)
+    """A session launched at `at`, whose machine runs at once, and its agent seen `started` seconds later."""
+    seen = () if started is None else (Began(NOW + at), Started(NOW + at + started, "aaaa"))
     return (order_of(number, resume_step), Prepared(NOW + at), Launched(NOW + at), *seen, *events)
 
 
@@ -82,7 +83,18 @@ TABLE: dict[str, tuple[tuple[Event, ...], float, Spent]] = {
     "it runs: after the last checkpoint nobody knows yet": (
         session(kept(100, 1100)), 1500, Spent(set_up=100, useful=1000, open=400),
     ),
-    "it runs and was not seen yet": (session(started=None), 70, Spent(set_up=70)),
+    "it was not seen to run yet: it may wait, which costs nothing": (session(started=None), 70, Spent()),
+    "what it waited in a queue is not charged": (
+        session(Began(NOW + 5000), Started(NOW + 5100, "aaaa"), kept(100, 6100), over(6200), started=None),
+        9000, Spent(set_up=100, useful=1000, lost=100),
+    ),
+    "it waited, and its agent was seen as soon as it ran": (
+        session(Started(NOW + 5000, "aaaa"), kept(100, 6100), over(6200), started=None),
+        9000, Spent(set_up=0, useful=1100, lost=100),
+    ),
+    "it waited, ran, and was lost before its agent spoke": (
+        session(Began(NOW + 5000), over(5300, Outcome.LOST), started=None), 9000, Spent(set_up=300),
+    ),
     "brought after the end (no uplink): the agent's time counts": (
         session(over(2000), kept(100, 1100, accepted=2050)), 5000, Spent(set_up=100, useful=1000, lost=900),
     ),
@@ -99,7 +111,7 @@ TABLE: dict[str, tuple[tuple[Event, ...], float, Spent]] = {
     ),
     "the controller slept and the agent said nothing: the platform's limit": (
         session(kept(100, 1100), over(90000)), 99999,
-        Spent(set_up=100, useful=1000, lost=12 * HOUR + 60 - 1000),
+        Spent(set_up=100, useful=1000, lost=12 * HOUR + 60 - 1100),
     ),
     "an agent whose clock is wrong stays within its session": (
         session(kept(100, 9000), over(1200, left=-500)), 5000, Spent(set_up=100),
@@ -111,7 +123,8 @@ TABLE: dict[str, tuple[tuple[Event, ...], float, Spent]] = {
     ),
     "after a corrupt checkpoint the same steps are done again": (
         session(kept(100, 1100), kept(200, 2100), over(2100)) + fallen_back(2, from_step=200, to_step=100)
-        + (Launched(NOW + 3000), Started(NOW + 3100, "bbbb"), kept(300, 5100, 2), over(5100)), 9000,
+        + (Launched(NOW + 3000), Began(NOW + 3000), Started(NOW + 3100, "bbbb"), kept(300, 5100, 2))
+        + (over(5100),), 9000,
         Spent(set_up=200, useful=2000 + 1000, redone=1000),
     ),
     "lost steps are lost once, and useful where they are done anew": (

@@ -12,6 +12,7 @@ WEEK_SECONDS = 7 * 24 * HOUR
 AGAIN_SECONDS = 6 * HOUR  # where a quota is used up and Kaggle does not say when it is renewed
 DISK_GB = 20.0  # of /kaggle/working, all that is kept (facts/kaggle.md §5)
 CPU_MEMORY_GB = 30.0
+PENDING_SECONDS_MAX = 12 * HOUR  # nobody states how long a kernel may be queued; one that is costs nothing
 
 
 def offers(name: str, options: KaggleOptions, quotas: Quotas, now: float) -> tuple[Offer, ...]:
@@ -86,6 +87,7 @@ def _traits(options: KaggleOptions, accelerator: str) -> Traits:
         durable_mid_run=False,
         hands_over=True,
         visibility_seconds=options.visibility_seconds,
+        pending_seconds_max=PENDING_SECONDS_MAX,
         poll_seconds=options.poll_seconds,
         setup_seconds=options.setup_seconds,
         owned=False,

@@ -277,7 +277,7 @@ class SimulatedPlatform:
         if random.random() < faults.starved:
             session.starved_at = self._at + self.scenario.pending_seconds
             return
-        start = self._at + random.random() * self.scenario.pending_seconds
+        start = self._at + random.random() * (self.scenario.queue_seconds + self.scenario.pending_seconds)
         self._spawn(session, order, start, random)
         if random.random() < faults.double_start:
             self._spawn(session, order, start + random.random() * 60.0, random)

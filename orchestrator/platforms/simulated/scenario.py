@@ -66,8 +66,9 @@ class QuotaWindow:
 @dataclass(frozen=True)
 class Scenario:
     """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs) or
-    NONE (only after its end, and a killed session leaves nothing). `crash_at_step`: a job that never gets
-    beyond. `grace_seconds`: how long after a stop the platform kills what has not left."""
+    NONE (only after its end, and a killed session leaves nothing). A session waits up to `queue_seconds` and
+    `pending_seconds` for its start. `crash_at_step`: a job that never gets beyond. `grace_seconds`: how long
+    after a stop the platform kills what has not left."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
@@ -76,6 +77,8 @@ class Scenario:
     uplink: Uplink = Uplink.SHARED
     visibility_seconds: float = 5.0
     pending_seconds: float = 5.0
+    queue_seconds: float = 0.0
+    pending_seconds_max: float = 3600.0
     setup_seconds: float = 10.0
     save_seconds: float = 5.0
     checkpoint_seconds: float = 300.0
@@ -99,6 +102,7 @@ class Scenario:
             durable_mid_run=self.uplink is not Uplink.NONE,
             hands_over=self.uplink is Uplink.NONE,
             visibility_seconds=self.visibility_seconds,
+            pending_seconds_max=self.pending_seconds_max,
             poll_seconds=self.poll_seconds,
             setup_seconds=self.setup_seconds + self.pending_seconds,
             owned=self.owned,
