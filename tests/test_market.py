@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from orchestrator.core.assign import assign
+from orchestrator.core.claims import claims
+from orchestrator.core.job import Work
 from orchestrator.core.offer import Offer, Quota, UntilKind
-from orchestrator.core.run import RunRecord
+from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.engine.market import Market, Surveyed
+from orchestrator.platforms.simulated.scenario import Faults, QuotaWindow
 from tests.core.runs import NOW, TRAITS, assigned, job, record
+from tests.test_engine import Small, scenario
 
 HOUR = 3600.0
 
@@ -61,3 +66,28 @@ def test_a_window_that_has_ended_since_the_survey_leaves_a_session_its_whole_tim
     assert after.chosen.offer.quota is not None
     assert after.chosen.offer.quota.left_seconds == 30 * HOUR - HOUR  # the other's budget
     assert after.chosen.offer.quota.refresh_at == NOW + 30.0 + 7 * 86400.0
+
+
+def test_any_process_can_compute_what_the_engine_claims(tmp_path: Path) -> None:
+    """From the ledger alone, at every moment of runs that share a quota, however old the last survey is."""
+    rich = QuotaWindow(4 * 3600.0, 7 * 86400.0)
+    world = Small(tmp_path, box=replace(scenario(slots=2), quota=rich))
+    world.platforms["box"].faults = Faults(killed=0.3)
+    for run in ("first", "second", "third"):
+        world.submit(run, work=Work(total=3000, global_batch=16))
+    compared = 0
+    while not all(world.record(run).phase.final for run in ("first", "second", "third")):
+        world.engine.tick()
+        world.clock.advance(7.0)
+        now, market = world.clock.now(), world.engine._market
+        tracked = [each.record for each in world.engine._tracked.values()]
+        market.begin(tracked, now)
+        for as_of in ({"box": now}, dict(market._as_of)):
+            of_engine = claims(tracked, market._closed.values(), as_of, now)
+            of_ledger = claims(
+                world.ledger.live(), world.ledger.closed_since(now - CLOSED_SECONDS), as_of, now
+            )
+            assert set(of_engine) == set(of_ledger)
+            compared += len(of_engine)
+    assert compared > 100
+    world.ledger.close()

@@ -14,7 +14,7 @@ from orchestrator.cli.wiring import Wired
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route, Until, UntilKind
-from orchestrator.core.run import RunRecord
+from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
 from orchestrator.core.wording import date, span
 from orchestrator.engine.market import Market, Surveyed, survey
@@ -52,6 +52,8 @@ def market(wired: Wired, ledger: Ledger | None) -> Market:
     found = wired.market()
     for answer in survey_all(wired):
         found.take(answer, now)
+    if ledger is not None:
+        found.remember(ledger.closed_since(now - CLOSED_SECONDS))
     found.begin(ledger.live() if ledger is not None else (), now)
     return found
 

@@ -43,9 +43,10 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase, successor
 from orchestrator.core.notes import Notes
-from orchestrator.core.session import Session, Stray
+from orchestrator.core.session import Closed, Session, Stray
 
 DROPPED_MAX = 1000
+CLOSED_SECONDS, CLOSED_MAX = 3600.0, 32  # of what a platform may not have counted: no survey is so old
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class RunRecord:
     `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does;
     `missing`: for want of what in the config.
     `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must.
+    `closed`: the sessions that were over within the last hour before the last event.
     `dropped`: the names last taken out of `accepted` because the home store did not have them whole."""
 
     run: str
@@ -88,6 +90,7 @@ class RunRecord:
     schedule: str = ""
     origin: str = ""
     missing: tuple[str, ...] = ()
+    closed: tuple[Closed, ...] = ()
 
     @property
     def standing(self) -> Phase:
@@ -162,7 +165,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Regained():
             return replace(record, fault="", missing=())
         case Confirmed():
-            return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
+            return _confirmed(record, event)
         case Wished():
             wish = _wish(record, event)
             discard = wish is not None and (record.discard or event.discard)
@@ -230,6 +233,21 @@ def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
     )
 
 
+def _confirmed(record: RunRecord, event: Confirmed) -> RunRecord:
+    """A session that was given up for lost is over."""
+    for stray in record.strays:
+        if stray.session == event.session and not stray.ended:
+            until = event.at if stray.until is None else stray.until
+            gone = Closed(stray.session, stray.platform, stray.accelerator, stray.since, until, event.at)
+            record = replace(record, closed=_lately((*record.closed, gone)))
+    return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
+
+
+def _lately(closed: tuple[Closed, ...]) -> tuple[Closed, ...]:
+    newest = max(each.gone_at for each in closed)
+    return tuple(each for each in closed if each.gone_at > newest - CLOSED_SECONDS)[-CLOSED_MAX:]
+
+
 def _closed(
     record: RunRecord, event: Withdrawn | Requeued | Completed | GaveUp | Cancelled | Held | Released
 ) -> RunRecord:
@@ -240,9 +258,16 @@ def _closed(
         order = session.order
         until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
         left = session.traits.hands_over and session.launched_at is not None
+        began = session.runs_since if session.runs_since is not None else session.launched_at
+        since = event.at if began is None else began
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
-                      session.traits.poll_seconds, left)  # fmt: skip
+                      session.traits.poll_seconds, left, since)  # fmt: skip
         strays = (*strays, stray)
+        if began is not None and session.end_confirmed:
+            gone_at = event.at if session.ended_at is None else session.ended_at
+            gone = Closed(session.name, order.platform, order.accelerator, began,
+                          began + session.budget_seconds, gone_at)  # fmt: skip
+            record = replace(record, closed=_lately((*record.closed, gone)))
     reason = "" if isinstance(event, Released) else event.reason
     record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)
     if not isinstance(event, Withdrawn | Requeued):

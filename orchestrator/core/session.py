@@ -61,6 +61,11 @@ class Session:
         return (latest if began is None else began) + self.traits.session_seconds
 
     @property
+    def budget_seconds(self) -> float:
+        """What it may use of a quota: its agent's budget, and the margin to the wall; 0: nothing said."""
+        return (self.order.budget_seconds or 0.0) + self.traits.wall_margin_seconds
+
+    @property
     def runs_since(self) -> float | None:
         """When it was first seen to run; None: it never was."""
         return self.began_at if self.began_at is not None else self.started_at
@@ -71,8 +76,9 @@ class Stray:
     """A closed session whose remains are still on its platform, until they are discarded.
 
     `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
-    as used until it is seen to have ended or `until` has passed (None: no wall). It is looked at every
-    `poll_seconds`, as its platform's traits had it. With `hands_over` the run's next session may read it.
+    as used until it is seen to have ended or `until` has passed (None: no wall); it ran from `since` at the
+    earliest. It is looked at every `poll_seconds`, as its platform's traits had it. With `hands_over` the
+    run's next session may read it.
     """
 
     session: str
@@ -82,6 +88,20 @@ class Stray:
     until: float | None
     poll_seconds: float = 2.0
     hands_over: bool = False
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A session that is over and that a platform may not have counted yet: it ran between `since` and
+    `gone_at`, and at the longest until `until`. Unix seconds."""
+
+    session: str
+    platform: str
+    accelerator: str
+    since: float
+    until: float
+    gone_at: float
 
 
 class Sighting(StrEnum):

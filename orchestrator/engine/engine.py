@@ -20,7 +20,7 @@ from orchestrator.core.event import Ended, Event, Faulted
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
-from orchestrator.core.run import RunRecord
+from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch
@@ -112,6 +112,7 @@ class Engine:
         self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
         self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
         self._regain()
+        market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
         }
@@ -361,6 +362,7 @@ class Engine:
                 if isinstance(event, Ended):
                     self._learn(before, inputs.watch, inputs.now)
         with self._barrier(before.run, "carrying on"):  # whatever became of that: it is journalled
+            self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)
 
     def _settle(self, record: RunRecord, inputs: Inputs, decision: Decision) -> None:

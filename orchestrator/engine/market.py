@@ -5,10 +5,11 @@ Volatile; asks nothing itself (the engine runs surveys in workers) and chooses n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.estimate import rolled_over
+from orchestrator.core.claims import Claim, claim_of, claims, less, used
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
@@ -19,7 +20,7 @@ from orchestrator.core.offer import (
 )
 from orchestrator.core.route import route
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Session
+from orchestrator.core.session import Closed, Session
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
 from orchestrator.platforms.platform import Platform
@@ -54,17 +55,6 @@ def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) 
         return Surveyed(name, trouble=sentence(doing, error))
 
 
-@dataclass(frozen=True)
-class _Claim:
-    """What a session of ours takes: a slot, and of the quota up to `seconds`. `gone_at`: it has ended."""
-
-    session: str
-    platform: str
-    accelerator: str
-    seconds: float
-    gone_at: float | None = None
-
-
 class Market:
     """Offers, outages and our own use of them. `begin` before routing, `reserve` after each assignment."""
 
@@ -79,7 +69,8 @@ class Market:
         self._asked_at: dict[str, float] = {}  # monotonic
         self._asking: dict[str, float] = {}  # surveys under way, by the wall clock
         self._as_of: dict[str, float] = {}  # when the last survey that came back was asked for
-        self._claims: dict[str, _Claim] = {}
+        self._claims: tuple[Claim, ...] = ()
+        self._closed: dict[str, Closed] = {}
         self._usage: dict[tuple[str, str], int] = {}
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
@@ -109,7 +100,7 @@ class Market:
             self._outages[name] = surveyed
             self._offers.pop(name, None)
         self._as_of[name] = self._asking.pop(name, now)
-        freed = any(c.gone_at is not None and c.platform == name for c in self._claims.values())
+        freed = any(each.platform == name for each in self._closed.values())
         return freed or before != (self._offers.get(name), name in self._outages)
 
     def close(self, name: str, trouble: str) -> None:
@@ -126,75 +117,31 @@ class Market:
     # --- Our own use ------------------------------------------------------------------------------------
 
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
-        """Counts anew what the given runs' sessions and strays take."""
+        """Counts anew what the sessions of these runs take, and those that were over a moment ago."""
         self._now = now
-        self._usage = {}
-        claims = {claim.session: claim for record in records for claim in self._claims_of(record)}
-        for claim in claims.values():
-            self._count(claim)
-        self._claims = claims | self._still_claimed(claims, now)
-        self._current = tuple(
-            self._less_claimed(offer) for offers in self._offers.values() for offer in offers
-        )
+        self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
+        self._claims = claims(records, self._closed.values(), self._as_of, now)
+        self._count()
+
+    def remember(self, closed: Iterable[Closed]) -> None:
+        """Sessions that are over: what they used counts as used until a survey that began afterwards."""
+        for each in closed:
+            if self._is_new(each) and each.session not in self._closed:
+                self._closed[each.session] = each
+                self._asked_at.pop(each.platform, None)  # ask anew at once
+
+    def _is_new(self, closed: Closed) -> bool:
+        return min(closed.gone_at, self._now) >= self._as_of.get(closed.platform, -math.inf)
 
     def reserve(self, session: Session) -> None:
         """Takes a session assigned in this tick off what is left for the next."""
-        claim = self._claim_of(session)
-        self._claims[claim.session] = claim
-        self._count(claim)
-        self._current = tuple(
-            self._less_claimed(offer) for offers in self._offers.values() for offer in offers
-        )
+        self._claims = (*self._claims, claim_of(session, self._as_of))
+        self._count()
 
-    def _count(self, claim: _Claim) -> None:
-        key = (claim.platform, claim.accelerator)
-        self._usage[key] = self._usage.get(key, 0) + 1
-
-    def _claims_of(self, record: RunRecord) -> Iterable[_Claim]:
-        if record.session is not None:
-            yield self._claim_of(record.session)
-        for stray in record.strays:
-            if not stray.ended:
-                as_of = self._as_of.get(stray.platform, self._now)
-                seconds = max(0.0, stray.until - as_of) if stray.until is not None else 0.0
-                yield _Claim(stray.session, stray.platform, stray.accelerator, seconds)
-
-    def _claim_of(self, session: Session) -> _Claim:
-        """What the session may still use of what the last survey said was left: its unspent budget."""
-        order = session.order
-        seconds = (order.budget_seconds or 0.0) + session.traits.wall_margin_seconds
-        if session.runs_since is not None:
-            as_of = self._as_of.get(order.platform, session.runs_since)
-            seconds -= max(0.0, as_of - session.runs_since)
-        return _Claim(order.session, order.platform, order.accelerator, max(0.0, seconds))
-
-    def _still_claimed(self, claims: Mapping[str, _Claim], now: float) -> dict[str, _Claim]:
-        """A session that has gone keeps its claim on quota until a survey that began afterwards counts it."""
-        kept = {}
-        for name, claim in self._claims.items():
-            if name in claims:
-                continue
-            if claim.gone_at is None:
-                claim = replace(claim, gone_at=now)
-                self._asked_at.pop(claim.platform, None)  # ask anew at once
-            elif claim.gone_at > now:  # by a clock that was ahead
-                claim = replace(claim, gone_at=now)
-            if self._as_of.get(claim.platform, now) <= (claim.gone_at or now):
-                kept[name] = claim
-        return kept
-
-    def _less_claimed(self, given: Offer) -> Offer:
-        offer = rolled_over(given, self._now)
-        if offer.quota is None:
-            return offer
-        pools = {o.accelerator: o.quota.pool for o in self._offers[offer.platform] if o.quota}
-        claimed = sum(
-            claim.seconds
-            for claim in self._claims.values()
-            if claim.platform == offer.platform and pools.get(claim.accelerator) == offer.quota.pool
-        )
-        left = max(0.0, offer.quota.left_seconds - claimed)
-        return replace(offer, quota=replace(offer.quota, left_seconds=left))
+    def _count(self) -> None:
+        offers = tuple(offer for offers in self._offers.values() for offer in offers)
+        self._usage = used(offers, self._claims)
+        self._current = less(offers, self._claims, self._now)
 
     # --- Routing ----------------------------------------------------------------------------------------
 
@@ -212,15 +159,7 @@ class Market:
         return bool(self._current) and not self._outages and self.complete and not self.has_room()
 
     def _free(self, offer: Offer) -> bool:
-        return offer.unavailable is None and self._used(offer) < offer.slots
-
-    def _used(self, offer: Offer) -> int:
-        """How many of its slots our sessions take, on the offers that share them too."""
-        names = {offer.accelerator}
-        if offer.slot_pool:
-            others = self._offers.get(offer.platform, ())
-            names |= {each.accelerator for each in others if each.slot_pool == offer.slot_pool}
-        return sum(self._usage.get((offer.platform, name), 0) for name in names)
+        return offer.unavailable is None and self._usage[offer.platform, offer.accelerator] < offer.slots
 
     def route(
         self, record: RunRecord, measurements: tuple[Measurement, ...], *, thorough: bool = False
@@ -239,7 +178,7 @@ class Market:
             now=self._now,
             rules=self._rules,
             measurements=measurements,
-            usage={(each.platform, each.accelerator): self._used(each) for each in self._current},
+            usage=self._usage,
             cooldowns=record.cooldowns,
             micro_batch_caps=dict(record.micro_batch_caps),
             done_steps=accepted,

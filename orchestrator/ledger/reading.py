@@ -25,6 +25,7 @@ from orchestrator.ledger.tables import events, measurements, runs
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event
     from orchestrator.core.run import RunRecord
+    from orchestrator.core.session import Closed
     from orchestrator.core.speed import Measurement
 
 CHUNK = 500  # rows asked for by name at once
@@ -152,6 +153,14 @@ class LedgerReader:
         """The runs that have a session, or strays."""
         names = [row.run for row in self._all(select(runs.c.run).where(runs.c.live).order_by(runs.c.run))]
         return tuple(self._records(names))
+
+    def closed_since(self, at: float) -> tuple[Closed, ...]:
+        """The sessions of any run that were over after `at`, as far as their runs still tell of them."""
+        query = select(runs.c.run).where(runs.c.closed_at > at).order_by(runs.c.closed_at, runs.c.run)
+        found = (
+            each for record in self._records([row.run for row in self._all(query)]) for each in record.closed
+        )
+        return tuple(each for each in found if each.gone_at > at)
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         """Queued runs that wait for a slot (no due time), in order of submission, `limit` at most.

@@ -51,10 +51,12 @@ runs = Table(
     Column("ended_at", Double),
     Column("record", Text, nullable=False),
     Column("store", Text, nullable=False, server_default=""),
+    Column("closed_at", Double),
 )
 Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick asks of most runs
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
 Index("runs_submitted", runs.c.submitted_at, runs.c.run)
+Index("runs_closed", runs.c.closed_at, runs.c.run)
 Index("runs_name", runs.c.name, runs.c.submitted_at)
 # Of live runs only, as the first migration says; said here, every `ps` would load PostgreSQL's dialect.
 Index("runs_live", runs.c.run)
@@ -118,6 +120,7 @@ def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
         "ended_at": record.ended_at,
         "record": wire.encode(record).decode(),
         "store": record.store,
+        "closed_at": max((each.gone_at for each in record.closed), default=None),
     }
 
 

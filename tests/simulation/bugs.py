@@ -6,13 +6,25 @@ Every plant patches one place. tests/simulation/test_planted_bugs.py says which 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from orchestrator.core import assign, checkpoint, decide, ending, event, reports, route, run, verdict, watch
+from orchestrator.core import (
+    assign,
+    checkpoint,
+    claims,
+    decide,
+    ending,
+    event,
+    reports,
+    route,
+    run,
+    verdict,
+    watch,
+)
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
 from orchestrator.core.lifecycle import Phase
@@ -152,8 +164,12 @@ def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
-    real = market.Market._claims_of
-    patch.setattr(market.Market, "_claims_of", lambda self, record: real(self, replace(record, strays=())))
+    real = claims.claims
+
+    def without_strays(records: Iterable[RunRecord], *others: Any) -> tuple[claims.Claim, ...]:
+        return real((replace(record, strays=()) for record in records), *others)
+
+    patch.setattr(market, "claims", without_strays)
 
 
 def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A run has a store of its own; of the runs before, the ledger says which it was."""
+"""A run has its own store, of which the ledger says the older ones', and the time its last session closed."""
 
 from __future__ import annotations
 
@@ -11,4 +11,6 @@ down_revision = "0001"
 
 def upgrade() -> None:
     op.add_column("runs", sa.Column("store", sa.Text, nullable=False, server_default=""))
+    op.add_column("runs", sa.Column("closed_at", sa.Double))
+    op.create_index("runs_closed", "runs", ["closed_at", "run"])
     op.add_column("controller", sa.Column("older_store", sa.Text, nullable=False, server_default=""))

@@ -1,0 +1,104 @@
+"""What our own sessions take of the offers: records × surveys → claims; offers × claims → what is left.
+
+Pure, and from the ledger's records alone: every process that has them and asks the platforms sees the same
+offers. Must never know what is chosen among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.estimate import rolled_over
+from orchestrator.core.offer import Offer
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Closed, Session, Stray
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one session takes of its offer: `seconds` of the quota beyond what the platform has counted, and a
+    slot, unless it is over."""
+
+    session: str
+    platform: str
+    accelerator: str
+    seconds: float
+    slot: bool = True
+
+
+def claims(
+    records: Iterable[RunRecord], closed: Iterable[Closed], as_of: Mapping[str, float], now: float
+) -> tuple[Claim, ...]:
+    """One of each session of these runs that takes anything, and of the `closed` ones. `as_of`: when each
+    platform was asked for what it said last, unix seconds; what was used until then it has counted."""
+    found: dict[str, Claim] = {}
+    for record in records:
+        if record.session is not None:
+            found[record.session.name] = claim_of(record.session, as_of)
+        found |= {s.session: _of_stray(s, as_of, now) for s in record.strays if not s.ended}
+    for each in closed:
+        seconds = uncounted(each, as_of.get(each.platform, now), now)
+        if each.session not in found and seconds > 0.0:
+            found[each.session] = Claim(each.session, each.platform, each.accelerator, seconds, slot=False)
+    return tuple(found.values())
+
+
+def claim_of(session: Session, as_of: Mapping[str, float]) -> Claim:
+    """What the session may still use of what was left when the platform was asked: its unspent budget."""
+    order, seconds = session.order, session.budget_seconds
+    if session.runs_since is not None:
+        seconds -= max(0.0, as_of.get(order.platform, session.runs_since) - session.runs_since)
+    return Claim(order.session, order.platform, order.accelerator, max(0.0, seconds))
+
+
+def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
+    """Given up for lost, it may run on to its wall."""
+    asked = as_of.get(stray.platform, now)
+    seconds = 0.0 if stray.until is None else max(0.0, stray.until - asked)
+    return Claim(stray.session, stray.platform, stray.accelerator, seconds)
+
+
+def uncounted(closed: Closed, as_of: float, now: float) -> float:
+    """Seconds that a session which is over used after the platform was asked."""
+    gone_at = min(closed.gone_at, now)  # by a clock that was ahead
+    return max(0.0, min(closed.until, gone_at) - max(as_of, closed.since))
+
+
+def used(offers: Sequence[Offer], taken: Iterable[Claim]) -> dict[tuple[str, str], int]:
+    """(platform, accelerator) → the slots our sessions take, there and on the offers that share them."""
+    alone: dict[tuple[str, str], int] = {}
+    for claim in taken:
+        if claim.slot:
+            key = claim.platform, claim.accelerator
+            alone[key] = alone.get(key, 0) + 1
+    if not any(offer.slot_pool for offer in offers):
+        return {(o.platform, o.accelerator): alone.get((o.platform, o.accelerator), 0) for o in offers}
+    shared: dict[tuple[str, str], set[str]] = {}
+    for offer in offers:
+        if offer.slot_pool:
+            shared.setdefault((offer.platform, offer.slot_pool), set()).add(offer.accelerator)
+    found = {}
+    for offer in offers:
+        names = shared.get((offer.platform, offer.slot_pool), set()) | {offer.accelerator}
+        found[offer.platform, offer.accelerator] = sum(alone.get((offer.platform, n), 0) for n in names)
+    return found
+
+
+def less(offers: Sequence[Offer], taken: Sequence[Claim], now: float) -> tuple[Offer, ...]:
+    """The offers with what we claim of their quotas taken off; a window that has ended since begins anew."""
+    pools = {(o.platform, o.accelerator): o.quota.pool for o in offers if o.quota is not None}
+    claimed: dict[tuple[str, str], float] = {}
+    for claim in taken:
+        pool = pools.get((claim.platform, claim.accelerator))
+        if pool is not None:
+            claimed[claim.platform, pool] = claimed.get((claim.platform, pool), 0.0) + claim.seconds
+    return tuple(_less(rolled_over(offer, now), claimed) for offer in offers)
+
+
+def _less(offer: Offer, claimed: Mapping[tuple[str, str], float]) -> Offer:
+    quota = offer.quota
+    if quota is None:
+        return offer
+    left = max(0.0, quota.left_seconds - claimed.get((offer.platform, quota.pool), 0.0))
+    return replace(offer, quota=replace(quota, left_seconds=left))
