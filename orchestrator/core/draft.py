@@ -12,6 +12,7 @@ from orchestrator.core.action import Action, Report
 from orchestrator.core.event import Event, Faulted, Noted
 from orchestrator.core.notes import Notes, Tallies, Tally, kind_of, met
 from orchestrator.core.offer import Route
+from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Session
 from orchestrator.core.watch import Watch
@@ -20,10 +21,10 @@ from orchestrator.core.watch import Watch
 @dataclass(frozen=True)
 class Inputs:
     """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
-    own, of which the watches' times are. `reports` are those of this run's actions since it
-    was last decided; `watch` is of its current session, `strays` of closed ones; `route` only while it is
-    queued; `launch_unknown`: this controller found a launch intended and does not know whether it happened;
-    `tallies`: how often notes were met that were not worth an event.
+    own, of which the watches' times are. `reports` are those of this run's actions since it was last decided;
+    `watch` is of its current session, `strays` of closed ones; `route` only while it is queued, and `case`
+    what it was judged by; `launch_unknown`: this controller found a launch intended and does not know whether
+    it happened; `tallies`: how often notes were met that were not worth an event.
     """
 
     now: float
@@ -32,6 +33,7 @@ class Inputs:
     watch: Watch | None = None
     strays: Mapping[str, Watch] = field(default_factory=dict)
     route: Route | None = None
+    case: Case | None = None
     launch_unknown: bool = False
     tallies: Tallies = field(default_factory=dict)
 

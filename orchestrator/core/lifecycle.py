@@ -25,13 +25,8 @@ class Phase(StrEnum):
     def final(self) -> bool:
         return self in FINAL
 
-    @property
-    def has_session(self) -> bool:
-        return self in WITH_SESSION
-
 
 FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
-WITH_SESSION = frozenset({Phase.PREPARING, Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING, Phase.COLLECTING})
 
 
 class Kind(StrEnum):

@@ -31,6 +31,7 @@ from orchestrator.core.offer import (
     until_time,
 )
 from orchestrator.core.pause import pausing
+from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, span
 
@@ -48,8 +49,23 @@ class Verdict(StrEnum):
     NEVER = "never"  # no run
 
 
+@dataclass(frozen=True)
+class Case:
+    """All that a run's route is judged by besides the run and the time: journalled, so that it can be judged
+    again. `usage` counts our sessions per (platform, accelerator); `silent` are the rejections of platforms
+    that offer nothing now, for want of an answer."""
+
+    offers: tuple[Offer, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    usage: tuple[tuple[str, str, int], ...] = ()
+    utc_offset_seconds: float = 0.0
+    thorough: bool = False
+    silent: tuple[Rejection, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _Question:
     """One question to the router, with what every offer is asked about."""
 
     job: Job
@@ -62,7 +78,6 @@ class _Case:
     done_steps: int
     utc_offset_seconds: float
     allow_over_horizon: bool
-    human_allowed: bool
     thorough: bool
     rules_need_hours: bool
 
@@ -72,6 +87,26 @@ class _Candidate:
     choice: Choice
     rank: int
     quota_opens_at: float
+
+
+def judge(record: RunRecord, case: Case, now: float) -> Route:
+    """Where the run should go now."""
+    accepted = max((c.ref.step for c in record.accepted), default=0)
+    found = route(
+        record.job,
+        case.offers,
+        now=now,
+        rules=case.rules,
+        measurements=case.measurements,
+        usage={(platform, accelerator): count for platform, accelerator, count in case.usage},
+        cooldowns=record.cooldowns,
+        micro_batch_caps=dict(record.micro_batch_caps),
+        done_steps=accepted,
+        utc_offset_seconds=case.utc_offset_seconds,
+        allow_over_horizon=accepted > 0,
+        thorough=case.thorough,
+    )
+    return replace(found, rejections=(*found.rejections, *case.silent))
 
 
 def route(
@@ -87,7 +122,6 @@ def route(
     done_steps: int = 0,
     utc_offset_seconds: float = 0.0,
     allow_over_horizon: bool = False,
-    human_allowed: bool = False,
     thorough: bool = False,
 ) -> Route:
     """Judges every offer and chooses.
@@ -95,12 +129,12 @@ def route(
     `rules` are the config's (the job brings its own, the defaults are here); `usage` counts our sessions per
     (platform, accelerator), stopping and stray ones included; `measurements` are of this job.
     `allow_over_horizon` lifts route.finish_within: for runs that already progress. An offer that a person
-    must start is taken where `human_allowed` or where the job names its platform, and comes last.
+    must start is taken where the job names its platform, and comes last.
     `thorough` looks behind a slot, cooldown or outage for what is wrong for good, at the price of an estimate
     per offer: for submit, plan and why.
     """
     in_force = ruling.in_force(job, rules, now=now, utc_offset_seconds=utc_offset_seconds)
-    case = _Case(
+    asked = _Question(
         job=job,
         now=now,
         rules=in_force,
@@ -111,7 +145,6 @@ def route(
         done_steps=min(done_steps, job.work.total),
         utc_offset_seconds=utc_offset_seconds,
         allow_over_horizon=allow_over_horizon,
-        human_allowed=human_allowed,
         thorough=thorough,
         rules_need_hours=ruling.asks_for_hours(in_force),
     )
@@ -119,11 +152,11 @@ def route(
     rejections: list[Rejection] = []
     unfit: list[Rejection] = []  # the last, as they say least of what could be done
     for offer in offers:
-        fit = fit_on(case.job, offer, case.micro_batch_caps)
+        fit = fit_on(asked.job, offer, asked.micro_batch_caps)
         if isinstance(fit, str):
             unfit.append(_reject(offer, fit, NEVER))
             continue
-        judged = _judge(case, offer, fit)
+        judged = _judge(asked, offer, fit)
         if isinstance(judged, Rejection):
             rejections.append(judged)
         else:
@@ -144,37 +177,37 @@ def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str]
     return {(c.platform, c.accelerator): c for c in lasting}
 
 
-def _judge(case: _Case, offer: Offer, fit: Fit) -> _Candidate | Rejection:
-    if not case.thorough and (busy := _busy(case, offer)):
+def _judge(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejection:
+    if not asked.thorough and (busy := _busy(asked, offer)):
         return busy
-    candidate = _estimated(case, offer, fit)
+    candidate = _estimated(asked, offer, fit)
     if isinstance(candidate, Rejection):
         return candidate
-    if case.thorough and (busy := _busy(case, offer)):
+    if asked.thorough and (busy := _busy(asked, offer)):
         return busy
-    return candidate if candidate.quota_opens_at <= case.now else _out_of_quota(offer, candidate)
+    return candidate if candidate.quota_opens_at <= asked.now else _out_of_quota(offer, candidate)
 
 
 # --- What is wrong now ----------------------------------------------------------------------------------
 
 
-def _busy(case: _Case, offer: Offer) -> Rejection | None:
+def _busy(asked: _Question, offer: Offer) -> Rejection | None:
     key = offer.platform, offer.accelerator
     if offer.unavailable is not None:
-        return _reject(offer, offer.unavailable.reason, _dated(offer.unavailable.until, case.now))
-    if not case.rules_need_hours:
-        forbidden = ruling.consult(case.rules, offer).forbidden
+        return _reject(offer, offer.unavailable.reason, _dated(offer.unavailable.until, asked.now))
+    if not asked.rules_need_hours:
+        forbidden = ruling.consult(asked.rules, offer).forbidden
         if forbidden is not None:
-            return _forbidden(case, offer, forbidden)
-    cooldown = case.cooldowns.get(key)
+            return _forbidden(asked, offer, forbidden)
+    cooldown = asked.cooldowns.get(key)
     if cooldown is not None:
         if cooldown.until is None:
             return _reject(offer, f"given up for this run: {cooldown.reason}", NEVER)
         return _reject(offer, f"cooling down: {cooldown.reason}", until_time(cooldown.until))
-    used = case.usage.get(key, 0)
+    used = asked.usage.get(key, 0)
     if used >= offer.slots:
         return _reject(offer, f"no free slot: {used} of {offer.slots} taken by our sessions", SLOT)
-    if _needs_consent(case, offer):
+    if _needs_consent(asked, offer):
         return _reject(
             offer,
             "a person must start every session there, and the job does not name it",
@@ -183,9 +216,8 @@ def _busy(case: _Case, offer: Offer) -> Rejection | None:
     return None
 
 
-def _needs_consent(case: _Case, offer: Offer) -> bool:
-    consented = case.human_allowed or offer.platform in case.job.route.platforms
-    return offer.traits.human_start and not consented
+def _needs_consent(asked: _Question, offer: Offer) -> bool:
+    return offer.traits.human_start and offer.platform not in asked.job.route.platforms
 
 
 def _dated(until: Until, now: float) -> Until:
@@ -194,8 +226,10 @@ def _dated(until: Until, now: float) -> Until:
     return until
 
 
-def _forbidden(case: _Case, offer: Offer, rule: Rule) -> Rejection:
-    ends_at = ruling.objection_ends_at(rule, offer, now=case.now, utc_offset_seconds=case.utc_offset_seconds)
+def _forbidden(asked: _Question, offer: Offer, rule: Rule) -> Rejection:
+    ends_at = ruling.objection_ends_at(
+        rule, offer, now=asked.now, utc_offset_seconds=asked.utc_offset_seconds
+    )
     until = NEVER if ends_at is None else until_time(ends_at)
     return _reject(offer, f"against the {ruling.describe(rule)}", until)
 
@@ -203,30 +237,30 @@ def _forbidden(case: _Case, offer: Offer, rule: Rule) -> Rejection:
 # --- What an estimate tells -----------------------------------------------------------------------------
 
 
-def _estimated(case: _Case, offer: Offer, fit: Fit) -> _Candidate | Rejection:
-    job, now = case.job, case.now
-    expected = rate(job.work, fit.profile, fit.row, case.measurements, micro_batch=fit.micro_batch)
-    session = replace(fit.terms, step=step_seconds(job.work, case.done_steps, expected))
-    if session.productive < session.step and expected.known and case.done_steps < job.work.total:
+def _estimated(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejection:
+    job, now = asked.job, asked.now
+    expected = rate(job.work, fit.profile, fit.row, asked.measurements, micro_batch=fit.micro_batch)
+    session = replace(fit.terms, step=step_seconds(job.work, asked.done_steps, expected))
+    if session.productive < session.step and expected.known and asked.done_steps < job.work.total:
         return _reject(offer, too_short(session), NEVER)
-    figures = estimate(job, offer, expected, session, now=now, done_steps=case.done_steps)
+    figures = estimate(job, offer, expected, session, now=now, done_steps=asked.done_steps)
     hours = (figures.finish - now) / 3600
-    said = ruling.consult(case.rules, offer, hours)
+    said = ruling.consult(asked.rules, offer, hours)
     if said.forbidden is not None:
-        return _forbidden(case, offer, said.forbidden)
+        return _forbidden(asked, offer, said.forbidden)
     # A guess is no reason to refuse a job.
-    if hours * 3600 > job.route.finish_within_seconds and expected.known and not case.allow_over_horizon:
-        return _reject(offer, _too_late(case, figures), NEVER)
+    if hours * 3600 > job.route.finish_within_seconds and expected.known and not asked.allow_over_horizon:
+        return _reject(offer, _too_late(asked, figures), NEVER)
     choice = Choice(offer, fit.micro_batch, fit.accumulate, fit.row.devices, figures, said.preferred_by)
-    need = seconds_for(job.work, case.done_steps, job.work.total, expected)
+    need = seconds_for(job.work, asked.done_steps, job.work.total, expected)
     return _Candidate(choice, said.rank, quota_opens_at(offer, session, need, now))
 
 
-def _too_late(case: _Case, figures: Estimate) -> str:
-    work, horizon = case.job.work, case.job.route.finish_within_seconds
+def _too_late(asked: _Question, figures: Estimate) -> str:
+    work, horizon = asked.job.work, asked.job.route.finish_within_seconds
     return (
-        f"would finish in {span(figures.finish - case.now)}, beyond route.finish_within of {span(horizon)}: "
-        f"{work.total - case.done_steps:,} steps at "
+        f"would finish in {span(figures.finish - asked.now)}, beyond route.finish_within of {span(horizon)}: "
+        f"{work.total - asked.done_steps:,} steps at "
         f"{figures.samples_per_second / work.global_batch:.3g} steps/s ({figures.rate_source})"
     )
 
@@ -297,54 +331,6 @@ def opens_at(route: Route) -> float | None:
 def commands(route: Route) -> tuple[str, ...]:
     """What a human could do about the rejections, each once."""
     return tuple(dict.fromkeys(command for r in route.rejections for command in r.until.commands))
-
-
-def explain(route: Route) -> tuple[str, ...]:
-    """The route as lines for people: the chosen offer, the runners-up, each rejection, the rules."""
-    lines = [] if route.chosen is None else [f"chosen: {_choice_text(route.chosen)}"]
-    lines += [f"possible: {_choice_text(choice)}" for choice in route.others]
-    for r in route.rejections:
-        lines.append(f"rejected: {r.platform}/{r.accelerator}: {r.reason} [{_until_text(r.until)}]")
-    lines += [f"in force: {rule}" for rule in route.rules]
-    return tuple(lines) if lines else ("no platform offers anything",)
-
-
-def _choice_text(choice: Choice) -> str:
-    offer, figures = choice.offer, choice.estimate
-    low, high = (span(end - figures.start) for end in (figures.finish_low, figures.finish_high))
-    parts = [
-        f"{offer.platform}/{offer.accelerator}: done in {span(figures.finish - figures.start)} "
-        f"({low} to {high}), {date(figures.finish)}",
-        f"{figures.sessions} session(s)",
-    ]
-    if offer.quota is not None:
-        parts.append(f"{span(figures.quota_seconds)} of quota")
-    if figures.expected_loss_seconds >= 1:
-        parts.append(f"{span(figures.expected_loss_seconds)} expected to be lost")
-    parts.append(f"{figures.samples_per_second:.3g} samples/s ({figures.rate_source})")
-    parts += [f"preferred by {name!r}" for name in choice.preferred_by]
-    if offer.traits.human_start:
-        parts.append("a person must start each session")
-    needs_torch = catalogue[offer.accelerator].needs_torch
-    if needs_torch is not None:
-        parts.append(f"needs {needs_torch}")
-    return "; ".join(parts)
-
-
-def _until_text(until: Until) -> str:
-    match until.kind:
-        case UntilKind.NEVER:
-            return "for good"
-        case UntilKind.SLOT:
-            return "until a session of ours ends"
-        case UntilKind.HUMAN:
-            return (
-                f"until a person acts: {'; '.join(until.commands)}"
-                if until.commands
-                else "until a person acts"
-            )
-        case UntilKind.TIME:
-            return "for some time" if until.at is None else f"until {date(until.at)}"
 
 
 def plan(

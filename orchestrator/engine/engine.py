@@ -301,11 +301,14 @@ class Engine:
                 if tracked is None:
                     self._waiting[record.run] = record
                 continue
-            route = None
+            route = case = None
             with self._barrier(record.run, "finding a place for"):
                 if wants_route:
-                    route = self._market.route(record, self._ledger.measurements(record.job.name))
-            inputs = tracked.inputs(now, monotonic, route) if tracked else Inputs(now, monotonic, route=route)
+                    case = self._market.case(self._ledger.measurements(record.job.name))
+                    route = self._market.judged(record, case)
+            inputs = tracked.inputs(now, monotonic) if tracked else Inputs(now, monotonic)
+            if route is not None:
+                inputs = replace(inputs, route=route, case=case)
             decision = self._decided(record, inputs)
             if decision.record.session is not None:
                 self._market.reserve(decision.record.session)

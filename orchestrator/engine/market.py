@@ -18,7 +18,7 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
-from orchestrator.core.route import route
+from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Closed, Session
 from orchestrator.core.speed import Measurement
@@ -169,26 +169,20 @@ class Market:
 
         `thorough`, for people: what is wrong for good is told before what is wrong now.
         """
+        return self.judged(record, replace(self.case(measurements), thorough=thorough))
+
+    def case(self, measurements: tuple[Measurement, ...]) -> Case:
+        """What is judged for a run with these measurements."""
+        usage = tuple((*where, count) for where, count in self._usage.items())
+        silent = tuple(self._troubles())
+        return Case(self._current, self._rules, measurements, usage, self._utc_offset, silent=silent)
+
+    def judged(self, record: RunRecord, case: Case) -> Route | None:
+        """As `route` says."""
         if self.expectant:
             return None
-        accepted = max((c.ref.step for c in record.accepted), default=0)
-        found = route(
-            record.job,
-            self._current,
-            now=self._now,
-            rules=self._rules,
-            measurements=measurements,
-            usage=self._usage,
-            cooldowns=record.cooldowns,
-            micro_batch_caps=dict(record.micro_batch_caps),
-            done_steps=accepted,
-            utc_offset_seconds=self._utc_offset,
-            allow_over_horizon=accepted > 0,
-            thorough=thorough,
-        )
-        if found.chosen is None and not self.complete:
-            return None
-        return replace(found, rejections=(*found.rejections, *self._troubles()))
+        found = judge(record, case, self._now)
+        return None if found.chosen is None and not self.complete else found
 
     @property
     def expectant(self) -> bool:

@@ -13,7 +13,6 @@ from orchestrator.core.action import Action, Collect, Discard, Done, Launch, Pre
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.notes import Tallies
-from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, StopReply
 from orchestrator.core.watch import Watch
@@ -45,7 +44,7 @@ class Tracked:
             return False
         return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
 
-    def inputs(self, now: float, monotonic: float, route: Route | None = None) -> Inputs:
+    def inputs(self, now: float, monotonic: float) -> Inputs:
         session = self.record.session
         return Inputs(
             now=now,
@@ -53,7 +52,6 @@ class Tracked:
             reports=tuple(self.reports),
             watch=self.watches.get(session.name, Watch(self._since)) if session else None,
             strays={name: self.watches[name] for name in self._strays() if name in self.watches},
-            route=route,
             launch_unknown=self._launch_unknown,
             tallies=self._tallies,
         )

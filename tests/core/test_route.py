@@ -38,7 +38,7 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
-from orchestrator.core.route import Verdict, commands, explain, opens_at, plan, route, verdict
+from orchestrator.core.route import Verdict, commands, opens_at, plan, route, verdict
 from orchestrator.core.speed import Measurement
 
 HOUR, DAY = 3600.0, 86400.0
@@ -236,7 +236,6 @@ YESES: list[tuple[str, Job, Offer, dict[str, Any]]] = [
     ("over the horizon, allowed", GRAPHMER, home("cpu"), {"allow_over_horizon": True}),
     ("a guess refuses nothing", replace(PLAIN, work=Work(10**9, 64)), home("cpu"), {}),
     ("a named platform may need a person", wish(GRAPHMER, platforms=("colab",)), colab(), {}),
-    ("a person was asked", GRAPHMER, colab(), {"human_allowed": True}),
     ("a stale survey's refresh is over", GRAPHMER,
      kaggle(quota=Quota(0.0, NOW - 60, 7 * DAY, 30 * HOUR)), {}),
     ("enough quota for what is left", GRAPHMER,
@@ -308,7 +307,8 @@ def test_cheapest_spends_the_least_quota() -> None:
 
 
 def test_what_needs_a_person_comes_last_even_if_faster() -> None:
-    found = route(GRAPHMER, [colab("T4x2"), home("RTX3050")], now=NOW, human_allowed=True)
+    job = wish(GRAPHMER, platforms=("colab", "home"))
+    found = route(job, [colab("T4x2"), home("RTX3050")], now=NOW)
     assert names(found) == ["home/RTX3050", "colab/T4x2"]
 
 
@@ -457,30 +457,6 @@ def test_the_answer_names_the_date_and_the_commands() -> None:
     assert opens_at(found) == NOW + 3 * DAY
     assert commands(found) == ("kaggle auth login",)
     assert opens_at(route(GRAPHMER, [home("A100")], now=NOW)) is None
-
-
-def test_explain_tells_of_every_offer_and_rule() -> None:
-    offers = [
-        kaggle("T4x2"),
-        home("RTX3050"),
-        home("A100"),
-        colab(),
-        Offer("k2", "T4", KAGGLE, quota=EMPTY.quota),
-    ]
-    lines = explain(route(GRAPHMER, offers, now=NOW, rules=(prefer("home"),)))
-    text = "\n".join(lines)
-    assert lines[0].startswith("chosen: kaggle/T4x2: done in 9.3 h (4.6 h to 18.7 h)")
-    assert "possible: home/RTX3050: done in" in text
-    assert "rejected: home/A100: the job has no profile for A100, and no default [for good]" in text
-    assert "[until a person acts: name colab under route.platforms in the job's spec]" in text
-    assert "it is refreshed at 2026-09-24 14:13Z [until 2026-09-24 14:13Z]" in text
-    assert "in force: config rule 'config likes home': prefer home" in text
-    assert explain(route(GRAPHMER, [], now=NOW)) == ("no platform offers anything",)
-
-
-def test_explain_warns_of_an_accelerator_that_needs_another_torch() -> None:
-    job = replace(GRAPHMER, profiles=(("P100", Profile(16, FP16)),))
-    assert "needs a CUDA build of at most 12.6" in explain(route(job, [home("P100")], now=NOW))[0]
 
 
 def test_the_default_horizon_is_the_designs() -> None:

@@ -15,6 +15,7 @@ from orchestrator.core import wire
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Event, Submitted, Wished
+from orchestrator.core.route import judge
 from orchestrator.core.run import apply, submit
 from orchestrator.ledger import Stored
 from tests.end_to_end.user import User
@@ -46,6 +47,8 @@ def check_replay(history: Sequence[Stored]) -> int:
             record, folded = apply(record, events[folded]), folded + 1
         assert group[0].inputs is not None, f"nobody can say why {group[0].event}"
         inputs = wire.decode(Inputs, group[0].inputs)
+        if inputs.case is not None:
+            assert judge(record, inputs.case, inputs.now) == inputs.route
         decision = decide(record, inputs)
         expected: tuple[Event, ...] = tuple(stored.event for stored in group)
         assert decision.events == expected
