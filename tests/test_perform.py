@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.cli.wiring import Wired
+from orchestrator.client.wiring import Wired
 from orchestrator.clock import SystemClock
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part

@@ -13,10 +13,11 @@ from typing import cast
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.cli import pulling
 from orchestrator.cli.call import Call
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
+from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.action import Collect, Failed
@@ -155,7 +156,7 @@ def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backen
             backends.store("home").get(key, target, sha256)
 
     target = home.result(RUN, 10)
-    call = Call(Namespace(), home, Output(as_json=True), SystemClock())
+    call = Call(Namespace(), Client(home), Output(as_json=True))
     accepted = Accepted(manifest.ref, manifest.size, sha256=manifest.sha256)
     pulling.bring(call, SlowStore(), replace(record(), accepted=(accepted,)), None, target)
     assert [path.name for path in target.iterdir()] == ["state"]

@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.freeze.inputs",
         "orchestrator.engine.perform",  # which checkpoint here is the only copy: it makes the mark
     ),
+    "orchestrator.client": ("orchestrator",),
     "orchestrator.cli": ("orchestrator",),
     "orchestrator.__main__": ("orchestrator.cli",),
 }

@@ -13,13 +13,14 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
+from orchestrator.client import Client
+from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.errors import AccessDenied, InputError, OrchestratorError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.wiring import Wired
+    from orchestrator.client.wiring import Wired
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -39,15 +40,19 @@ class Exit(IntEnum):
 @dataclass(frozen=True)
 class Call:
     options: argparse.Namespace
-    home: Home
+    client: Client
     out: Output
-    clock: Clock
+
+    @property
+    def home(self) -> Home:
+        return self.client.home
+
+    @property
+    def clock(self) -> Clock:
+        return self.client.clock
 
     def wired(self) -> Wired:
-        """The user's platforms and stores. Raises SpecError or InputError for what is wrong in the config."""
-        from orchestrator.cli.wiring import Wired
-
-        return Wired.from_home(self.home.path, self.clock)
+        return self.client.wired()
 
     def command(self, *words: str) -> str:
         """A command of ours as this user would type it here."""

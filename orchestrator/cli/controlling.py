@@ -15,10 +15,11 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import config as configuration
-from orchestrator.cli import health, live, lost, shield, story
+from orchestrator.cli import health, shield, story
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.home import VARIABLE, Home
-from orchestrator.cli.wiring import Wired
+from orchestrator.client import live, lost
+from orchestrator.client.home import VARIABLE, Home
+from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from orchestrator.cli import cleaning, growth, routing
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
-from orchestrator.cli.lost import lost
 from orchestrator.cli.output import count_text, size_text
-from orchestrator.cli.wiring import Wired
+from orchestrator.client.lost import lost
+from orchestrator.client.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.engine.market import Surveyed

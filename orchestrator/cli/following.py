@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import hints, interrupt, live, watching
+from orchestrator.cli import hints, interrupt, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.interrupt import Interrupt
 from orchestrator.cli.output import clock_text, count_text, size_text
 from orchestrator.cli.story import NEWS, event_text, short_session
 from orchestrator.cli.watching import Sight, View
+from orchestrator.client import live
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Assigned, Event
 from orchestrator.core.lifecycle import Phase

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import size_text
+from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.errors import OrchestratorError
 from orchestrator.pruning import listing, needs, rules

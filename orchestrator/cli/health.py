@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.home import Home
+from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.errors import BackendError

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.cli import health, live
+from orchestrator.cli import health
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.live import Progress
 from orchestrator.cli.output import clock_text, number_text
+from orchestrator.client import live
+from orchestrator.client.live import Progress
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
 

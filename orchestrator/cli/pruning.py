@@ -17,7 +17,7 @@ from orchestrator.cli import cleaning, interrupt
 from orchestrator.cli.call import Call, Exit, exit_code
 from orchestrator.cli.cleaning import Orphan
 from orchestrator.cli.output import count_text, size_text
-from orchestrator.cli.wiring import Wired
+from orchestrator.client.wiring import Wired
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import BuildingImages, Platform

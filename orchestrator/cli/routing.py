@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from orchestrator.cli.output import Output, count_text, number_text
-from orchestrator.cli.wiring import Wired
+from orchestrator.client.wiring import Wired
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route, Until, UntilKind

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from orchestrator.cli import arguments
 from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
 from orchestrator.cli.terminal import plain
+from orchestrator.client import Client
+from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock, utc_text
 from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
@@ -40,7 +41,7 @@ def run(given: Sequence[str]) -> int:
             os.umask(0o077)
         if options.command in TIGHTENS and (told := home.tighten()):
             out.remark(told)
-        code = _command(options.command)(Call(options, home, out, SystemClock()))
+        code = _command(options.command)(Call(options, Client(home), out))
         sys.stdout.flush()
     except BrokenPipeError:
         _silence()

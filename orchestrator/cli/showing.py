@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from orchestrator.cli import health, hints, live, story
+from orchestrator.cli import health, hints, story
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text, size_text
 from orchestrator.cli.watching import Sight
+from orchestrator.client import live
 from orchestrator.clock import utc_text
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import newest

@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator import spec
-from orchestrator.cli import controlling, following, hints, interrupt, lost, pulling, routing
+from orchestrator.cli import controlling, following, hints, interrupt, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.interrupt import Interrupt
 from orchestrator.cli.output import Output
-from orchestrator.cli.wiring import Wired
+from orchestrator.client import lost
+from orchestrator.client.wiring import Wired
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.estimate import Hop
 from orchestrator.core.event import Submitted

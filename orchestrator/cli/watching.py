@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from orchestrator.cli.live import Live, Progress, progress
 from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text
 from orchestrator.cli.terminal import plain
+from orchestrator.client.live import Live, Progress, progress
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted

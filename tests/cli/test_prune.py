@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.cli import cleaning, growth
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
+from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.event import Cancelled, Submitted
@@ -256,7 +257,7 @@ def test_a_session_folder_that_may_not_be_removed_is_told_and_the_others_go(user
     for name in ("over-s01", "over-s02"):
         (folder / name).mkdir(parents=True)
         (folder / name / "order.json").write_bytes(wire.encode(any_order(name, 10, 1, run="over")))
-    call = Call(Namespace(discard=False, yes=True), Home(user.home), Output(as_json=True), SystemClock())
+    call = Call(Namespace(discard=False, yes=True), Client(user.home), Output(as_json=True))
     platforms: dict[str, Platform] = {"here": platform}
     tally = cleaning.Tally()
     cleaning.remove(call, platforms, cleaning.orphans(call, platforms, tally.troubles), tally)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
 from orchestrator.cli.quota import Pool, pools, tell
 from orchestrator.core.event import Submitted
@@ -42,7 +42,7 @@ def look(world: Small) -> tuple[list[Surveyed], tuple[Pool, ...]]:
 
 
 def said(world: Small, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    call = Call(argparse.Namespace(), Home(Path("home")), Output(as_json=False), world.clock)
+    call = Call(argparse.Namespace(), Client(Path("home"), clock=world.clock), Output(as_json=False))
     code = tell(call, *look(world))
     return code, capsys.readouterr().out
 

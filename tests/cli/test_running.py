@@ -13,12 +13,12 @@ from threading import Event
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.cli import arguments, submitting
 from orchestrator.cli.call import Call
 from orchestrator.cli.controlling import SETTLED_SECONDS, ConfigChanges
-from orchestrator.cli.home import Home
 from orchestrator.cli.output import Output
-from orchestrator.clock import SystemClock
+from orchestrator.client.home import Home
 from orchestrator.core.event import Submitted
 from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_a_run_and_its_folder_or_neither(
     options = arguments.parse(["submit", str(user.folder / user.job())])
     home = SlowHome(user.home)
     with pytest.raises(KeyboardInterrupt):
-        submitting.submit(Call(options, home, Output(as_json=True), SystemClock()))
+        submitting.submit(Call(options, Client(home), Output(as_json=True)))
     with Ledger.open(home.database()) as ledger:
         runs = [each.run for each in ledger.summaries()]
     assert len(runs) == recorded

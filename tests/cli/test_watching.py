@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cli.live import Live
 from orchestrator.cli.watching import Sight
+from orchestrator.client.live import Live
 from orchestrator.core.offer import Uplink
 from orchestrator.core.run import RunRecord
 from tests.core.runs import NOW, TRAITS, accept, assigned, record, running, seen

@@ -13,8 +13,9 @@ import jsonschema
 import pytest
 
 from orchestrator import config
-from orchestrator.cli import arguments, home, running
+from orchestrator.cli import arguments, running
 from orchestrator.cli.arguments import COMMANDS, SHELLS, Command
+from orchestrator.client import home
 from orchestrator.clock import SystemClock
 from tests.cli.calls import BINARIES, CONFIG, Caller
 
