@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.order import Order
-from orchestrator.core.session import Observation, Sighting
+from orchestrator.core.session import Observation
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.staging import Materials
@@ -65,7 +65,7 @@ class Box(DockerRig):
         self.platform.prepare(order, self.materials_of(agent))
         self.platform.launch(order)
         if agent is None:
-            self.until(lambda: self.see("a-s01").sighting is Sighting.RUNNING)
+            self.until(lambda: self.see("a-s01").status is not None)
         return order
 
     def run_deaf(self) -> None:

@@ -64,7 +64,7 @@ def test_secrets_are_in_no_place_that_the_engine_shows(box: Box) -> None:
     order = box.order("a-s01", command=LONG, secrets=("TOKEN",))
     box.platform.prepare(order, box.materials_of(secrets={"TOKEN": "s3cret-value"}))
     box.platform.launch(order)
-    box.until(lambda: box.see("a-s01").sighting is Sighting.RUNNING)
+    box.until(lambda: box.see("a-s01").status is not None)
     box.saved()
     shown = box.docker("inspect", "a-s01") + box.docker("volume", "inspect", *box.left()[1])
     shown += box.docker("logs", "a-s01") + box.inside("cat", "/proc/1/environ", "/proc/1/cmdline")

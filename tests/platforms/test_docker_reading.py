@@ -181,7 +181,7 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     box.use(slots=2)
     box.run()
     box.start(box.order("b-s01", run="b", command=LONG))
-    box.until(lambda: box.see("b-s01").sighting is Sighting.RUNNING)
+    box.until(lambda: box.see("b-s01").status is not None)
     box.inside("python3", "-c", f"open('{containers.FOLDER}/outbox/large', 'wb').truncate(1 << 40)")
     stream, _ = box.client.api.get_archive("a-s01", f"{containers.FOLDER}/outbox/large")
     assert next(stream)
