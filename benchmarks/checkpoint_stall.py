@@ -2,12 +2,13 @@
 
     python -m benchmarks.checkpoint_stall [--json] [--rounds 7] [--folder .]
 
-The state is that of a transformer of 80.3 M parameters with AdamW: 963 MB in 306 tensors (facts/training.md
-§3). A stall is the time until training may go on; each round saves by each way in turn and then waits until
-all is on the disk. `first` is the first save of the process, its memory touched by then as in a training.
-A step is a matrix product in all of torch's threads; its slowdown is the median duration of steps while a
-checkpoint is written against steps with nothing else, taken in turn. `stored` counts the blobs of an outbox
-after the second of two checkpoints, 98 % of whose parameters are frozen.
+The state is that of a transformer of 80.3 M parameters with AdamW: 963 MB in 306 tensors
+(docs/references/training.md#size-and-speed-of-a-checkpoint). A stall is the time until training may go on.
+Each round saves by each way in turn and then waits until all is on the disk. `first` is the first save of the
+process, its memory touched by then as in a training. A step is a matrix product in all of torch's threads;
+its slowdown is the median duration of steps while a checkpoint is written against steps with nothing else,
+taken in turn. `stored` counts the blobs of an outbox after the second of two checkpoints, 98 % of whose
+parameters are frozen.
 """
 
 from __future__ import annotations

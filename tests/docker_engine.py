@@ -145,8 +145,9 @@ def _unmount_below(folder: Path) -> None:
 
 
 def load_python_image(engine: Engine, packages: Sequence[Path] = ()) -> str:
-    """Imports this machine's Python and a few tools as an image (facts/engines.md §5); `packages` are folders
-    and files that go into its site-packages."""
+    """Imports this machine's Python and a few tools as an image
+    (docs/references/engines.md#an-image-without-a-registry). `packages` are folders and files that go into
+    its site-packages."""
     client = engine.client()
     try:
         data = _python_archive(packages)

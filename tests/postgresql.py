@@ -1,6 +1,6 @@
 """A private PostgreSQL server for tests and benchmarks: a unix socket in a folder of its own, no TCP.
 
-initdb refuses root, so root starts it as nobody (facts/engines.md §4). It dies with whoever started it. A
+initdb refuses root, so root starts it as nobody. It dies with whoever started it. A
 pytest plugin too: the fixtures `postgresql` (one server a test session) and `ledger_url` (both databases).
 """
 

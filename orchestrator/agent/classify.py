@@ -1,4 +1,4 @@
-"""How the session ended, by what to do next (DESIGN.md decision 10). Pure.
+"""How the session ended, by what to do next. Pure.
 
 Reads the exit code, what the agent had asked for, the checkpoints and the log's end; never a file.
 """

@@ -1,7 +1,7 @@
 """The training command as a process: what it is given, how it is started, signalled and reaped.
 
-The leader alone is signalled; a signal to the group would kill data-loader workers (DESIGN.md, "The
-contract with a training script"). Decides neither when to stop it nor what its end means.
+The leader alone is signalled; a signal to the group would kill data-loader workers
+(docs/training-contract.md). Decides neither when to stop it nor what its end means.
 """
 
 from __future__ import annotations

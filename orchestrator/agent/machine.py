@@ -16,7 +16,10 @@ _VECTOR = re.compile(r"sse\w*|ssse3|avx\w*|fma\w*|f16c|amx\w*|bmi\d|asimd\w*|sve
 
 
 def fingerprint(order: Order) -> dict[str, str]:
-    """The manifest's environment (DESIGN.md decision 6); torch by its metadata, without importing it."""
+    """What must be equal for a bitwise resume (docs/training-contract.md#what-resume-promises).
+
+    torch's version comes from its metadata, without importing it.
+    """
     return {
         "accelerator": order.accelerator,
         "devices": str(order.devices),

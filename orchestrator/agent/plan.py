@@ -34,8 +34,9 @@ class Costs:
 def interval(asked: float | None, budget: float | None, costs: Costs, settings: Settings) -> float:
     """Seconds between saves: what the job asks for, else Young's optimum within its bounds.
 
-    W = clamp(√(2·C·M), max(L, floor), ceiling), C a save, L its publication (facts/training.md §4); never
-    more than a third of the budget.
+    W = clamp(√(2·C·M), max(L, floor), ceiling), where C is what a save costs, M the mean time between
+    failures and L a publication (docs/references/training.md#checkpoint-interval). Never more than a third of
+    the budget.
     """
     if asked is not None:
         return asked

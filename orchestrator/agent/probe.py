@@ -41,7 +41,8 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
 
     Returns what the command's environment needs besides: of more GPUs than ordered it sees only those. GPUs
     are those of nvidia-smi, which is looked up and run with `variables`; `root` is where /sys and /dev lie.
-    May take seconds. Kaggle substitutes retired and mistaken shapes silently (facts/kaggle.md §5).
+    May take seconds. Kaggle may give another machine without an error
+    (docs/references/kaggle.md#accelerators).
     """
     row = catalogue[order.accelerator]
     if row.arch.startswith("sm_"):

@@ -11,9 +11,9 @@ from orchestrator.core.bounds import PART_BYTES_MAX
 class Settings:
     """All times in seconds, sizes in bytes.
 
-    Saves: `save_floor` to `save_ceiling` bound the automatic interval, `mean_time_to_failure` is the prior
-    for M (facts/training.md §4), `save_guess` stands in for a save and its publication until one has been
-    measured. `margin` is what stays unused before the wall, at most `margin_share` of the budget.
+    Saves: `save_floor` to `save_ceiling` bound the automatic interval. `mean_time_to_failure` is a guess
+    (docs/references/training.md#checkpoint-interval). `save_guess` stands in for a save and its publication
+    until one has been measured. `margin` stays unused before the wall, at most `margin_share` of the budget.
     Stall: no sign of life within `stall_factor` expected steps, but never before `stall_floor`;
     `first_step` until there was a first step (imports, compilation, downloads). `grace` is what the command
     has to save after a stop that no deadline cuts short; `stall_grace` after it was found stalled.

@@ -71,7 +71,7 @@ def _program() -> str:
 
 
 def exit_code(error: OrchestratorError | OSError) -> Exit:
-    """By what the caller does next (DESIGN.md "Errors")."""
+    """By what the caller does next."""
     if isinstance(error, OSError):
         return Exit.HUMAN if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else Exit.UNAVAILABLE
     if isinstance(error, InputError):

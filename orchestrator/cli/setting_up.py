@@ -22,7 +22,8 @@ from orchestrator.platforms.kaggle import credentials
 
 PROBE_SECONDS = 10.0
 MEMORY_SHARE = 0.8  # the rest is the system's, and the controller's
-_BROWSER_LOGIN = Path(".kaggle", "credentials.json")  # has to be renewed by network (facts/kaggle.md §2)
+# Renewed over the network, so not used: docs/references/kaggle.md#credentials
+_BROWSER_LOGIN = Path(".kaggle", "credentials.json")
 
 
 @dataclass(frozen=True)

@@ -44,20 +44,18 @@ class Accelerator:
         return frozenset(self.peak_flops)
 
 
-_FACTS = "facts/training.md §2 (speeds.json)"
-_MFU_FACTS = "assumption, facts/training.md §2 (speeds.json)"
-_MFU_GUESS = "assumption: as the accelerators of its kind in facts/training.md §2"
+_FACTS = "docs/references/accelerators.md#peaks"
+_MFU_FACTS = "assumption, docs/references/accelerators.md#share-of-the-peak"
+_MFU_GUESS = "assumption: as its kind in docs/references/accelerators.md#share-of-the-peak"
 _AMPERE = "NVIDIA Ampere GA102 architecture whitepaper"
 _TPU = "Google Cloud TPU system architecture, figures per chip"
 _TPU_FP32 = "fp32 assumed a third of bf16, three bf16 passes a product"
+# Both: docs/references/accelerators.md#torch-builds
 _NO_PASCAL = (
     "a CUDA build of at most 12.6: the wheels from cu128 on lack sm_60, so that the GPU allocates but every "
-    "operation fails (facts/training.md §0.5)"
+    "operation fails"
 )
-_NO_VOLTA = (
-    "a CUDA build of at most 12.6: the wheels from cu128 on lack sm_70 since torch 2.11 "
-    "(facts/training.md §0.5)"
-)
+_NO_VOLTA = "a CUDA build of at most 12.6: the wheels from cu128 on lack sm_70 since torch 2.11"
 
 
 def _row(
@@ -145,10 +143,12 @@ def _tpu() -> tuple[tuple[str, Accelerator], ...]:
         _row("TPUv2-8", "tpu-v2", devices=8, memory_gb=8, gigabytes_per_second=2400,
              teraflops={BF16: 180, FP32: 60}, mfu=0.3, source=f"{_FACTS}; {_TPU_FP32}",
              mfu_source=_MFU_FACTS, memory_source=f"{_FACTS}: 64 GB over eight cores",
-             retired="Colab replaced it by TPUv5e-1 in September 2025"),  # facts/colab-drive.md §4
+             # docs/references/accelerators.md#retired
+             retired="Colab replaced it by TPUv5e-1 in September 2025"),
         _row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
              teraflops={BF16: 492, FP32: 164}, mfu=0.3, source=f"{_TPU}, times four; {_TPU_FP32}",
-             retired="Kaggle retired it and silently substitutes another machine"),  # facts/kaggle.md §5
+             # docs/references/kaggle.md#accelerators
+             retired="Kaggle retired it and silently substitutes another machine"),
         _row("TPUv5e-1", "tpu-v5e", memory_gb=16, gigabytes_per_second=819,
              teraflops={BF16: 197, FP32: 65.7}, mfu=0.35, source=f"{_FACTS}; {_TPU_FP32}",
              mfu_source=_MFU_FACTS),

@@ -302,7 +302,7 @@ def verify(manifest: Manifest, found: Mapping[str, int]) -> None:
 
 
 class Grade(StrEnum):
-    """How exactly a resume continues (DESIGN.md decision 6)."""
+    """How exactly a resume continues (docs/training-contract.md#what-resume-promises)."""
 
     BITWISE = "bitwise"
     STATE_EXACT = "state-exact"

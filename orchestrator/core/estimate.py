@@ -15,18 +15,18 @@ from orchestrator.core.job import Job, Work
 from orchestrator.core.offer import Estimate, Offer, Quota
 from orchestrator.core.speed import Rate, samples_for, step_after
 
-# facts/training.md §3: 80.3 M parameters with AdamW are 963 MB, written at 1,316 MB/s.
+# 12 bytes a parameter, written at 1,316 MB/s: docs/references/training.md#size-and-speed-of-a-checkpoint
 BYTES_PER_PARAMETER = 12.0
 WRITE_BYTES_PER_SECOND = 1.3e9
 SAVE_SECONDS_MIN = 1.0
-# facts/training.md §4: 40 s to upload 963 MB.
+# Assumed: 40 s to upload 963 MB.
 UPLOAD_BYTES_PER_SECOND = 24e6
-# facts/training.md §4, assumed there: an accelerator lent for nothing vanishes every 2 to 8 hours where
-# sessions are evicted, every 100 hours where they are not. An own machine is given a month.
+# Assumed (docs/references/training.md#checkpoint-interval): a free session vanishes every 2 to 8 hours where
+# sessions are evicted, and every 100 hours where they are not. An own machine is given a month.
 MTBF_OWNED_SECONDS = 30 * 86400.0
 MTBF_LENT_SECONDS = 4 * 3600.0
 MTBF_BATCH_SECONDS = 100 * 3600.0
-INTERVAL_SECONDS = 300.0  # facts/training.md §4: the longest automatic checkpoint interval
+INTERVAL_SECONDS = 300.0  # the longest automatic one: docs/references/training.md#checkpoint-interval
 WINDOW_SECONDS = 7 * 86400.0  # of a quota whose refresh nobody states
 SESSIONS_MAX = 64  # simulated one by one; what is left is taken to go on at the same pace
 
@@ -174,7 +174,7 @@ def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
     """Training that will have to be done again, and set-ups, for sessions lost on the way.
 
     A loss costs a session without uplink half of what it would have brought; another half its checkpoint
-    interval, a publication and a set-up (facts/training.md §4: about W/2 + L).
+    interval, a publication and a set-up (docs/references/training.md#checkpoint-interval).
     """
     traits = offer.traits
     longest = min(need, terms.productive)

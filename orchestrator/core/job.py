@@ -25,7 +25,7 @@ class Prefer(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody's figure for a rate; evidence, not truth (DESIGN.md decision 8).
+    """Somebody's figure for a rate; evidence, not truth (docs/references/training.md#speed-model).
 
     `steps_per_second` is (low, high) at `batch` samples a step.
     """
@@ -64,7 +64,8 @@ class CostPhase:
 class Work:
     """How much there is to do. One unit is one optimizer step over `global_batch` samples.
 
-    `group` samples are coupled by the loss and must stay in one micro-batch (DESIGN.md decision 6).
+    `group` samples are coupled by the loss and must stay in one micro-batch, or a hop would change
+    what is computed (docs/architecture.md).
     `phases` is empty when every step costs `flops_per_step`; otherwise sorted, the first from step 0.
     """
 

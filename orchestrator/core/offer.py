@@ -19,7 +19,7 @@ class Uplink(StrEnum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a platform can and cannot do, as data (DESIGN.md decision 3).
+    """What a platform can and cannot do, as data, so that nothing depends on its name.
 
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
     is taken off for the agent's budget. A session may wait `pending_seconds_max` for its start. After

@@ -65,7 +65,7 @@ class Order:
 
 
 class Outcome(StrEnum):
-    """How a session ended, by what to do next (DESIGN.md decision 10)."""
+    """How a session ended, by what to do next."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"  # saved and left, at its deadline or because it was asked to: resume

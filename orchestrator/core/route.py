@@ -35,12 +35,12 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, span
 
-PREFERRED_WITHIN = 1.25  # DESIGN.md decision 9
+PREFERRED_WITHIN = 1.25  # times the earliest finish: up to there a preferred offer wins
 LOOK_AGAIN_SECONDS = 3600.0  # where a rejection ends at a time that nobody knows
 
 
 class Verdict(StrEnum):
-    """What a submit should do with a route (DESIGN.md decision 9)."""
+    """What a submit should do with a route."""
 
     OK = "ok"  # launch
     TIME = "time"  # queue it, with the date

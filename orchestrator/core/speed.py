@@ -1,8 +1,8 @@
 """How fast a job will train on an accelerator: claims, the roofline and measurements → a rate.
 
-The model is that of facts/training.md §2. Rates are in samples per second at the job's reference cost (its
-`flops_per_step`); where a step's cost changes, they are converted by FLOPs, so that what was measured in a
-cheap phase predicts the dear one. Must never know platforms, sessions or quota.
+The model is explained in docs/references/training.md#speed-model. Rates are in samples per second at the
+job's reference cost (its `flops_per_step`). Where a step's cost changes, they are converted by FLOPs, so that
+what was measured in a cheap phase predicts the expensive one. Must never know platforms, sessions or quota.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from enum import StrEnum
 from orchestrator.core.accelerators import Accelerator, catalogue
 from orchestrator.core.job import Claim, Precision, Profile, Work
 
-PRIOR_SIGMA = 0.7  # facts/training.md §2, "Speed model"
-CLAIM_SIGMA = 1.0  # a claim that no FLOPs check: such claims were off by 4 to 30 (facts/training.md §2)
+PRIOR_SIGMA = 0.7  # docs/references/training.md#speed-model
+CLAIM_SIGMA = 1.0  # a claim that no FLOPs check: docs/references/training.md#claims
 TRANSFER_SIGMA = PRIOR_SIGMA * math.sqrt(2)  # two shares of a peak are guessed, the other accelerator's too
 GUESS_SIGMA = math.log(10)
-GUESS_FLOPS = 1e11  # a sample's cost where nothing is known: between the small and the large job of the facts
+GUESS_FLOPS = 1e11  # a sample's cost where nothing is known: docs/references/training.md#claims
 MACHINE_SIGMA = 0.05  # how far two sessions of one accelerator differ; assumption
-SETTLING_SECONDS = 60.0  # "a 60-s probe beats every prior" (facts/training.md §2)
+SETTLING_SECONDS = 60.0  # docs/references/training.md#speed-model
 OTHER_MICRO_BATCH_SIGMA = 0.3  # a rate of another micro-batch says less; assumption
 MEASUREMENTS_MAX = 32
 
@@ -161,7 +161,7 @@ def _lognormal(
     claim: ClaimVerdict | None = None,
 ) -> Rate:
     # Truncated by cutting at the bound. Renormalising what is left would move the median by 4 % at a share
-    # of 0.3 of the peak: less than the model knows, and then its figures would not be those of the facts.
+    # of 0.3 of the peak: less than the model knows.
     ceiling = math.inf if bound is None else bound
     low, high = median * math.exp(-sigma), median * math.exp(sigma)
     return Rate(

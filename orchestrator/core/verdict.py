@@ -1,4 +1,4 @@
-"""What follows the end of a session: done, on to the next one, held, or given up (DESIGN.md decision 10).
+"""What follows the end of a session: done, on to the next one, held, or given up.
 
 Pure. Reads the record in phase COLLECTING with all its checkpoints accepted, returns the one event that
 closes the session's generation.

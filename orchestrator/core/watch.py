@@ -1,8 +1,9 @@
 """What the controller has seen of one session since it came up: readings, and how long it saw nothing.
 
 Volatile by design: it lives in memory and is lost with the controller, which then has to see for itself
-again. So a laptop that slept, or a clock that jumped, fences nothing (DESIGN.md decision 4): only time
-that passed between readings in quick succession counts.
+again. So a laptop that slept, or a clock that jumped, fences nothing
+(docs/decisions/005-readings-stay-in-memory.md): only time that passed between readings in quick succession
+counts.
 """
 
 from __future__ import annotations

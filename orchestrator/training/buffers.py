@@ -1,8 +1,8 @@
 """Host memory that holds a copy of the training's tensors while it is written.
 
-Made and touched before it is needed, as the first write to a page costs more than the copy itself
-(facts/training.md §3: 1 to 6.5 s at the first save), and pinned where there is CUDA. Must never know what
-the tensors are, nor where they go.
+Made and touched before it is needed, because the first write to a page costs more than the copy itself
+(docs/references/training.md#what-a-save-costs-the-training), and pinned where there is CUDA. Must never know
+what the tensors are, nor where they go.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
     """The device of this process: the best back end there is, or the one named.
 
     A GPU comes first, then a TPU: by `torch_tpu`, where it is a device like any other, else by torch_xla,
-    which only older images ship (facts/training.md, last section). `xla` by name takes whatever torch_xla
-    runs on, a CPU too. Raises ValueError for a back end that is not here.
+    which only older images ship (docs/references/accelerators.md#tpu-back-ends). `xla` by name takes whatever
+    torch_xla runs on, a CPU too. Raises ValueError for a back end that is not here.
     """
     import torch
 

@@ -102,8 +102,9 @@ class Training:
     def resume(self, state: Mapping[str, object]) -> dict[str, Any]:
         """Loads what has a `load_state_dict`, then the random generators; at the first session, nothing.
 
-        Call it after the data iterator is built, which draws random numbers (facts/training.md §3). Returns
-        the saved values of everything else. Raises ValueError where the checkpoint lacks a component.
+        Call it after the data iterator is built, which draws random numbers
+        (docs/references/training.md#exact-resume). Returns the saved values of everything else. Raises
+        ValueError where the checkpoint lacks a component.
         """
         self._state = state
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)

@@ -74,7 +74,8 @@ def test_two_t4_are_two_devices_of_one_t4s_memory() -> None:
 
 
 def test_gates() -> None:
-    # facts/training.md §0.5, facts/kaggle.md §5, facts/colab-drive.md §4
+    # docs/references/accelerators.md#torch-builds, docs/references/accelerators.md#retired and
+    # docs/references/kaggle.md#accelerators
     assert {name for name, row in catalogue.items() if row.needs_torch} == {"P100", "V100"}
     assert {name for name, row in catalogue.items() if row.retired} == {"K80half", "TPUv2-8", "TPUv3-8"}
 

@@ -361,7 +361,7 @@ def test_a_very_large_model_prefers_a_tpu_not_much_slower() -> None:
 
 
 def test_one_t4_takes_the_hours_of_the_facts_in_two_sessions() -> None:
-    # facts/training.md §0.2: about 16 h, two 12-hour sessions, half a week's quota.
+    # docs/references/training.md#claims: about 16 h, two 12-hour sessions, half a week's quota.
     found = route(GRAPHMER, [kaggle("T4")], now=NOW).chosen
     assert found is not None
     figures = found.estimate

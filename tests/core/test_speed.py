@@ -1,4 +1,4 @@
-"""The speed model against the table of facts/training.md §2 (speeds.json), and what measurements do to it."""
+"""The speed model against the peaks it is computed from, and what measurements do to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.core.speed import (
 
 FP16, BF16, FP32 = Precision.FP16, Precision.BF16, Precision.FP32
 
-# The precision that speeds.json's peak of each accelerator is of.
+# The precision of each peak in docs/references/accelerators.md#peaks.
 PRECISION = {
     "T4": FP16, "T4x2": FP16, "P100": FP16, "V100": FP16, "RTX3050": FP16, "RTX3090": FP16,
     "K80half": FP32, "TPUv2-8": BF16, "TPUv5e-1": BF16, "H200": BF16,
@@ -123,7 +123,7 @@ def test_bound_and_expectation_are_those_of_the_facts(
     assert found.evidence is Evidence.PEAK
 
 
-# facts/training.md §2, "Claims against physics": TFLOP a step, batch, claim in steps/s, bound, expectation.
+# docs/references/training.md#claims: TFLOP a step, batch, claim in steps/s, bound, expectation.
 CLAIMS = [
     ("T4", FP16, 25.7, 64, (10, 25), 2.53, 0.76, ClaimVerdict.IMPOSSIBLE),
     ("P100", FP16, 25.7, 64, (10, 25), 0.73, 0.22, ClaimVerdict.IMPOSSIBLE),

@@ -1,6 +1,6 @@
 """Every journalled decision can be made again from what the ledger holds: the same inputs, the same events.
 
-What a decision was made from is journalled with its first event (DESIGN.md decision 2).
+What a decision was made from is journalled with its first event.
 """
 
 from __future__ import annotations

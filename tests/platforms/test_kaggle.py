@@ -1,20 +1,22 @@
-"""The kaggle platform against the local Kaggle: every pitfall of facts/kaggle.md §6, and how sessions end.
+"""The kaggle platform against the local Kaggle: every pitfall, and how sessions end.
+
+The pitfalls follow from docs/references/kaggle.md.
 
 | pitfall | shown by |
 |---|---|
-| 1 endpoint | test_kaggle_client: test_tests_cannot_reach_production, test_children_of_tests_cannot_either |
-| 2 judge a push | test_a_refused_push_…, test_a_kernel_without_what_it_needs_is_deleted |
-| 3 ambiguous push | test_a_push_whose_answer_was_lost_…, test_a_push_that_failed_… |
-| 4 timeouts, 429 | test_kaggle_client: test_a_read_…, test_a_write_…; test_kaggle_faults: test_an_outage_… |
-| 5 one slug a session | test_a_session_is_one_version_of_one_kernel |
-| 6 terminal states | test_while_kaggle_saves_…, test_an_unknown_state_…, test_how_it_ended_… |
-| 7 stale RUNNING | test_a_wedged_session_runs_until_it_is_stopped |
-| 8 verify transfers | test_kaggle_transfers; test_kaggle_faults: test_a_dataset_…, test_what_is_mounted_… |
-| 9 quota first | test_a_used_up_quota_is_told_before_anything_is_uploaded |
-| 10 late logs, outputs | test_late_outputs_…, test_outputs_that_never_…, test_a_late_log_…, test_a_log_… |
-| 11 all explicit | test_a_session_is_one_version_of_one_kernel; test_kaggle_values: test_the_machine_… |
-| 12 deleting loses | test_kaggle_faults: test_only_stop_deletes_what_runs |
-| 13 one account, no secrets | test_kaggle_faults: test_a_secret_is_in_one_private_dataset_and_nowhere_else |
+| endpoint | test_kaggle_client: test_tests_cannot_reach_production, test_children_of_tests_cannot_either |
+| judge a push | test_a_refused_push_…, test_a_kernel_without_what_it_needs_is_deleted |
+| ambiguous push | test_a_push_whose_answer_was_lost_…, test_a_push_that_failed_… |
+| timeouts, 429 | test_kaggle_client: test_a_read_…, test_a_write_…; test_kaggle_faults: test_an_outage_… |
+| one slug a session | test_a_session_is_one_version_of_one_kernel |
+| terminal states | test_while_kaggle_saves_…, test_an_unknown_state_…, test_how_it_ended_… |
+| stale RUNNING | test_a_wedged_session_runs_until_it_is_stopped |
+| verify transfers | test_kaggle_transfers; test_kaggle_faults: test_a_dataset_…, test_what_is_mounted_… |
+| quota first | test_a_used_up_quota_is_told_before_anything_is_uploaded |
+| late logs, outputs | test_late_outputs_…, test_outputs_that_never_…, test_a_late_log_…, test_a_log_… |
+| all explicit | test_a_session_is_one_version_of_one_kernel; test_kaggle_values: test_the_machine_… |
+| deleting loses | test_kaggle_faults: test_only_stop_deletes_what_runs |
+| one account, no secrets | test_kaggle_faults: test_a_secret_is_in_one_private_dataset_and_nowhere_else |
 """
 
 from __future__ import annotations
@@ -188,7 +190,7 @@ def test_a_session_that_says_nothing_is_a_running_one(box: Box) -> None:
 
 @pytest.mark.parametrize("stream_events_max", [0, 2])
 def test_a_running_session_says_what_it_does(boxes: Boxes, stream_events_max: int) -> None:
-    """Also where the log's stream breaks off, from which nothing follows (§3)."""
+    """Also where the log's stream breaks off, which proves nothing (docs/references/kaggle.md#log)."""
     box = boxes(Warts(stream_events_max=stream_events_max))
     box.run()
     box.until(lambda: box.see(FIRST).status is not None)
@@ -200,7 +202,7 @@ def test_a_running_session_says_what_it_does(boxes: Boxes, stream_events_max: in
 def test_what_kaggle_says_of_itself_is_not_on_our_screen(
     boxes: Boxes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The package prints a warning where the server is newer (§1), into a table or JSON of ours."""
+    """The package prints a warning where the server is newer (docs/references/kaggle.md#errors)."""
     box = boxes(Warts(api_version="99.0.0"))
     box.run_to_end(total=1)
     box.collect(FIRST)
@@ -363,7 +365,7 @@ def test_a_log_that_never_comes_is_done_without(boxes: Boxes) -> None:
 
 
 def test_a_list_that_ends_early_is_no_success(boxes: Boxes) -> None:
-    """No more than so many files were listed once (§5): what is missing is missed, and named."""
+    """Kaggle once listed 500 files at most (docs/references/kaggle.md#output): what is missing is named."""
     box = boxes()
     box.run_to_end()
     names = [name for name, _ in box.kaggle.kernel(FIRST).outputs]

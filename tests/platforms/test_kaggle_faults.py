@@ -75,7 +75,7 @@ def test_a_dataset_of_which_nobody_knows_whether_it_was_made_is_there_once(box: 
 
 
 def test_a_dataset_that_is_there_and_was_not_seen_is_made_anew(box: Box) -> None:
-    """Its status is refused for a while after its creation (§4), and its name is taken meanwhile."""
+    """Its first status is refused (docs/references/kaggle.md#datasets), and its name is taken meanwhile."""
     box.kaggle.fail("CreateDataset", Fault.LOST_REPLY)
     with pytest.raises(Transient):
         box.platform.prepare(box.order(), box.materials())
@@ -131,7 +131,7 @@ def test_what_is_mounted_is_not_trusted(box: Box, damage: str) -> None:
     [file] = box.mounted()
     if damage == "altered":
         file.write_bytes(b"x" + file.read_bytes()[1:])
-    else:  # the kernel sees the version before the newest (§5)
+    else:  # the version before the newest: docs/references/kaggle.md#inputs
         versions = box.kaggle.datasets._all[FIRST].versions
         old = box.folder / "old"
         old.mkdir()

@@ -116,7 +116,7 @@ def test_a_kernel_whose_materials_did_not_come_leaves_a_result_that_sends_the_ru
     assert "cannot start" in done.stdout
 
 
-# --- Refusals, in Kaggle's own words (facts/kaggle.md §3) -------------------------------------------------
+# --- Refusals, in Kaggle's own words (docs/references/kaggle.md#refusals) ---------------------------------
 
 
 @pytest.mark.parametrize(

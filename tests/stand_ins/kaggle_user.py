@@ -1,6 +1,6 @@
 """The real kaggle client as tests drive it against the local Kaggle; it cannot reach any other.
 
-Built as facts/kaggle.md §0 advises: a subclass of KaggleApi whose client has its endpoint set.
+A subclass of KaggleApi whose client has its endpoint set (docs/references/kaggle.md#a-local-server).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Datasets on the local Kaggle, seen through the real client: uploads, versions, processing, mounts.
 
-What is expected is facts/kaggle.md §4, and §5 for what a kernel sees.
+What is expected is in docs/references/kaggle.md#uploads, docs/references/kaggle.md#datasets and, for what a
+kernel sees, docs/references/kaggle.md#inputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every fault and every wart of the local Kaggle, seen through the real client.
 
-The warts are facts/kaggle.md, as settings.py cites it; here stands what a client notices of each.
+settings.py cites the source of each wart. These tests show what a client notices of it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def test_downloads_and_streams_fail_too(tmp_path: Path) -> None:
             requests.get(url)
         kaggle.fail("download", Fault.NESTED)
         user.kernels_output("ada/ends-soon", str(tmp_path / "into"))
-        assert b"error" in (tmp_path / "into/out.txt").read_bytes()  # the client's own bug: §3
+        # The client's own bug: docs/references/kaggle.md#output
+        assert b"error" in (tmp_path / "into/out.txt").read_bytes()
         assert requests.get(url).text == "x" * 1000
         assert requests.get(f"{url}0").status_code == 404
 

@@ -1,6 +1,6 @@
 """Kernels on the local Kaggle, seen through the real client: push, states, logs, outputs, quota, deletion.
 
-What is expected is facts/kaggle.md §3 and §5.
+What is expected is in docs/references/kaggle.md.
 """
 
 from __future__ import annotations

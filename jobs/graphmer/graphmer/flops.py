@@ -1,8 +1,9 @@
 """The cost of training, computed from the config: FLOPs of a row, and of a step in each phase.
 
 A spec's `flops_per_step` and `phases` come from here (`python -m graphmer.flops CONFIG` prints them; a test
-compares). Counted are matrix products, attention's over the whole row included; backward costs
-twice the forward pass (facts/training.md §2). Recomputed activations are no work of the model's: not counted.
+compares). Counted are matrix products, attention's over the whole row included; backward costs twice the
+forward pass (docs/references/training.md#flops-of-a-step). Recomputed activations are not counted: they are
+no work of the model's own.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Loss:
     def _antisymmetry(
         self, encoder: Encoder, chance: Tensor, batch: Batch, heads: Tensor, relations: Tensor, tails: Tensor
     ) -> Tensor:
-        """relu(s(h, r, t) + s(t, r, h) − m), s in (0, 1): not both ways (facts/training.md §1)."""
+        """relu(s(h, r, t) + s(t, r, h) − m), s in (0, 1): not both ways."""
         back = encoder.query(tails, relations, self._entities) * encoder.entity(heads, self._entities)
         reverse = back.sum(-1) + encoder.graph_bias(relations + 1).squeeze(-1)
         excess = functional.relu(chance.float().sigmoid() + reverse.float().sigmoid() - self._aims.margin)

@@ -20,7 +20,7 @@ Phases = Sequence[tuple[int, int]]  # (steps done, length) in order, from (0, โ€
 
 
 def random(seed: int, stream: int, index: int, part: int = 0) -> np.random.Generator:
-    """A generator for this place alone: it needs no history (facts/training.md ยง0.4)."""
+    """A generator for this place alone, without history (docs/references/training.md#exact-resume)."""
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, part, index]))
 
 

@@ -1,8 +1,8 @@
 """Batches: every one a function of (seed, step), whoever makes it and after however many resumes.
 
 Decides what is hidden, which facts are shown as leaves and against what a hidden one is told apart. Order and
-masks come from counters, not from generators that advance (facts/training.md §0.4, §3). Must never know the
-model, nor how a batch is divided into micro-batches.
+masks come from counters, not from generators that advance (docs/references/training.md#exact-resume). Must
+never know the model, nor how a batch is divided into micro-batches.
 """
 
 from __future__ import annotations

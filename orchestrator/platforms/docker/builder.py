@@ -210,7 +210,8 @@ def _opened(files: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 @contextmanager
 def _context(archive: Path, image: _Image) -> Iterator[IO[bytes]]:
-    """The image's own files as a tar archive. A file, as bytes are sent slowly (facts/engines.md §2)."""
+    """The image's own files as a tar archive in a file, since bytes are sent slowly
+    (docs/references/engines.md#sending-an-archive)."""
     with tempfile.TemporaryFile() as stream:
         with (
             tarfile.open(archive) as files,

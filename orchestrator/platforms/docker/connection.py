@@ -24,7 +24,8 @@ from orchestrator.platforms.docker.contexts import Certificates, Endpoint
 from orchestrator.platforms.docker.endings import no_python
 from orchestrator.platforms.docker.options import DockerOptions
 
-# How a container's start fails where the engine cannot give the GPU (facts/engines.md §3).
+# How a container's start fails where the engine cannot give the GPU:
+# docs/references/engines.md#a-gpu-that-the-engine-cannot-give
 NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")

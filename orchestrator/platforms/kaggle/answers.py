@@ -1,7 +1,7 @@
 """What went wrong between us and Kaggle, in words that hold no secret, and whether to ask again.
 
 Decides nothing about sessions. Must never repeat a header, a URL or a body that is not Kaggle's own message:
-the texts of `requests` hold signed URLs (facts/kaggle.md §6.13), so none of them is passed on.
+the error texts of `requests` hold signed URLs, so none of them is passed on.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def clean(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def _message(response: requests.Response) -> tuple[str, int]:
-    """Kaggle's own words and code: at the top, or nested in `error` (facts/kaggle.md §1)."""
+    """Kaggle's own words and code: at the top, or nested in `error` (docs/references/kaggle.md#errors)."""
     try:
         body = response.json()
         inner = body.get("error", body)

@@ -37,7 +37,7 @@ from orchestrator.platforms.kaggle.values import (
 )
 
 PROVEN_SECONDS = 60.0
-OUTPUT_PAGE = 200  # facts/kaggle.md §3
+OUTPUT_PAGE = 200  # the most there may be: docs/references/kaggle.md#output
 PAGE = 100
 _KERNELS = "kernels.KernelsApiService"
 _DATASETS = "datasets.DatasetApiService"
@@ -49,8 +49,9 @@ T = TypeVar("T")
 class KaggleClient(Connection):
     """Every verb raises Transient, AccessDenied or Rejected with `backend` and the operation.
 
-    Where Kaggle says 401 or 403, which it also says of what is not there (facts/kaggle.md §2), the quota is
-    asked: without it, access is denied; with it, the thing is missing (None, or NotFound).
+    Kaggle says 401 or 403 also of what is not there (docs/references/kaggle.md#missing-or-denied). So it is
+    asked for the quota then: without an answer access is denied; with one the thing is missing (None, or
+    NotFound).
     """
 
     _proven_until = -1.0
@@ -84,13 +85,13 @@ class KaggleClient(Connection):
     # --- Kernels ----------------------------------------------------------------------------------------
 
     def status(self, slug: str) -> Status | None:
-        """Of the newest version (facts/kaggle.md §3); None where there is no such kernel."""
+        """Of the newest version (docs/references/kaggle.md#status); None where there is no such kernel."""
         request = self._of_kernel(sdk.kernels.ApiGetKernelSessionStatusRequest(), slug)
         return self._found(f"{_KERNELS}/GetKernelSessionStatus", request, decode_status, "status")
 
     def push(self, push: Push) -> Pushed:
         """Saves a private kernel and runs it. Transient where nobody knows whether it did: look before
-        pushing again (facts/kaggle.md §6.3). What Kaggle refuses comes as `error` or `invalid`."""
+        pushing again (docs/references/kaggle.md#push). What Kaggle refuses comes as `error` or `invalid`."""
         request = encode_push(sdk.kernels.ApiSaveKernelRequest(), self.username(), push)
         try:
             return self._write(f"{_KERNELS}/SaveKernel", request, decode_pushed)
@@ -118,7 +119,7 @@ class KaggleClient(Connection):
 
     def log_response(self, slug: str) -> requests.Response | None:
         """The log as a stream, which the caller closes: server-sent events while the kernel runs, a JSON
-        array after (facts/kaggle.md §3). None where there is no such kernel."""
+        array after (docs/references/kaggle.md#log). None where there is no such kernel."""
         path = f"kernels/logs/stream/{quote(self.username())}/{quote(slug)}"
         again = self.patience.retrying(lambda failure: failure.passing)
         return self._missing_is_none("logs", lambda: again(self._stream, path))
@@ -141,8 +142,9 @@ class KaggleClient(Connection):
         return {name: size for page in pages for name, size in page.items()}
 
     def create_dataset(self, slug: str, tokens: Sequence[str]) -> None:
-        """A private dataset of uploaded files. Kaggle drops what did not arrive without a word
-        (facts/kaggle.md §4): compare `dataset_files`. Transient where nobody knows whether it was made."""
+        """A private dataset of uploaded files. What did not arrive is dropped without a word
+        (docs/references/kaggle.md#uploads): compare `dataset_files`. Transient where nobody knows whether it
+        was made."""
         request = sdk.datasets.ApiCreateDatasetRequest()
         request.owner_slug, request.slug, request.title = self.username(), slug, slug
         request.license_name, request.is_private = "other", True
@@ -208,7 +210,7 @@ class KaggleClient(Connection):
 
     def _removed(self, rpc: str, request: Any, operation: str, look: Callable[[], object | None]) -> None:
         """Once: a second deletion could hit what was made anew under the same name. A refusal reads like
-        "there is none" (facts/kaggle.md §3), so it is looked for then."""
+        "there is none" (docs/references/kaggle.md#missing-or-denied), so it is looked for then."""
         done = self._missing_is_none(operation, lambda: self._write(rpc, request, lambda _: True))
         if done is None and look() is not None:
             raise self._error(Transient, operation, "Kaggle: it is there and was not removed")

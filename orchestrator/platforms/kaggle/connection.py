@@ -37,7 +37,7 @@ else:
 
 
 class _Json:
-    """The answer as it came: the SDK's own decoder fails on what it does not know (facts/kaggle.md §1)."""
+    """The answer as it came: the SDK's decoder fails on unknown values (docs/references/kaggle.md#status)."""
 
     @staticmethod
     def prepare_from(response: requests.Response) -> dict[str, Any]:
@@ -62,7 +62,7 @@ logging.getLogger("urllib3.connectionpool").addFilter(_Redacted())
 
 
 class _Timeouts(HTTPAdapter):
-    """The SDK sets none, and the socket's default is not used (facts/kaggle.md §1)."""
+    """The SDK sets none and ignores the socket's (docs/references/kaggle.md#timeouts-and-retries)."""
 
     def __init__(self, timeout: tuple[float, float]) -> None:
         self._timeout = timeout

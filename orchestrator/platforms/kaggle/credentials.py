@@ -43,9 +43,11 @@ class Credentials:
 
 
 def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
-    """What kaggle itself would use, in its own order (facts/kaggle.md §2): KAGGLE_API_TOKEN (a token, or the
-    path of one), ~/.kaggle/access_token; else KAGGLE_USERNAME and KAGGLE_KEY over kaggle.json. None where
-    there is nothing, also where there is only a browser login, which would have to be renewed by network.
+    """What kaggle itself would use, in its own order (docs/references/kaggle.md#credentials).
+
+    That is KAGGLE_API_TOKEN (a token, or the path of one), ~/.kaggle/access_token; else KAGGLE_USERNAME and
+    KAGGLE_KEY over kaggle.json. None where there is nothing. A browser login does not count: it would have to
+    be renewed over the network.
 
     Raises InputError where a file is there and holds no credentials.
     """

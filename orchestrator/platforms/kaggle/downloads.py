@@ -1,7 +1,7 @@
 """A file from a signed URL: streamed, resumed, verified, and only then under its name.
 
 The SDK's own downloader saves error pages as files, holds each in memory and trusts names
-(facts/kaggle.md §3 "output"). Must never save what is not the file, send credentials, or repeat a URL.
+(docs/references/kaggle.md#output). Must never save what is not the file, send credentials, or repeat a URL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How a kernel ended that left no result of ours: Kaggle's word, its log and the quota → outcome, in words.
 
-Pure. The states are facts/kaggle.md §3's; a user's cancel and the wall share one and differ by the time.
+Pure. A user's cancel and the wall share one state and differ by the time:
+docs/references/kaggle.md#how-sessions-end
 """
 
 from __future__ import annotations

@@ -19,18 +19,21 @@ from orchestrator.core.order import Order, session_name
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
-SLUG_MAX = 50  # of a dataset's name; facts/kaggle.md §4 has the client's check
-TEXT_BYTES_MAX = 900_000  # Kaggle refuses a source of about 1 MB (facts/kaggle.md §3)
+SLUG_MAX = 50  # of a dataset's name: docs/references/kaggle.md#datasets
+TEXT_BYTES_MAX = 900_000  # Kaggle refuses about 1 MB: docs/references/kaggle.md#push
 _NAME = re.compile(r"(?P<job>[a-z0-9][a-z0-9-]*)(?P<rest>-[a-z0-9]{8}-s\d{2,})")
-# Not of a kind that Kaggle knows: it unpacks the archives that it does (facts/kaggle.md §5).
+# No suffix that Kaggle knows: it unpacks archives (docs/references/kaggle.md#datasets).
 _FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")
 AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a push asks for (facts/kaggle.md §5). `shape` is Kaggle's word; none means a machine without an
-    accelerator. `pool` is the quota it spends, empty: none."""
+    """What a push asks for (docs/references/kaggle.md#accelerators).
+
+    `shape` is Kaggle's word; none means a machine without an accelerator. `pool` is the quota it spends,
+    empty: none.
+    """
 
     shape: str
     pool: str

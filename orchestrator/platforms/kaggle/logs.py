@@ -1,4 +1,4 @@
-"""What a kernel has said so far, from the log's stream (facts/kaggle.md §3).
+"""What a kernel has said so far, from the log's stream (docs/references/kaggle.md#log).
 
 The stream starts over with each call, so a look is bounded in time and size: it is not followed. Must never
 fail because a running kernel's log broke off; what came until then counts.
@@ -96,7 +96,7 @@ def _data(event: object) -> str:
 
 
 def _stored(client: KaggleClient, response: requests.Response) -> list[str]:
-    """An ended kernel's: a JSON array, empty for a while after the end (facts/kaggle.md §6.10)."""
+    """An ended kernel's: a JSON array, empty for a while after the end (docs/references/kaggle.md#log)."""
     try:
         body = response.raw.read(LOG_BYTES_MAX, decode_content=True).decode("utf-8", "replace").strip()
         found = json.loads(body) if body else []

@@ -21,7 +21,7 @@ class KaggleOptions(BaseModel):
     them: after `session_seconds`, on a TPU after `tpu_session_seconds`. `internet`: the account is verified
     by phone. Jobs with secrets run only with `send_secrets`, as these travel in a private dataset.
     A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that wrote it, where that
-    is still there; a smaller one is always uploaded. Figures: facts/kaggle.md §5.
+    is still there; a smaller one is always uploaded. Figures: docs/references/kaggle.md#limits
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -63,8 +63,8 @@ class Told:
 class KernelOutbox:
     """What one kernel has left; listed once, when it is made. Raises NotFound where there is no kernel.
 
-    `log` is the kernel's own, which may come later than the files (facts/kaggle.md §6.10). `may_come` is
-    asked whether a blob that is not listed may only be late: what is listed may be a part of it.
+    `log` is the kernel's own, which may come later than the files (docs/references/kaggle.md#log). `may_come`
+    is asked whether a blob that is not listed may only be late: the list may be a part of all there is.
     """
 
     log = ""

@@ -34,7 +34,8 @@ from orchestrator.platforms.platform import Finding, Leftover, Sight
 from orchestrator.session.layout import RESULT, SESSION
 from orchestrator.session.staging import Materials
 
-SAVING_SECONDS_MAX = 3600.0  # 20 GB at the 110 s/GB of facts/kaggle.md §5, and half as long again
+# 20 GB at 110 s/GB, and half as much again: docs/references/kaggle.md#how-sessions-end
+SAVING_SECONDS_MAX = 3600.0
 _UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # of one kernel's own files or answers
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
@@ -248,7 +249,7 @@ class KagglePlatform:
         return Sight(Sighting.ENDED, outbox, ending, detail)
 
     def _may_come(self, name: str) -> bool:
-        """Whether an output or log that is not there may only be late (facts/kaggle.md §6.10)."""
+        """Whether an output or log that is not there may only be late (docs/references/kaggle.md#output)."""
         now = self._clock.monotonic()
         return now - self._empty_since.setdefault(name, now) < self._options.publish_seconds
 
@@ -270,7 +271,8 @@ class KagglePlatform:
 
     def stop(self, name: str) -> StopReply:
         """Only by deleting the kernel, which loses what it has not published: there is no other way from
-        outside (facts/kaggle.md §3). Asked for only where that was agreed to, or nobody reads it any more."""
+        outside (docs/references/kaggle.md#cancelling-and-deleting). Asked for only where that was agreed to,
+        or nobody reads it any more."""
         status = self._status(name)
         if not SESSION.fullmatch(name) or (status is not None and status.state in OVER):
             return StopReply.ENDED

@@ -1,6 +1,7 @@
-"""A push that Kaggle answered and did not run: why, and until when. facts/kaggle.md §3 has its own words.
+"""A push that Kaggle answered and did not run: why, and until when.
 
-Pure. Kaggle says no with HTTP 200 and a sentence; what is not known here is a clear failure, never a retry.
+Pure. Kaggle says no with HTTP 200 and a sentence (docs/references/kaggle.md#refusals). A sentence that is not
+known here is a clear failure, never a retry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The `kaggle` package, imported without what its import does.
 
-`import kaggle` logs in: a network call, or help on standard output; importing its API class makes a folder
-in the user's home and, with VERBOSE set, turns on logs that hold signed URLs (facts/kaggle.md §2). None of
-that may happen here. It takes most of a second, so import this module only where a platform is built.
+`import kaggle` logs in: a network call, or help on standard output; importing its API class makes a folder in
+the user's home and, with VERBOSE set, turns on logs that hold signed URLs
+(docs/references/kaggle.md#importing-the-package). None of that may happen here. It takes most of a second, so
+import this module only where a platform is built.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def stage(
     materials.say("waiting for Kaggle to take the upload in")
     wait_until_ready(client, options, name)
     there = _files(client, name)
-    if any(there.get(file) != size for file, size in sizes.items()):  # a failed part is dropped silently (§4)
+    if any(there.get(file) != size for file, size in sizes.items()):  # docs/references/kaggle.md#uploads
         client.delete_dataset(name)
         raise Transient(f"the dataset {name} did not arrive whole", operation="prepare")
 

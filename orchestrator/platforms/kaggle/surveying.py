@@ -10,7 +10,7 @@ from orchestrator.platforms.kaggle.values import Pool, Quotas
 
 WEEK_SECONDS = 7 * 24 * HOUR
 AGAIN_SECONDS = 6 * HOUR  # where a quota is used up and Kaggle does not say when it is renewed
-DISK_GB = 20.0  # of /kaggle/working, all that is kept (facts/kaggle.md §5)
+DISK_GB = 20.0  # of /kaggle/working, all that is kept: docs/references/kaggle.md#limits
 CPU_MEMORY_GB = 30.0
 PENDING_SECONDS_MAX = 12 * HOUR  # nobody states how long a kernel may be queued; one that is costs nothing
 

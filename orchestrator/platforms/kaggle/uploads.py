@@ -1,7 +1,7 @@
 """A file on its way to Kaggle: one streamed PUT to a signed URL, resumed where it broke off.
 
-The SDK's own upload loses a refused file without a word (facts/kaggle.md §4 "!!"): here it raises. Must never
-send credentials to a signed URL, or repeat one.
+The SDK's own upload loses a refused file without a word (docs/references/kaggle.md#uploads): here it raises.
+Must never send credentials to a signed URL, or repeat one.
 """
 
 from __future__ import annotations

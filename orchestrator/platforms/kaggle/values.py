@@ -1,7 +1,8 @@
 """What is sent to Kaggle and what it answers, as frozen values; the wire format stands here and nowhere else.
 
-Pure. Decodes by itself where the SDK's decoder loses or misreads something (facts/kaggle.md §1): durations,
-naive times, unknown states. A decoder raises KeyError, TypeError or ValueError for what it cannot read.
+Pure. Decodes by itself where the SDK's decoder loses or misreads something, such as durations, times without
+a zone and unknown states (docs/references/kaggle.md#messages). A decoder raises KeyError, TypeError or
+ValueError for what it cannot read.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Push:
 
 @dataclass(frozen=True)
 class Pushed:
-    """It runs only where `error` and `invalid` are empty (facts/kaggle.md §6.2); `invalid` lists what was
-    not found, as "dataset ada/x"; the kernel runs without it."""
+    """It runs as asked only where `error` and `invalid` are empty (docs/references/kaggle.md#push). `invalid`
+    lists what was not found, such as "dataset ada/x"; the kernel runs without it."""
 
     version: int
     error: str
@@ -102,7 +103,7 @@ class Upload:
 
 
 def encode_push(request: Any, owner: str, push: Push) -> Any:
-    """Everything explicit (facts/kaggle.md §6.11); always private. The slug is made of the title."""
+    """Everything explicit (docs/references/kaggle.md#push); always private. The slug is made of the title."""
     request.slug, request.new_title = f"{owner}/{push.slug}", push.slug
     request.text, request.language, request.kernel_type = push.text, "python", "script"
     request.is_private = True

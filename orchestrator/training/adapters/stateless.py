@@ -1,8 +1,9 @@
 """Data order and random numbers as functions of (seed, epoch, batch) and (seed, step), whatever the loader.
 
 The frameworks' own resume is not exact: Lightning repeats a broken epoch from its start (#17543) and saves
-no random states; the Trainer restores them after it has fetched the next batches (facts/training.md §3).
-Nothing has to be saved where every number follows from the position. Must never know a framework.
+no random states; the Trainer restores them after it has fetched the next batches
+(docs/references/training.md#exact-resume). Nothing has to be saved where every number follows from the
+position. Must never know a framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A Kaggle on this machine, for tests and for trying by hand: facts/kaggle.md as a server, warts first."""
+"""A Kaggle on this machine, for tests and for trying by hand.
+
+It does what docs/references/kaggle.md says of the service, warts first.
+"""
 
 from tests.stand_ins.kaggle.server import LocalKaggle, local_kaggle
 from tests.stand_ins.kaggle.session import KernelSession, State

@@ -1,6 +1,7 @@
 """Datasets and the blobs they are made of: upload, versions, processing, listing, laying out for a kernel.
 
-The protocol is facts/kaggle.md §4. Knows no HTTP beyond the numbers of its answers.
+The protocol is in docs/references/kaggle.md#uploads and docs/references/kaggle.md#datasets. Knows no HTTP
+beyond the numbers of its answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels: push, status, output, logs, quota, delete, as the service was seen to answer (facts/kaggle.md §3).
+"""Kernels: push, status, output, logs, quota, delete, answered as docs/references/kaggle.md says.
 
 Its methods are the RPCs of the client, JSON in and out; the caller holds the lock. Knows no HTTP beyond the
 numbers of its answers.
@@ -30,7 +30,7 @@ _T4X2 = Hardware("gpu", ("Tesla T4", "Tesla T4"), 15_360)
 _P100 = Hardware("gpu", ("Tesla P100-PCIE-16GB",), 16_384)
 _TPU = Hardware("tpu", has_tpu=True)
 _CPU = Hardware("cpu")
-# Retired shapes are silently substituted (§5, KC#1192); by what is assumed.
+# Retired shapes are silently substituted (docs/references/kaggle.md#accelerators); by what is assumed.
 _SHAPES = {
     "NvidiaTeslaT4": _T4X2, "NvidiaTeslaP100": _T4X2, "TpuV5E8": _TPU, "TpuV38": _TPU, "Tpu1VmV38": _TPU,
     "": _CPU, "None": _CPU, "Cpu": _CPU,
@@ -39,7 +39,7 @@ _SHAPES = {
 
 @dataclass
 class Kernel:
-    """One slug with all its versions; status and output are of the newest (§3)."""
+    """One slug, all its versions. Status and output are the newest's (docs/references/kaggle.md#status)."""
 
     id: int
     slug: str
@@ -101,7 +101,7 @@ class Kernels:
         return found[0]
 
     def save(self, request: Request) -> Request:
-        """SaveKernel; a refusal is an answer with `error` (§3)."""
+        """SaveKernel; a refusal is an answer with `error` (docs/references/kaggle.md#refusals)."""
         self.pushed.append(request)
         if len(request.get("text", "").encode()) > self._settings.text_bytes_max:
             raise Refusal(400, "The kernel source is too large")
@@ -186,7 +186,7 @@ class Kernels:
         return {}
 
     def delete(self, request: Request) -> Request:
-        """Ends what runs, stops the billing, and loses the outputs (§3)."""
+        """Stops run and billing, loses the outputs (docs/references/kaggle.md#cancelling-and-deleting)."""
         kernel = self._find(request.get("userName", ""), request.get("kernelSlug", ""))
         for session in kernel.sessions:
             session.discard()
@@ -234,7 +234,7 @@ class Kernels:
         return self.session(request.get("userName", ""), request.get("kernelSlug", ""), label)
 
     def _pushed_to(self, request: Request) -> Kernel | None:
-        """The kernel of this push, made from its title where there is none yet (§3)."""
+        """The kernel of this push, made by its title where it is new (docs/references/kaggle.md#push)."""
         if number := request.get("id"):
             return next((each for each in self._all.values() if each.id == number), None)
         owner, _, slug = request.get("slug", "").partition("/")
@@ -249,7 +249,7 @@ class Kernels:
         )
 
     def _refusal(self, kind: str) -> str:
-        """The words against one more session of this kind, or none (§3)."""
+        """The words against one more session of this kind, or none (docs/references/kaggle.md#refusals)."""
         now = self.advance()
         slots = {
             "gpu": self._settings.gpu_slots,
@@ -262,7 +262,7 @@ class Kernels:
         return self.quota.refusal(kind, self._sessions(), now)
 
     def _given(self, hardware: Hardware) -> Hardware:
-        """What the machine really has (§5: substitution)."""
+        """What the machine really has (docs/references/kaggle.md#accelerators)."""
         if hardware.kind == "tpu" and self._warts.tpu_is_missing:
             return Hardware("tpu")
         substitute = self._warts.substitute_gpu
@@ -348,7 +348,8 @@ def _listed(request: Request, kind: str) -> list[str]:
 
 
 def _asked_for(request: Request) -> Hardware | None:
-    """The shape wins over the flags (§3); None for one that only competitions or admins get (§5)."""
+    """The shape wins over the flags (docs/references/kaggle.md#push). None for one that only competitions or
+    admins get."""
     if shape := request.get("machineShape"):
         return _SHAPES.get(shape)
     if request.get("enableTpu"):

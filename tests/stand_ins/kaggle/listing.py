@@ -14,7 +14,8 @@ _SIZE_MAX = 200
 
 
 def page(items: Sequence[Item], request: dict[str, Any]) -> tuple[Sequence[Item], str]:
-    """One page by `pageSize` (20, at most 200) and `pageToken` or `page`, with the next token or "" (§3)."""
+    """One page by `pageSize` and `pageToken` or `page`, with the next token or ""
+    (docs/references/kaggle.md#output)."""
     size = min(int(request.get("pageSize") or _SIZE), _SIZE_MAX)
     token = request.get("pageToken") or ""
     start = int(token) if token else size * (int(request.get("page") or 1) - 1)
@@ -23,7 +24,7 @@ def page(items: Sequence[Item], request: dict[str, Any]) -> tuple[Sequence[Item]
 
 
 def missing(permission: str, warts: Warts) -> Refusal:
-    """The answer for what is not there, or not this account's (§2, §3)."""
+    """The answer for what is not there, or not ours (docs/references/kaggle.md#missing-or-denied)."""
     if warts.missing_is_403:
         return Refusal(403, f"Permission '{permission}' was denied")
     return Refusal(404, "Not found")

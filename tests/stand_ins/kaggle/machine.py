@@ -57,7 +57,7 @@ class Hardware:
 
 
 class Log:
-    """Events {stream_name, time, data} in order; `time` in seconds since the machine's start (§3)."""
+    """Events {stream_name, time, data} in order; `time` in seconds since the machine's start."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []

@@ -1,6 +1,7 @@
 """HTTP of the local Kaggle: RPCs, uploads, signed downloads with ranges, the log stream; and faults on each.
 
-Knows no rule of Kaggle's beyond the wire (facts/kaggle.md §1, §3, §4). HTTP/1.1, a thread a connection.
+Knows no rule of Kaggle's beyond the wire (docs/references/kaggle.md#messages). HTTP/1.1, a thread a
+connection.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Reply:
 
     @classmethod
     def error(cls, status: int, message: str, nested: bool) -> Reply:
-        """At the top level, or nested, whose words the client loses (§1)."""
+        """At the top level, or nested, whose words the client loses (docs/references/kaggle.md#errors)."""
         error: dict[str, Any] = {"code": status, "message": message}
         if nested:
             error = {"error": {**error, "status": "PERMISSION_DENIED" if status == 403 else "UNKNOWN"}}
@@ -155,14 +156,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Says nothing: the tests look at `calls`."""
 
     def _path(self) -> str:
-        return urlsplit(self.path).path  # a client behind HTTP_PROXY sends the whole URL (§0)
+        return urlsplit(self.path).path  # it may be a whole URL: docs/references/kaggle.md#a-local-server
 
     def _fault(self, call: str) -> Fault | None:
         due = self.kaggle.take_fault(call)
         return Fault.UNAVAILABLE if self.kaggle.is_out else due
 
     def _body(self) -> Iterator[bytes]:
-        """The request's body as it comes; empty uploads are chunked (§4)."""
+        """The request's body as it comes; empty uploads are chunked (docs/references/kaggle.md#uploads)."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -178,7 +179,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             yield data
 
     def _receive(self, blob: Blob, limit: int | None, keep: bool) -> None:
-        """Takes in the body at the place that Content-Range names, up to `limit` bytes of the whole (§4)."""
+        """Takes in the body at the place that Content-Range names, up to `limit` bytes of the whole."""
         asked = re.match(r"bytes (\d+)-", self.headers.get("Content-Range", ""))
         is_probe = self.headers.get("Content-Range", "").startswith("bytes */")
         start = int(asked[1]) if asked else 0
@@ -197,7 +198,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return Reply(308, headers={"Range": f"bytes=0-{done - 1}"} if done else {})
 
     def _file(self, token: str) -> Reply:
-        """A signed URL: no auth, Range, length, and the date that the client compares (§3)."""
+        """A signed URL: no credentials, Range, length, and a date (docs/references/kaggle.md#output)."""
         path = self.kaggle.signed(token)
         if path is None:
             return Reply(404, b"<Error><Code>NoSuchKey</Code></Error>", "application/xml")
@@ -218,7 +219,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return Reply(206, path, "application/octet-stream", headers, start, stop)
 
     def _logs(self, owner: str, slug: str) -> None:
-        """Chunked events while the session runs, replayed from its start; then the kept log (§3)."""
+        """Chunked events while the session runs, then the kept log (docs/references/kaggle.md#log)."""
         fault = self._fault("logs")
         if fault is not None and fault not in (Fault.CUT, Fault.LOST_REPLY):
             self._show(fault)

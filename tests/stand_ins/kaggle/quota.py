@@ -1,6 +1,7 @@
 """The accelerator quota of the account: what was used in the window, what is reserved, what is refused.
 
-Counts session seconds, one an hour per session hour whatever the number of devices (facts/kaggle.md §5).
+Counts session seconds, one an hour per session hour whatever the number of devices
+(docs/references/kaggle.md#quota).
 Starts and ends nothing.
 """
 
@@ -55,7 +56,7 @@ class Quota:
         self._used[kind] = self._allowed[kind] - left_seconds
 
     def refusal(self, kind: str, sessions: Iterable[Billed], now: float) -> str:
-        """The words with which a start is refused, or none (§3; the reservation: §5)."""
+        """The words with which a start is refused, or none (docs/references/kaggle.md#refusals)."""
         if kind not in KINDS:
             return ""
         hours = f"maximum weekly {kind.upper()} quota of {self._allowed[kind] / 3600:.2f} hours"
@@ -67,7 +68,7 @@ class Quota:
         return ""
 
     def statistics(self, sessions: Iterable[Billed], now: float) -> dict[str, Any]:
-        """The reply of GetAcceleratorQuotaStatistics; durations as text, which the SDK cannot write (§1)."""
+        """GetAcceleratorQuotaStatistics; durations are text (docs/references/kaggle.md#messages)."""
         refresh = datetime.now(UTC) + timedelta(seconds=self._window_ends - now)
         reply: dict[str, Any] = {"quotaRefreshTime": refresh.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
         running = list(sessions)

@@ -1,7 +1,8 @@
 """The local Kaggle: an HTTP server on loopback that speaks the recorded protocol to the real kaggle client.
 
 Decides only who is asked and which fault is shown; what is answered is decided in kernels.py and datasets.py.
-Reaches nothing outside this machine. The protocol is facts/kaggle.md; each behaviour cites its section.
+Reaches nothing outside this machine. The protocol is in docs/references/kaggle.md; each behaviour cites its
+heading.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LocalKaggle:
 
     @property
     def url(self) -> str:
-        """What the client takes as its private `_endpoint` with KaggleEnv.LOCAL (§0)."""
+        """What the client takes as its private `_endpoint` (docs/references/kaggle.md#a-local-server)."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -115,7 +116,7 @@ class LocalKaggle:
             return due.pop(0) if due else None
 
     def admits(self, authorization: str) -> bool:
-        """Basic (username, key), or the token where there is one (§2)."""
+        """Basic (username, key), or the token where there is one (docs/references/kaggle.md#credentials)."""
         pair = f"{self.settings.username}:{self.settings.key}".encode()
         valid = {f"Basic {base64.b64encode(pair).decode()}"}
         if self.settings.token:
@@ -159,7 +160,7 @@ class LocalKaggle:
         return f"{self.url}/signed/{quote(path.name)}?X-Goog-Signature={token}"
 
     def _introspect(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Whose a token is (§2)."""
+        """Whose a token is."""
         is_ours = self.admits(f"Bearer {request.get('token', '')}")
         return {"active": True, "username": self.settings.username} if is_ours else {"active": False}
 

@@ -1,7 +1,8 @@
 """One version of a kernel and its session: from the push to what survives of it.
 
-The states are the client's (facts/kaggle.md §3); how sessions end, and what of them is kept, is §5 "What
-survives". `advance` is told the time (monotonic seconds) and moves on by itself; the caller holds the lock.
+The states are the client's (docs/references/kaggle.md#status). How sessions end, and what is kept of them, is
+in docs/references/kaggle.md#how-sessions-end. `advance` is told the time (monotonic seconds) and moves on by
+itself; the caller holds the lock.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class KernelSession:
             self._publish(now)
 
     def cancel(self) -> None:
-        """As the site's button does it (§5)."""
+        """As the site's button does it (docs/references/kaggle.md#how-sessions-end)."""
         with self._lock:
             self._stop(_Ending(State.CANCEL_ACKNOWLEDGED, "", not self._warts.cancel_loses_outputs))
 
@@ -124,13 +125,13 @@ class KernelSession:
             )
 
     def wedge(self) -> None:
-        """The machine dies and Kaggle does not notice: RUNNING for ever, billed until deleted (§5)."""
+        """The machine dies and Kaggle does not notice: RUNNING for ever, billed until deleted."""
         with self._lock:
             self._is_wedged = True
             self.machine.end()
 
     def discard(self) -> None:
-        """The kernel is deleted: nothing runs, nothing is kept (§3)."""
+        """The kernel is deleted: nothing runs, nothing is kept."""
         self.machine.end()
         self._stopped = self._stopped or time.monotonic()
         self.state = State.CANCEL_ACKNOWLEDGED if self.state not in ENDED else self.state

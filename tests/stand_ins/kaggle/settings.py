@@ -1,7 +1,7 @@
 """What the local Kaggle is made of: its account and limits, its warts, and the faults it can be told to show.
 
-Knows no behaviour: each field says what it switches and which line of facts/kaggle.md recorded it. A figure
-that nobody recorded is marked as assumed.
+Knows no behaviour: each field says what it switches, and where that is recorded. A figure that nobody
+recorded is marked as assumed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Settings:
-    """One account and its limits (facts/kaggle.md §5). Times are real seconds: tests choose small ones."""
+    """One account and its limits (docs/references/kaggle.md#limits, docs/references/kaggle.md#quota).
+
+    Times are real seconds: tests choose small ones."""
 
     username: str = "ada"
     key: str = "0123456789abcdef0123456789abcdef"
-    token: str = ""  # where set, `Bearer` with it is accepted beside Basic (username, key): §2
+    token: str = ""  # where set, `Bearer` with it is accepted beside Basic (username, key)
     wall_seconds: float = 43_200  # CPU and GPU sessions, 12 h
     tpu_wall_seconds: float = 32_400  # 9 h
     gpu_quota_seconds: float = 108_000  # 30 h a window
@@ -32,85 +34,91 @@ class Settings:
     ready_seconds: float = 0.0  # a new version of a dataset is `blobs_received` for so long
     visible_seconds: float = 0.0  # after the first push of a kernel, status answers 404 for so long
     retry_after_seconds: float = 1.0  # in the header of a 429
-    text_bytes_max: int = 1_000_000  # a larger script is a 400 (§3)
+    text_bytes_max: int = 1_000_000  # a larger script is a 400: docs/references/kaggle.md#push
 
 
 @dataclass
 class Warts:
     """One switch a wart, changeable while the server runs. The defaults are what is recorded as usual."""
 
-    # §3, §2: a kernel or dataset that is not there is 403, not 404.
+    # A kernel or dataset that is not there is 403, not 404: docs/references/kaggle.md#missing-or-denied
     missing_is_403: bool = True
-    # §1: enum values in lower camel case, which the client's decoder takes too.
+    # Enum values in lower camel case: docs/references/kaggle.md#messages
     camel_case_status: bool = False
-    # §3: QUEUED is left out of the reply, and decodes as QUEUED.
+    # QUEUED is left out of the reply, and decodes as QUEUED: docs/references/kaggle.md#status
     queued_is_omitted: bool = True
-    # §3: a status that this client does not know (KeyError), e.g. "PREEMPTED". Empty: none.
+    # A status that this client does not know, such as "PREEMPTED". Empty: none.
+    # docs/references/kaggle.md#status
     unknown_status: str = ""
-    # §1: errors of the kernel service nested under "error", whose message the client loses.
+    # Errors of the kernel service are nested under "error": docs/references/kaggle.md#errors
     nested_errors: bool = False
-    # §1: a newer version in X-Kaggle-ApiVersion, about which the client prints a warning. Empty: no header.
+    # A newer version in X-Kaggle-ApiVersion. Empty: no header. docs/references/kaggle.md#errors
     api_version: str = ""
-    # §3: a running session's stream breaks off after so many events; a reconnect replays. 0: never.
+    # A running session's stream breaks off after so many events. 0: never. docs/references/kaggle.md#log
     stream_events_max: int = 0
-    # §5: after the end the log stays empty for so long (§6.10).
+    # After the end the log stays empty for so long: docs/references/kaggle.md#log
     log_lag_seconds: float = 0.0
-    # §5 "kept" is not at once: after the end no outputs are listed for so long (assumed).
+    # After the end no outputs are listed for so long (assumed): docs/references/kaggle.md#output
     output_lag_seconds: float = 0.0
-    # §5: no more than so many output files are listed (500 once). 0: all.
+    # No more than so many output files are listed. 0: all. docs/references/kaggle.md#output
     output_files_max: int = 0
-    # §3: the output lists this name too, beside the real ones, e.g. "../../evil". Empty: none.
+    # The output lists this name too, such as "../../evil". Empty: none. docs/references/kaggle.md#output
     hostile_output_name: str = ""
-    # §5 "What survives": how a session at its wall or timeout ends.
+    # How a session at its wall or timeout ends: docs/references/kaggle.md#how-sessions-end
     wall_end: Literal["CANCEL_ACKNOWLEDGED", "ERROR"] = "CANCEL_ACKNOWLEDGED"
-    # §5: "none listed in one": the outputs of a session that hit its wall are lost.
+    # The outputs of a session that hit its wall are lost: docs/references/kaggle.md#how-sessions-end
     wall_loses_outputs: bool = False
-    # §5: RUNNING past the wall: sessions never end at it by themselves (unsloth).
+    # RUNNING past the wall: sessions never end at it by themselves.
+    # docs/references/kaggle.md#how-sessions-end
     wall_is_not_enforced: bool = False
-    # §6.7: a session that ends stays RUNNING for ever, and its outputs never come.
+    # A session that ends stays RUNNING for ever, and its outputs never come:
+    # docs/references/kaggle.md#how-sessions-end
     stays_running: bool = False
-    # §5: a session whose quota ends in mid-session is ended, its outputs kept or lost. The status is assumed.
+    # A session whose quota runs out is ended (assumed), its outputs kept or lost:
+    # docs/references/kaggle.md#how-sessions-end
     quota_end: Literal["CANCEL_ACKNOWLEDGED", "ERROR"] = "CANCEL_ACKNOWLEDGED"
     quota_loses_outputs: bool = False
-    # §5: "usually kept": the outputs of a script that failed are lost.
+    # The outputs of a script that failed are lost: docs/references/kaggle.md#how-sessions-end
     error_loses_outputs: bool = False
-    # §5: what a machine that died had written survives (assumed lost).
+    # What a machine that died had written survives: docs/references/kaggle.md#how-sessions-end
     death_keeps_outputs: bool = False
-    # §3: cancelling by session id works; otherwise 403 `kernelSessions.cancel`.
+    # Cancelling by session id works; otherwise it is a 403. docs/references/kaggle.md#cancelling-and-deleting
     cancel_works: bool = False
-    # §5: "one run had nothing": a cancelled session has no outputs.
+    # A cancelled session has no outputs: docs/references/kaggle.md#how-sessions-end
     cancel_loses_outputs: bool = False
-    # §5: whether a session's timeout shrinks what it reserves is unknown.
+    # Whether a session's timeout shrinks what it reserves is unknown: docs/references/kaggle.md#quota
     timeout_shrinks_reservation: bool = False
-    # §5: every GPU kernel gets this GPU, not what it asked for: "Tesla P100-PCIE-16GB"; "none": no GPU.
+    # Every GPU kernel gets this GPU, such as "Tesla P100-PCIE-16GB". "none": no GPU.
+    # docs/references/kaggle.md#accelerators
     substitute_gpu: str = ""
-    # §5: a TPU by push yields an image without a TPU (KC#1197).
+    # A TPU by push yields an image without a TPU: docs/references/kaggle.md#accelerators
     tpu_is_missing: bool = False
-    # §4 (user report): archives in a dataset are unpacked: into a folder of their name, beside it, or not.
+    # Archives in a dataset are unpacked: into a folder of their name, beside it, or not.
+    # docs/references/kaggle.md#datasets
     archives: Literal["folder", "flat", "kept"] = "folder"
-    # §5 hand-off: inputs at /kaggle/input/<slug>, as it once was.
+    # Inputs at /kaggle/input/<slug>, as it once was: docs/references/kaggle.md#inputs
     old_input_layout: bool = False
-    # §5 hand-off: a kernel sees the version of a dataset before the newest (stale mount).
+    # A kernel sees the version of a dataset before the newest (stale mount): docs/references/kaggle.md#inputs
     stale_mount: bool = False
-    # §4: the first status of a dataset after its creation is a 403.
+    # The first status of a dataset after its creation is a 403: docs/references/kaggle.md#datasets
     first_dataset_status_is_403: bool = False
-    # §4: a new version while the one before is still processed is a 403 (kagglehub#182).
+    # A new version while the one before is still processed is a 403: docs/references/kaggle.md#datasets
     busy_dataset_is_403: bool = True
-    # §4: processing of datasets ends in this status, e.g. "FAILED".
+    # Processing of datasets ends in this status, such as "FAILED": docs/references/kaggle.md#datasets
     dataset_end: str = "READY"
-    # an outage answers 503, or nobody listens (§6.4).
+    # An outage answers 503, or nobody listens.
     outage: Literal["unavailable", "refused"] = "unavailable"
 
 
 class Fault(StrEnum):
     """What `fail` makes of a call. Only CUT and LOST_REPLY let it take effect."""
 
-    TIMEOUT = "timeout"  # no answer for as long as the client waits (§1: no timeout on any RPC)
+    TIMEOUT = "timeout"  # the client waits in vain: docs/references/kaggle.md#timeouts-and-retries
     RATE_LIMIT = "rate limit"  # 429 with Retry-After
     SERVER_ERROR = "server error"  # 500
-    UNAVAILABLE = "unavailable"  # 503; of an upload, half of which has arrived, it asks for resumption (§4)
-    NESTED = "nested"  # 403 with the error nested, whose message the client loses (§1)
-    HTML = "html"  # 200 with a page of HTML, at which the client's decoder fails (§1)
+    UNAVAILABLE = "unavailable"  # 503; of an upload, half of which has arrived, it asks for resumption
+    NESTED = "nested"  # 403 with the error nested: docs/references/kaggle.md#errors
+    HTML = "html"  # 200 with a page of HTML: docs/references/kaggle.md#errors
     CUT = "cut"  # half of the body, then the connection closes; of an upload, half arrives
     LOST_REPLY = "lost reply"  # takes effect, then the connection closes without an answer
 
