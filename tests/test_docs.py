@@ -11,6 +11,7 @@ from orchestrator import spec
 from orchestrator.core.lifecycle import Kind, Phase
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from scripts import generate_docs
+from tests import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
@@ -52,6 +53,17 @@ def test_every_link_leads_to_a_file(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_link_to_a_heading_finds_it(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [(target, anchor) for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text)]
+    pages = {
+        target: document.parent / target if target else document for target, _ in links if "://" not in target
+    }
+    found = {target: tidy.anchors(page.read_text(encoding="utf-8")) for target, page in pages.items()}
+    assert [(target, name) for target, name in links if target in found and name not in found[target]] == []
 
 
 @pytest.mark.parametrize("record", DECISIONS, ids=relative)

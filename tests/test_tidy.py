@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,12 +113,24 @@ def test_what_is_allowed_is_not_found(rule: Rule, path: str, source: str) -> Non
 def test_nothing_names_the_machine_it_was_written_on() -> None:
     words = frozenset(str(path) for path in (ROOT, Path.home()) if len(path.parts) > 2)
     found = [
-        f"{path.relative_to(ROOT)}:{finding}"
-        for path in [*files("*", *FOLDERS, "docs", "changes"), *ROOT.glob("*.*"), ROOT / "Makefile"]
-        if path.is_file() and path != Path(__file__) and (text := _text(path)) is not None
+        f"{path}:{finding}"
+        for path, text in texts()
+        if not path.startswith("images/")  # which have folders of their own in /home
         for finding in tidy.own_machine(text, words)
     ]
     assert not found, "\n".join(found)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text of the repository by its path, but for this module, which is full of planted samples."""
+    folders = files("*", *FOLDERS, "docs", "changes", "images", ".ci")
+    for path in [*folders, *ROOT.glob("*.*"), ROOT / "Dockerfile", ROOT / "Makefile"]:
+        if (
+            path.is_file()
+            and path not in (Path(__file__), ROOT / ".git")
+            and (text := _text(path)) is not None
+        ):
+            yield path.relative_to(ROOT).as_posix(), text
 
 
 def _text(path: Path) -> str | None:
@@ -135,6 +148,60 @@ def test_a_planted_machine_is_found(line: str) -> None:
 @pytest.mark.parametrize("line", ["{tmp}/work/source", "/kaggle/working", "motter-70", "~/work/x"])
 def test_what_names_no_machine_is_not_found(line: str) -> None:
     assert not list(tidy.own_machine(line, frozenset({"otter-7"})))
+
+
+def test_nothing_cites_our_private_notes() -> None:
+    found = [f"{path}:{finding}" for path, text in texts() for finding in tidy.private_notes(text)]
+    assert not found, "\n".join(found)
+
+
+def test_every_page_and_heading_that_is_cited_exists() -> None:
+    pages = {path: tidy.anchors(text) for path, text in texts() if path.startswith("docs/")}
+    assert "docs/references/kaggle.md" in pages
+    found = [f"{path}:{finding}" for path, text in texts() for finding in tidy.citations(text, pages)]
+    assert not found, "\n".join(found)
+
+
+PAGE = '# A page\n## What "resume" promises\n```\n# no heading\n```\n'
+PAGES = {"docs/references/a.md": tidy.anchors(PAGE)}
+
+
+@pytest.mark.parametrize("line", ["# (facts/kaggle.md §3)", "see facts/speeds.json", 'DESIGN.md "The shape"'])
+def test_a_planted_private_note_is_found(line: str) -> None:
+    assert list(tidy.private_notes(line))
+
+
+@pytest.mark.parametrize("line", ["12 facts/s", "inputs/facts.jsonl", "docs/references/a.md", "REDESIGN.md"])
+def test_what_is_no_private_note_is_not_found(line: str) -> None:
+    assert not list(tidy.private_notes(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [
+        ("# docs/references/a.md#resume", "'resume'"),
+        ("(docs/references/a.md#no-heading)", "'no-heading'"),
+        ("two: docs/references/a.md#a-page, docs/references/a.md#b-page.", "'b-page'"),
+        ("docs/references/b.md", "docs/references/b.md"),
+        ("docs/gone.md#a-page", "docs/gone.md"),
+    ],
+)
+def test_a_planted_citation_of_nothing_is_found(line: str, finding: str) -> None:
+    (found,) = tidy.citations(line, PAGES)
+    assert finding in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docs/references/a.md#what-resume-promises.",
+        "docs/references/a.md",
+        "https://a.org/docs/references/b.md",
+        "docs/b.md",
+    ],
+)
+def test_a_citation_of_what_exists_is_not_found(line: str) -> None:
+    assert not list(tidy.citations(line, PAGES))
 
 
 def test_nothing_private_is_tracked() -> None:

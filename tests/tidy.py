@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -35,8 +35,9 @@ IMPURE = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 
-# Who may import what of ours (DESIGN.md "The shape"): the longest prefix that fits the importing module. A
-# package may always import itself. A module without a row is a finding: say here where it stands.
+# Who may import what of ours (drawn in docs/architecture.md). The longest prefix that fits the importing
+# module counts. A package may always import itself. A module without a row is a finding: say here where it
+# stands.
 LEAVES = (
     "orchestrator.errors", "orchestrator.clock", "orchestrator.shut", "orchestrator.unforeseen"
 )  # fmt: skip
@@ -313,6 +314,34 @@ def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
         found += re.findall(r"(?<![\w.~}])/(?:home|Users|root|work|srv)/[\w.-]+", line)
         if found:
             yield f"{number}: names a machine of ours: {found[0]}"
+
+
+def private_notes(text: str) -> Iterator[str]:
+    """Citations of our working notes, which a reader of the repository does not have."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        for found in re.findall(r"\b(?:DESIGN[.]md|facts[/][\w-]+[.]\w+)", line):
+            yield f"{number}: cites {found}; cite a page of docs/ instead"
+
+
+def anchors(page: str) -> frozenset[str]:
+    """What a link can name in a Markdown page: its headings, spelled as GitHub spells them."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+def citations(text: str, pages: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    """Pages and headings of docs/ that are cited and do not exist; `pages` has the anchors of each page.
+
+    A page outside of references/ and decisions/ is looked at where a heading of it is cited.
+    """
+    cited = r"(?<![\w./-])(docs/(?:(?:references|decisions)/[\w.-]+\.md|[\w./-]+\.md(?=#)))(?:#([\w-]+))?"
+    for number, line in enumerate(text.splitlines(), start=1):
+        for page, anchor in re.findall(cited, line):
+            if page not in pages:
+                yield f"{number}: cites {page}, which does not exist"
+            elif anchor and anchor not in pages[page]:
+                yield f"{number}: cites the heading {anchor!r}, which {page} lacks"
 
 
 RULES: tuple[Rule, ...] = (
