@@ -154,6 +154,7 @@ class Ledger(LedgerReader):
         A run with nothing left to do keeps its due time. Raises InputError where there is no such run.
         """
         query = select(runs.c.record, runs.c.due_at).where(runs.c.run == run).with_for_update()
+        self._store_of_older()
         with self._database.write() as connection:
             row = connection.execute(query).one_or_none()
             if row is None:

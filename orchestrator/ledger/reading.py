@@ -289,11 +289,14 @@ class LedgerReader:
             raise BackendError(
                 f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
             ) from error
-        if record.store:
-            return record
+        return record if record.store else replace(record, store=self._store_of_older())
+
+    def _store_of_older(self) -> str:
+        """The home store of runs that name none. Asks the database once: never call it first inside of a
+        transaction that writes, which may wait for that answer's connection."""
         if self._older_store is None:
             self._older_store = takeover.older_store(self._database)
-        return replace(record, store=self._older_store)
+        return self._older_store
 
 
 def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
