@@ -111,22 +111,21 @@ class Engine:
         self._queue_stirred = True  # offers changed or a slot is free: all that wait are asked again
         self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
         self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
-        self._regain()
+        self._regained = False  # whether runs that have again what they need were told so
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
         }
 
-    def _regain(self) -> None:
-        """Runs that waited for what the config has again go on."""
-        now = self._clock.now()
+    def _regain(self, now: float) -> None:
+        """Runs that waited for what the config has again go on; asked until nobody else writes in between."""
         held = [each.run for each in self._ledger.summaries({Phase.HELD})]
         back = [
             record for record in self._ledger.records(held) if record.missing and not self._lacking(record)
         ]
-        self._ledger.append_many(
-            [Proposal(record, (regained(record, now),), DUE_NOW) for record in back], fence=self._fence
-        )
+        proposals = [Proposal(record, (regained(record, now),), DUE_NOW) for record in back]
+        answers = self._ledger.append_many(proposals, fence=self._fence) if proposals else []
+        self._regained = not any(isinstance(answer, LedgerConflict) for answer in answers)
 
     def _lacking(self, record: RunRecord) -> tuple[str, ...]:
         return missing(record, self._backends.platforms, self._backends.stores)
@@ -139,6 +138,8 @@ class Engine:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         self._notice_clock(now - monotonic)
         self._take(now, monotonic)
+        if not self._regained:
+            self._regain(now)
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
@@ -151,7 +152,7 @@ class Engine:
         """Nothing is left to do or to wait for: what is not final is held."""
         if any(not tracked.record.fault or tracked.busy for tracked in self._tracked.values()):
             return False
-        return not self._ledger.anything_left(besides=self.faulted)
+        return self._regained and not self._ledger.anything_left(besides=self.faulted)
 
     @property
     def faulted(self) -> frozenset[str]:
