@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.core import (
     assign,
+    charges,
     checkpoint,
     claims,
     decide,
@@ -95,8 +96,33 @@ def launches_again_after_a_lost_reply(patch: pytest.MonkeyPatch) -> None:
 
 
 def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(market.Market, "_less_claimed", lambda _self, offer: offer)
+    real = claims.less
+    patch.setattr(market, "less", lambda offers, _taken, now: real(offers, (), now))
     patch.setattr(assign, "budget_seconds", lambda choice, *_: choice.offer.traits.session_seconds)
+
+
+def counts_the_wall_from_the_launch(patch: pytest.MonkeyPatch) -> None:
+    real = ending.ending
+
+    def ended(session: Any, seen: Any, now: float) -> Ended | None:
+        since_the_launch = seen.running_seconds + seen.pending_seconds
+        return real(session, replace(seen, running_seconds=since_the_launch), now)
+
+    patch.setattr(decide, "ending", ended)
+
+
+def charges_from_the_launch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(charges._Stay, "runs_since", property(lambda stay: stay.launched_at))
+
+
+def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
+    real = claims.claim_of
+
+    def claim_of(session: Any, as_of: Any) -> claims.Claim:
+        return real(replace(session, began_at=session.launched_at), as_of)
+
+    for module in (claims, market):
+        patch.setattr(module, "claim_of", claim_of)
 
 
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
@@ -250,10 +276,8 @@ def waits_no_longer_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_a_cooldown(patch: pytest.MonkeyPatch) -> None:
-    real = route.route
-    patch.setattr(
-        market, "route", lambda job, offers, **rest: real(job, offers, **(rest | {"cooldowns": ()}))
-    )
+    real = route.judge
+    patch.setattr(market, "judge", lambda record, *rest: real(replace(record, cooldowns=()), *rest))
 
 
 def removes_what_is_handed_over(patch: pytest.MonkeyPatch) -> None:
@@ -295,7 +319,7 @@ def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
     def begin(self: Any, records: Any, now: float) -> None:
         real(self, records, now)
         ever = self.__dict__.setdefault("ever", {})
-        ever |= {claim.session: (claim.platform, claim.accelerator) for claim in self._claims.values()}
-        self._usage = dict(Counter(ever.values()))
+        ever |= {claim.session: (claim.platform, claim.accelerator) for claim in self._claims}
+        self._usage = Counter(ever.values())
 
     patch.setattr(market.Market, "begin", begin)

@@ -43,7 +43,7 @@ def draw_scenario(random: Random, number: int) -> Scenario:
         for accelerator in accelerators
     )
     quota = QuotaWindow(random.uniform(0.2, 0.6) * HOUR, 2 * HOUR) if random.random() < 0.5 else None
-    return Scenario(
+    scenario = Scenario(
         seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
         uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
         visibility_seconds=random.choice((5.0, 60.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
@@ -51,6 +51,17 @@ def draw_scenario(random: Random, number: int) -> Scenario:
         wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
         can_stop=random.random() < 0.8, owned=number == 0,
     )  # fmt: skip
+    return _with_a_queue(scenario, Random(scenario.seed))
+
+
+def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
+    """On some platforms sessions wait: often for longer than a session lasts, sometimes for longer than the
+    platform says they may. Drawn apart, so that all else in a seed's world is as it was without queues."""
+    if random.random() < 0.7:
+        return scenario
+    seconds = random.choice((900.0, 3600.0))
+    promised = random.choice((1.5, 1.5, 0.6)) * seconds + scenario.pending_seconds
+    return replace(scenario, queue_seconds=seconds, pending_seconds_max=promised)
 
 
 def draw_job(random: Random, run: str) -> Job:

@@ -6,17 +6,23 @@ bugs planted to be caught: tests/simulation/test_planted_bugs.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from orchestrator.core.charges import charges
 from orchestrator.core.event import (
     Assigned,
+    Began,
     Cancelled,
     Completed,
     Ended,
+    Event,
     GaveUp,
     Held,
     Launched,
     Noted,
     Released,
     Requeued,
+    Started,
     StopRequested,
     Submitted,
     Wish,
@@ -29,6 +35,7 @@ from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 from tests.simulation.world import World
 
+ROUNDING = 1e-3  # seconds: a wall clock's number is large
 HANDING_OVER_SECONDS = 900.0  # what was decided on in an earlier phase may be under way for so long
 _READ_BY_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
@@ -193,6 +200,42 @@ def what_the_next_session_reads_is_kept(world: World) -> list[str]:
     return found
 
 
+def waiting_is_not_charged(world: World) -> list[str]:
+    """What a session waited for in a platform's queue is nobody's charge. Of one that was over before it was
+    seen to run, nobody knows its start; a clock that jumped dates events wrongly."""
+    if world.clock_jumps:
+        return []
+    started = {
+        life.session: world.began_at + life.started_at
+        for platform in world.platforms.values()
+        for life in reversed(platform.history.lifetimes)
+    }
+    found = []
+    for run in world.runs:
+        events = [item.event for item in world.ledger.history(run)]
+        seen = _seen_to_run(events)
+        found += [
+            f"{charge.session} is charged for {started[charge.session] - charge.began_at:.0f} s of its wait"
+            for charge in charges(events, world.clock.now())
+            if charge.session in seen and charge.began_at < started[charge.session] - ROUNDING
+        ]
+    return found
+
+
+def _seen_to_run(events: Iterable[Event]) -> set[str]:
+    """The sessions that were seen to run before their end was."""
+    found, session = set(), ""
+    for event in events:
+        match event:
+            case Assigned(order=order):
+                session = order.session
+            case Began() | Started() if session:
+                found.add(session)
+            case Ended():
+                session = ""
+    return found
+
+
 def _confirmed(world: World, run: str) -> list[str]:
     """The run's sessions that were launched and seen to end."""
     found, session, launched = [], "", False
@@ -227,4 +270,5 @@ ALL = (
     what_cannot_save_is_not_stopped_unasked,
     pauses_are_kept,
     what_the_next_session_reads_is_kept,
+    waiting_is_not_charged,
 )

@@ -7,6 +7,7 @@ nobody could: why a session was given up, and whom a deleted checkpoint served.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.event import Ended, Event
@@ -14,6 +15,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.engine.engine import Watchers
+from orchestrator.platforms.simulated import SimulatedPlatform
 from orchestrator.stores.memory import MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger
@@ -31,9 +33,12 @@ class Reading:
 class Witness:
     """`hasty`, `robbed`: what it saw and should not have seen. `phases`: of each run, since when."""
 
-    def __init__(self, clock: VirtualClock, ledger: SimulatedLedger) -> None:
+    def __init__(
+        self, clock: VirtualClock, ledger: SimulatedLedger, platforms: Mapping[str, SimulatedPlatform]
+    ) -> None:
         self._clock = clock
         self._ledger = ledger
+        self._platforms = platforms
         self._readings: dict[str, list[Reading]] = defaultdict(list)
         self._launched_at: dict[str, float] = {}
         self.hasty: list[str] = []
@@ -65,7 +70,8 @@ class Witness:
 
     def _judge(self, session: Session) -> None:
         """Lost needs several readings while the controller was up, over as long as a launch may stay unseen;
-        or a heartbeat that stands still; or a session limit that is over. Hours of sleep prove nothing."""
+        or a heartbeat that stands still; or a limit that is over: of a session that waits in a queue the
+        platform's promise of a start, of one that runs its wall. Hours of sleep prove nothing."""
         readings, traits = self._readings[session.name], session.traits
         if readings and readings[-1].seen.result is not None:
             return  # by its own word
@@ -78,14 +84,26 @@ class Witness:
         absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
         silence = self._silence(readings, poll)
         silent = silence >= max(SILENT_SECONDS_MIN, SILENT_POLLS * poll)
-        age = self._clock.elapsed() - self._launched_at[session.name]
-        over = traits.session_seconds is not None and age > traits.session_seconds
+        waited, ran = self._ages(session)
+        wall = traits.session_seconds
+        over = waited > traits.pending_seconds_max if ran is None else wall is not None and ran > wall
         if not (absent or silent or over):
-            found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s, {age:.0f} s old"
-            self.hasty.append(f"{session.name} was given up ({session.message}): {found}")
+            found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s"
+            age = f"waited {waited:.0f} s, " + ("and not started" if ran is None else f"ran {ran:.0f} s")
+            self.hasty.append(f"{session.name} was given up ({session.message}): {found}, {age}")
+
+    def _ages(self, session: Session) -> tuple[float, float | None]:
+        """Seconds that it truly waited for its start, and has run since; None: it has not started."""
+        now, launched = self._clock.elapsed(), self._launched_at[session.name]
+        lifetimes = self._platforms[session.order.platform].history.lifetimes
+        started = min((life.started_at for life in lifetimes if life.session == session.name), default=None)
+        return (now - launched, None) if started is None else (started - launched, now - started)
 
     def _silence(self, readings: list[Reading], poll: float) -> float:
-        """Seconds over which its heartbeat stood still while somebody looked, several times."""
+        """Seconds over which its heartbeat stood still while somebody looked, several times. One that waits
+        has none, and proves nothing."""
+        if not readings or readings[-1].seen.status is None:
+            return 0.0
         seconds, count = 0.0, 0
         for before, after in zip(reversed(readings[:-1]), reversed(readings), strict=False):
             if after.seen.sighting is not Sighting.ABSENT and _beat(before) != _beat(after):

@@ -67,7 +67,7 @@ class World:
         self.ledger = SimulatedLedger.make(folder / "ledger.sqlite")
         self.ledger.before, self.ledger.after = self._before_append, self.killer.perhaps
         self.users = Users(self.ledger, self.clock, Random(random.random()))
-        self.witness = Witness(self.clock, self.ledger)
+        self.witness = Witness(self.clock, self.ledger, self.platforms)
         self.memory = WatchedStore(self.witness)
         self.store = FaultyStore(
             self.memory, draw_rates(random), Random(random.random()), now=self.clock.elapsed,
@@ -203,7 +203,7 @@ class World:
     def _submit(self, number: int, **changes: Any) -> str:
         run = f"job{number}-{self.random.getrandbits(32):08x}"
         job = replace(draw_job(self.random, run), **changes)
-        self.ledger.submit(Submitted(run, job, self.clock.now()), due_at=0.0)
+        self.ledger.submit(Submitted(run, job, self.clock.now(), store="home"), due_at=0.0)
         return run
 
     # --- Looking ----------------------------------------------------------------------------------------

@@ -212,7 +212,8 @@ class SimulatedPlatform:
             unavailable = Unavailable("no capacity", until_time(self._unix(shortage)))
         traits = self.scenario.traits(offer)
         return Offer(self._name, offer.accelerator, traits, offer.slots, quota, memory_gb=offer.memory_gb,
-                     disk_gb=offer.disk_gb, unavailable=unavailable)  # fmt: skip
+                     disk_gb=offer.disk_gb, unavailable=unavailable,
+                     wait_seconds=self.scenario.queue_seconds / 2)  # fmt: skip
 
     def prepare(self, order: Order, materials: Materials) -> None:
         with self._verb("prepare"):

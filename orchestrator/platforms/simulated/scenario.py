@@ -67,8 +67,8 @@ class QuotaWindow:
 class Scenario:
     """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs) or
     NONE (only after its end, and a killed session leaves nothing). A session waits up to `queue_seconds` and
-    `pending_seconds` for its start. `crash_at_step`: a job that never gets beyond. `grace_seconds`: how long
-    after a stop the platform kills what has not left."""
+    `pending_seconds` for its start; half of the queue is what an offer says to expect. `crash_at_step`: a job
+    that never gets beyond. `grace_seconds`: how long after a stop the platform kills what has not left."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
