@@ -13,7 +13,7 @@ from orchestrator.core.event import Deferred, Submitted, Wish, Wished
 from orchestrator.core.job import Claim, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.engine import Brought, Engine
+from orchestrator.engine.engine import Brought, Engine, Watchers
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, Folders
 from orchestrator.errors import Transient
@@ -51,6 +51,8 @@ class DeafWorkers(SimulatedWorkers):
 class Small:
     """One ledger, one store, a few calm platforms, one engine at a time."""
 
+    watchers: Watchers | None = None
+
     def __init__(self, folder: Path, **scenarios: Scenario) -> None:
         self.clock = VirtualClock()
         self.platforms = {name: SimulatedPlatform(name, s, self.clock) for name, s in scenarios.items()}
@@ -72,7 +74,7 @@ class Small:
         takeover = self.ledger.take_over("test", now=self.clock.now(), home_store=home_store)
         backends = self.backends(names)
         self.engine = Engine(self.ledger, takeover.fence, backends, Market(names), self.workers, self.clock,
-                             unforeseen=backends.unforeseen)  # fmt: skip
+                             self.watchers, unforeseen=backends.unforeseen)  # fmt: skip
         return self.engine
 
     def backends(self, names: tuple[str, ...]) -> Backends:

@@ -8,7 +8,7 @@ from orchestrator.cli import health
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text, number_text
 from orchestrator.client import live
-from orchestrator.client.live import Progress
+from orchestrator.client.live import Live, Progress
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.takeover import Owner
 
 REASON_CHARACTERS = 80
+LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 AT_REST = FINAL | {Phase.HELD}  # no controller needs to run
 
 
@@ -36,9 +37,10 @@ def ps(call: Call) -> int:
     call.out.document({"runs": [
         {**vars(summary), "phase": None if summary.unreadable else summary.phase,
          "step": progress.step, "steps_per_second": progress.steps_per_second, "loss": progress.loss,
-         "seconds_left": progress.seconds_left, "trouble": trouble or None,
+         "seconds_left": progress.seconds_left, "trouble": reading.trouble or None if reading else None,
+         "waits_since": reading.waits_since if reading else None,
          "unreadable": summary.unreadable or None}
-        for summary, progress, trouble in looks
+        for summary, progress, reading in looks
     ]})  # fmt: skip
     if not looks:
         more = f"; `{call.command('ps', '--all')}` also lists those that are over" if hidden else ""
@@ -46,20 +48,20 @@ def ps(call: Call) -> int:
         return Exit.OK
     headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE", "NOTE")
     now = call.clock.now()
-    rows = [_row(summary, progress, _note(summary, trouble, now)) for summary, progress, trouble in looks]
+    rows = [_row(summary, progress, _note(summary, reading, now)) for summary, progress, reading in looks]
     call.out.table(headers, rows, right=frozenset({2, 3, 4, 5, 6}))
     if any(summary.phase not in AT_REST for summary in found):
         health.tell_absence(call, owner)
     return Exit.OK
 
 
-def _look(call: Call, summary: RunSummary) -> tuple[RunSummary, Progress, str]:
-    """The run, how far it is, and why its platform says nothing at the moment."""
+def _look(call: Call, summary: RunSummary) -> tuple[RunSummary, Progress, Live | None]:
+    """The run, how far it is, and what was seen of its session last."""
     reading = None
-    if summary.phase in (Phase.RUNNING, Phase.STOPPING):
+    if summary.phase in LAUNCHED:
         reading = live.read(call.home.folders, summary.run, summary.session)
     progress = live.progress(summary.steps_total, summary.accepted_step, reading)
-    return summary, progress, reading.trouble if reading is not None else ""
+    return summary, progress, reading
 
 
 def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
@@ -77,11 +79,13 @@ def _row(summary: RunSummary, progress: Progress, note: str) -> tuple[str, ...]:
     )
 
 
-def _note(summary: RunSummary, trouble: str, now: float) -> str:
+def _note(summary: RunSummary, reading: Live | None, now: float) -> str:
     if summary.unreadable:
         return _short(summary.unreadable)
-    if trouble:
-        return _short(f"no answer: {trouble}")
+    if reading is not None and reading.trouble:
+        return _short(f"no answer: {reading.trouble}")
+    if reading is not None and reading.waiting:
+        return reading.waiting
     if summary.phase is Phase.QUEUED and summary.until is not None and summary.until > now:
         return f"waits until {utc_text(summary.until)}"
     if summary.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # else it is why it was put there

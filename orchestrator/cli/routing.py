@@ -84,6 +84,8 @@ def choice_text(choice: Choice, job: Job) -> str:
         parts = ["its speed is not known yet: the first session measures it"]
     if offer.quota is not None:
         parts.append(f"{span(figures.quota_seconds)} of quota")
+    if offer.wait_seconds >= 1:
+        parts.append(f"each waits about {span(offer.wait_seconds)} in the platform's queue")
     if figures.expected_loss_seconds >= 1:
         parts.append(f"{span(figures.expected_loss_seconds)} expected to be lost")
     parts += [f"preferred by {name!r}" for name in choice.preferred_by]

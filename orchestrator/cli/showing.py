@@ -215,6 +215,9 @@ def why(call: Call) -> int:
     _title(out, record)
     out.say()
     out.facts((utc_text(at), text) for at, text in story.told(stored.event for stored in history))
+    reading = live.read(call.home.folders, run, record.session.name if record.session else None)
+    if record.phase is Phase.LAUNCHING and reading is not None and reading.waiting:
+        out.say(f"\n{story.short_session(reading.session)} is {reading.waiting}.")
     if record.phase is Phase.QUEUED:
         until = story.until_text(record.until, call.clock.now())
         out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")

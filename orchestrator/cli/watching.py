@@ -71,6 +71,8 @@ class Sight:
         wall = session.wall_at
         if record.phase is Phase.RUNNING and wall is not None:
             words += f", {clock_text(wall - self.now)} to its wall"
+        if record.phase in (Phase.LAUNCHING, Phase.STOPPING) and self.live is not None and self.live.waiting:
+            words += f", {self.live.waiting}"
         if self.live is not None and self.live.trouble:
             words += f"; no answer: {self.live.trouble}"
         return words

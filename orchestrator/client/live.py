@@ -9,9 +9,10 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.clock import utc_text
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
-from orchestrator.core.session import Observation
+from orchestrator.core.session import Observation, Sighting
 from orchestrator.files import write_whole
 from orchestrator.session import files
 from orchestrator.session.files import Odd
@@ -28,12 +29,24 @@ PREPARING_BYTES_MAX = 1 << 16
 @dataclass(frozen=True)
 class Live:
     """The newest reading of a run's session, `at` the controller's clock; `trouble` is why its platform has
-    given none since."""
+    given none since. `launched_at`: of the session, unix seconds."""
 
     session: str
     at: float
     observation: Observation
     trouble: str = ""
+    launched_at: float | None = None
+
+    @property
+    def waits_since(self) -> float | None:
+        """Since when the session waits in its platform's queue; None: it does not, or not any more."""
+        return self.launched_at if self.observation.sighting is Sighting.PENDING else None
+
+    @property
+    def waiting(self) -> str:
+        """The same in words; empty where it does not wait."""
+        since = self.waits_since
+        return "" if since is None else f"waiting in the platform's queue since {utc_text(since)}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,8 @@ class Writer:
 
     def reading(self, record: RunRecord, observation: Observation, now: float) -> None:
         if record.session is not None:
-            self._write(record.run, Live(record.session.name, now, observation))
+            session = record.session
+            self._write(record.run, Live(session.name, now, observation, launched_at=session.launched_at))
 
     def silence(self, record: RunRecord, trouble: str) -> None:
         found = read(self.folders, record.run, record.session.name if record.session else None)
