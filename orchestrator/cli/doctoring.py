@@ -229,7 +229,10 @@ def _taken_out(call: Call, config: Config) -> Iterator[Finding]:
         found = lost(ledger, config)
     for what, runs in found.items():
         text = f"not in the config any more, but needed by {', '.join(runs)}"
-        mend = "put it back into the config until they are over; they go on by themselves"
+        mend = (
+            "put it back into the config until they are over; they go on as soon as a controller runs: "
+            f"{call.command('up', '--detach')}"
+        )
         yield Finding(what.replace("'", ""), "missing", text, mend, Exit.INPUT)
 
 

@@ -39,6 +39,7 @@ def sentence(lacking: tuple[str, ...]) -> str:
     """What a person reads, and can do."""
     named = " and the ".join(lacking)
     return (
-        f"it needs the {named}, which the config no longer has: put it back and the run goes on by itself, "
-        "or give it up with `orchestrator cancel --discard`"
+        f"it needs the {named}, which the config no longer has: put it back and the run goes on as soon as a "
+        "controller runs (`orchestrator up --detach` starts one), or give it up with "
+        "`orchestrator cancel --discard`"
     )

@@ -1,0 +1,133 @@
+"""A run keeps its home store and its platforms, whatever the config says later."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import Caller, wait_until
+
+PLATFORM = (
+    "type: process, session_seconds: 5, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2, slots: 2"
+)
+
+
+def config(home_store: str, *stores: str, platform: str = "here") -> str:
+    named = ", ".join(f"{name}: {{type: folder, path: store-{name}}}" for name in stores)
+    return f"platforms: {{{platform}: {{{PLATFORM}}}}}\nstores: {{{named}}}\nhome_store: {home_store}\n"
+
+
+def in_store(user: Caller, name: str) -> dict[str, set[str]]:
+    """The runs in this store, with the names of their checkpoints."""
+    found = (user.home / f"store-{name}").glob("runs/*/checkpoints/*")
+    runs: dict[str, set[str]] = {}
+    for path in found:
+        runs.setdefault(path.parent.parent.name, set()).add(path.name)
+    return runs
+
+
+def checkpoints(user: Caller, run: str, *words: str) -> set[str]:
+    """Those that the command lists, every one of them whole."""
+    rows = user("checkpoints", run, "--json", *words).json["checkpoints"]
+    assert [row["trouble"] for row in rows if row["trouble"]] == []
+    return {row["name"] for row in rows}
+
+
+def named(user: Caller, name: str, total: int) -> str:
+    """A job's file for `user.submitted`, of a job of its own name."""
+    path = user.folder / user.job(f"{name}.yaml", total=total)
+    path.write_text(path.read_text().replace("name: tiny", f"name: {name}"))
+    return path.name
+
+
+@pytest.fixture
+def controller(user: Caller) -> subprocess.Popen[str]:
+    """One in the foreground; it takes up a changed config by itself."""
+    user.config(config("a", "a", "b"))
+    child = user.start("up")
+    wait_until(user.owner, "a controller")
+    return child
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_run_goes_on_with_its_own_home_store(user: Caller, tmp_path: Path) -> None:
+    done = user.submitted(named(user, "done", 30))
+    long = user.submitted(named(user, "long", 150))
+    user.wait_for_checkpoint(long)
+    user("hold", long)
+    user.wait_for_phase(long, "held")
+    user.wait_for_phase(done, "done")
+    user.config(config("b", "a", "b"))
+    before = in_store(user, "a")
+    assert checkpoints(user, done, "--verify") == before[done]
+    assert user("pull", done, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 30
+    new = user.submitted(named(user, "new", 5))
+    user("release", long)
+    for run in (new, long):
+        user.wait_for_phase(run, "done")
+    assert user("show", long, "--json").json["sessions"][1]["order"]["resume"] in before[long]
+    assert checkpoints(user, long) == in_store(user, "a")[long]
+    assert (set(in_store(user, "a")), set(in_store(user, "b"))) == ({done, long}, {new})
+    user("down")
+    user("prune", "--older-than", "0", "--checkpoints", "--yes")
+    assert {run: len(names) for run, names in in_store(user, "a").items()} == {done: 1, long: 1}
+    for run in (done, long, new):
+        assert checkpoints(user, run, "--verify")
+
+
+def test_a_store_that_was_taken_out_is_waited_for(
+    user: Caller, controller: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    done = user.submitted(named(user, "done", 5))
+    long = user.submitted(named(user, "long", 100))
+    user.wait_for_phase(done, "done")
+    user.wait_for_checkpoint(long)
+    user.config(config("b", "b"))
+    assert controller.stdout is not None
+    said = iter(controller.stdout.readline, "")
+    told = f"the config no longer has the store 'a'; held until it is back: {long}"
+    assert any(told in line for line in said), "the controller says at its start who waits"
+    user.wait_for_phase(long, "held")
+    shown = user("show", long)
+    assert "it needs the store 'a', which the config no longer has: put it back" in shown.out
+    doctor = user("doctor", code=2).out
+    assert re.search(rf"store a +missing .*{long}", doctor)
+    assert done not in doctor, "what is over needs nothing"
+    for run in (done, long):
+        for command in ("checkpoints", "pull"):
+            refused = user(command, run, code=2).err
+            assert "the store 'a', which the config no longer has: put it back into" in refused
+            assert str(user.home / "config.yaml") in refused
+    submitted = user("submit", named(user, "new", 5))
+    assert told in submitted.out + submitted.err
+    new = submitted.out.split()[0]
+    user.wait_for_phase(new, "done")
+    assert user.phase(long) == "held"
+    user("prune", "--older-than", "0", "--checkpoints", "--yes")
+    user.config(config("b", "a", "b"))
+    user.wait_for_phase(long, "done")
+    assert "goes on: the config has the store 'a' again" in user("why", long).out
+    assert checkpoints(user, long, "--verify") == in_store(user, "a")[long]
+    assert set(in_store(user, "b")) == {new}
+    assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 100
+    user("doctor")
+
+
+def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
+    user.config(config("a", "a"))
+    run = user.submitted(named(user, "long", 100))
+    user.wait_for_checkpoint(run)
+    user.config(config("a", "a", platform="there"))
+    user.wait_for_phase(run, "held")
+    wait_until(lambda: user.owner() is None, "the controller to leave: it can do nothing for the run")
+    assert re.search(rf"platform here +missing .*{run}", user("doctor", code=2).out)
+    shown = user("show", run).out
+    assert "it needs the platform 'here', which the config no longer has: put it back" in shown
+    assert checkpoints(user, run), "its store is there"
+    user.config(config("a", "a"))
+    assert "orchestrator up --detach" in user("show", run).out
+    user("up", "--detach")
+    user.wait_for_phase(run, "done")
