@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.core.session import Sighting
 from orchestrator.errors import Transient
 from tests.conformance.test_platforms import agent
 from tests.platforms.docker_box import LONG, Box, box
