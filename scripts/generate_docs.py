@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are drawn from code; tests/test_docs.py fails where one is out of date."""
+"""Writes the pages of docs/ that are generated from code; tests/test_docs.py fails if one is out of date."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ def bounds_page() -> str:
 
 Generated from the table in `orchestrator/core/bounds.py` by `make docs`; do not edit.
 
-What a session, a platform or a store says is bounded where it enters, by its agent and again by the
-controller: a training script may write into the session's folder, too. What is beyond a bound costs that one
-thing and a note in `show` and `why` that names it. The rest of the session is used, and no other run notices.
+What a session, a platform or a store says is limited where it enters. The agent checks it. The controller
+checks it again, because a training script can write into the session's folder too. If something is outside its
+limit, only that one thing is lost, and a note in `show` and `why` names it. The rest of the session is used,
+and other runs are not affected.
 
-| what | limit | beyond it |
+| what | limit | outside it |
 |---|---|---|
 {rows}
 
-A file of a session is read only where it is a plain file, reached through no link. A folder, a link, a FIFO,
-a socket, a device, or a file that may not be read is left alone, with a note. Nothing is waited for.
+A session's file is read only if it is a plain file and no part of its path is a link. A folder, a link, a
+FIFO, a socket, a device or an unreadable file is skipped, with a note. Reading never waits for any of them.
 
 ## Disk and log
 
 | option of a platform | default | meaning |
 |---|---|---|
-| `disk_gb` | 50 | disk that `work/` and `outbox/` of a session may take; `needs.disk_gb` where that is more |
-| `log_gb` | 0.064 | what a session keeps of its log: how it began, and the newest |
+| `disk_gb` | 50 | disk space for a session's `work/` and `outbox/`; `needs.disk_gb` if that is more |
+| `log_gb` | 0.064 | how much of its log a session keeps: the beginning and the newest part |
 | `image_disk_gb` | not bounded | Docker only: what a container writes outside its session folder |
 
-The agent looks every ten seconds at what is really on the disk. A session that takes more than it may is
-asked to save and leave, and is killed at once where it takes twice that. `disk_gb: null` turns this off.
-Docker bounds `image_disk_gb` on some storage drivers only, as overlay2 where its folder is on XFS with
-`pquota`. On the others the engine refuses to make the container, and the session does not start.
-What a container's agent itself prints is kept up to 20 MB. A Kaggle kernel has Kaggle's own limit on output.
+The agent measures every ten seconds what is really on the disk. A session that takes more than its limit is
+asked to save and leave; one that takes twice its limit is killed at once. `disk_gb: null` turns this off.
+
+Docker supports `image_disk_gb` on some storage drivers only, such as overlay2 on XFS with `pquota`. With
+other drivers the engine refuses to create the container, and the session does not start. Docker keeps up to
+20 MB of what a container's agent itself prints. On Kaggle, Kaggle's own limit on output applies.
 """
 
 
@@ -63,13 +65,13 @@ Generated from the table in `orchestrator/core/lifecycle.py` by `make docs`; do 
 ```mermaid
 {lifecycle.diagram()}```
 
-A run is over when it is {final}. Events that leave the phase as it is, and so are not drawn:
+A run is over when it is {final}. These events do not change the phase, so they are not drawn:
 
 | phase | events |
 |---|---|
 {chr(10).join(rows)}
 
-In every phase: {staying}. Any other event is a bug and raises `IllegalTransition`.
+Possible in every phase: {staying}. Any other event is a bug and raises `IllegalTransition`.
 """
 
 
