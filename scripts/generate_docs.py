@@ -21,10 +21,10 @@ def bounds_page() -> str:
 
 Generated from the table in `orchestrator/core/bounds.py` by `make docs`; do not edit.
 
-What a session, a platform or a store says is limited where it enters. The agent checks it. The controller
-checks it again, because a training script can write into the session's folder too. If something is outside its
-limit, only that one thing is lost, and a note in `show` and `why` names it. The rest of the session is used,
-and other runs are not affected.
+What a session, a platform or a store says is checked against limits where it enters: first by the agent, then
+again by the controller, because a training script can write into the session's folder too. If something is
+outside its limit, only that one thing is lost, and a note in `show` and `why` names it. The rest of the
+session is used, and other runs are not affected.
 
 | what | limit | outside it |
 |---|---|---|
