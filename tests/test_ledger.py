@@ -312,7 +312,7 @@ def test_a_run_is_found_by_name_job_or_unique_prefix(ledger: Ledger) -> None:
     assert ledger.find("v") == "vision-1"
     with pytest.raises(InputError, match=r"several runs: graph-2, graphite-x1, graph-1"):
         ledger.find("grap")
-    with pytest.raises(InputError, match=r"no run called 'vison-1'; did you mean vision-1\?"):
+    with pytest.raises(InputError, match=r"no run called 'vison-1'; did you mean 'vision-1'\?"):
         ledger.find("vison-1")
     for hopeless in ("%", "", "\0", "_raph-1", "GRAPH-1; --"):
         with pytest.raises(InputError):

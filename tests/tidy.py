@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     DISK: ("orchestrator.shut",),
     PROCESSES: (),
     "orchestrator.unforeseen": (),
+    "orchestrator.catalog": PURE,
     "orchestrator.core": ("orchestrator.errors",),
     "orchestrator.training": (),
     "orchestrator.agent": (
@@ -70,8 +71,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
     "orchestrator.session": (*PURE, DISK),
-    "orchestrator.platforms": (*PURE, "orchestrator.session", DISK, PROCESSES),
-    "orchestrator.stores": (*PURE, DISK),
+    "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK),
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK, "orchestrator.stores.atomic"),
     "orchestrator.config": (*PURE, "orchestrator.spec"),

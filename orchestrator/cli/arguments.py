@@ -1,17 +1,18 @@
 """Every command and every option, declared once; the parser, the help and the completion derive from it.
 
-Imports argparse only. A command names the function that carries it out; its module is imported when it runs.
+Imports little beside argparse. A command names the function that carries it out; its module is imported when
+it runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from orchestrator import __version__
+from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import InputError
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -156,17 +157,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     word = _command_word(arguments)
     names = [command.name for command in COMMANDS]
     if word is not None and word not in names:
-        raise InputError(
-            f"there is no command {word!r}{_nearest(word, names)}; `orchestrator --help` lists all"
-        )
+        raise InputError(f"unknown command {word!r}; {did_you_mean(word, names)}see `orchestrator --help`")
     options, unknown = made.parse_known_args(arguments)
     if unknown:
-        taken = _flags(word)
-        hint = _nearest(unknown[0].split("=")[0], taken)
+        what = "option" if unknown[0].startswith("-") else "argument"
+        hint = did_you_mean(unknown[0].split("=")[0], _flags(word))
         help_of = f"orchestrator {word} --help" if word else "orchestrator --help"
-        raise InputError(
-            f"{unknown[0]!r} is no option or argument here{hint}; `{help_of}` says what there is"
-        )
+        raise InputError(f"unknown {what} {unknown[0]!r}; {hint}see `{help_of}`")
     return options
 
 
@@ -186,8 +183,3 @@ def _flags(name: str | None) -> list[str]:
     return [flag for option in (*own, *EVERYWHERE) for flag in option.flags if flag.startswith("-")] + [
         "--help"
     ]
-
-
-def _nearest(given: str, valid: Sequence[str]) -> str:
-    near = difflib.get_close_matches(given, valid, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""

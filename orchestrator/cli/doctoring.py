@@ -21,6 +21,7 @@ from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.core.wording import unknown
 from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, SpecError
 from orchestrator.platforms.platform import Checkup, Health, Platform
@@ -108,7 +109,7 @@ def _check_names(config: Config, names: tuple[str, ...]) -> None:
     known = [*(each.name for each in config.platforms), *(each.name for each in config.stores)]
     strange = [name for name in names if name not in known]
     if strange:
-        raise InputError(f"the config has no platform or store {strange[0]!r}; there are: {', '.join(known)}")
+        raise InputError(unknown(f"platform or store {strange[0]!r}", strange[0], known))
 
 
 def _looked_at(what: str, look: Callable[[], tuple[str, str]]) -> Iterator[Finding]:

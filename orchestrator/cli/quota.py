@@ -4,7 +4,6 @@ is planned. Asks platforms and the ledger; launches and writes nothing, and need
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Quota, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import date, span, unknown
 from orchestrator.engine.market import Market, Surveyed
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
@@ -84,9 +83,7 @@ def quota(call: Call) -> int:
     names = [each.name for each in wired.config.platforms]
     name = call.options.name
     if name is not None and name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"the config has no platform {name!r}{hint}; there are: {', '.join(names)}")
+        raise InputError(unknown(f"platform {name!r}", name, names))
     answers = routing.survey_all(wired)
     ledger = call.home.existing_ledger()
     with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():

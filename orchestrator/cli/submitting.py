@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import os
 import secrets
@@ -31,7 +30,7 @@ from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict, commands, opens_at, verdict
 from orchestrator.core.route import plan as hops_of
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import date, span, unknown
 from orchestrator.engine.perform import Folders
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.files import open_log
@@ -86,9 +85,7 @@ def _parsed(call: Call, wired: Wired) -> Parsed:
     known = [each.name for each in wired.config.platforms]
     for name in wanted:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"--platform {name!r} is not in the config{hint} (there: {', '.join(known)})")
+            raise InputError(f"--platform: {unknown(f'platform {name!r}', name, known)}")
     if wanted:
         route = replace(parsed.job.route, platforms=wanted)
         parsed = replace(parsed, job=replace(parsed.job, route=route))

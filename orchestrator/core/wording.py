@@ -1,9 +1,12 @@
-"""How the core writes spans and dates in its reasons, so that every reason reads alike."""
+"""How messages write spans, dates and unknown names, so that all of them read alike. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
+_COMPARED_LENGTH_MAX = 64  # of a name; comparing takes the square of its length
 _FAR = 253_402_300_800.0  # the year 10000
 
 
@@ -21,3 +24,22 @@ def date(unix_seconds: float) -> str:
     if not 0 <= unix_seconds < _FAR:
         return "in thousands of years"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:
+    """`did you mean 'total'? ` with up to `count` of the nearest names, whatever their case; empty where none
+    is near, or where `given` is too long to compare in no time."""
+    if len(given) > _COMPARED_LENGTH_MAX:
+        return ""
+    folded = {name.lower(): name for name in valid}
+    near = [repr(folded[name]) for name in get_close_matches(given.lower(), list(folded), n=count)]
+    return f"did you mean {' or '.join(near)}? " if near else ""
+
+
+def unknown(what: str, given: str, valid: Iterable[str], *, suggest: bool = True) -> str:
+    """`unknown store 'hme'; did you mean 'home'? valid: home, s3`: how every message reports an unknown name.
+    `what` is the beginning after "unknown", with the name if that is to be shown."""
+    names = list(valid)
+    if not names:
+        return f"unknown {what}"
+    return f"unknown {what}; {did_you_mean(given, names) if suggest else ''}valid: {', '.join(names)}"

@@ -5,7 +5,6 @@ Changes nothing. Knows the tables and the fold's snapshot; decides nothing about
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 CHUNK = 500  # rows asked for by name at once
 MEASUREMENTS_MAX = 256
 CANDIDATES_MAX = 10
-_NEAREST_OF = 5000
+_NEAREST, _NEAREST_OF = 3, 5000
 _NONE = (None, "")
 _PHASES = frozenset(phase.value for phase in Phase)
 _RESTING = (*(phase.value for phase in FINAL), Phase.HELD.value)
@@ -133,9 +133,8 @@ class LedgerReader:
                 listed = ", ".join(found[:CANDIDATES_MAX])
                 raise InputError(f"{text!r} may be several runs: {listed}{more}")
         known = [str(row.run) for row in self._all(named.limit(_NEAREST_OF))]
-        near = difflib.get_close_matches(text, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`orchestrator ps` lists them"
-        raise InputError(f"there is no run called {text!r}; {hint}")
+        near = did_you_mean(text, known, _NEAREST)
+        raise InputError(f"there is no run called {text!r}; {near}`orchestrator ps` lists them")
 
     # --- Listings ---------------------------------------------------------------------------------------
 

@@ -7,18 +7,17 @@ editors say the same. Must never know which models there are.
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.core import wording
 from orchestrator.errors import SpecError
 from orchestrator.spec.document import Document, Path, Problem, kind, nothings, shown
 
 Model = TypeVar("Model", bound=BaseModel)
-_SUGGESTED_LENGTH_MAX = 64
 _SUGGESTIONS_MAX = 100
 
 
@@ -57,9 +56,8 @@ def _explain(model: type[BaseModel], error: ValidationError, silent: Iterable[Pa
             case "extra_forbidden":
                 keys = list(_node(model, path[:-1]).get("properties", {}))
                 suggest = len(problems) < _SUGGESTIONS_MAX
-                problems.append(
-                    Problem(path, unknown("key", str(path[-1]), keys, suggest=suggest, name=False))
-                )
+                told = wording.unknown("key", str(path[-1]), keys, suggest=suggest)
+                problems.append(Problem(path, told))
             case "value_error":
                 problems.append(Problem(path, str(detail["ctx"]["error"])))
             case _ if detail["loc"][-1:] == ("[key]",):
@@ -94,16 +92,9 @@ def _under(path: Path, silent: Iterable[Path]) -> bool:
     return any(path[:n] in silent for n in range(1, len(path) + 1))
 
 
-def unknown(what: str, given: str, valid: Iterable[str], *, suggest: bool = True, name: bool = True) -> str:
-    """`unknown key; did you mean "total"? valid: …`: the one way a name that is not known is reported."""
-    names = list(valid)
-    told = f"unknown {what} {shown(given)}" if name else f"unknown {what}"
-    close: list[str] = []
-    if suggest and len(given) <= _SUGGESTED_LENGTH_MAX:
-        folded = {n.lower(): n for n in names}
-        close = [folded[n] for n in difflib.get_close_matches(given.lower(), list(folded), n=1, cutoff=0.6)]
-    told += f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{told} valid: {', '.join(names)}" if names else told.rstrip(";")
+def unknown(what: str, given: str, valid: Iterable[str]) -> str:
+    """As `wording.unknown`, with the name as messages about a document show it."""
+    return wording.unknown(f"{what} {shown(given)}", given, valid)
 
 
 # --- JSON Schema ----------------------------------------------------------------------------------------

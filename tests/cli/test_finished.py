@@ -125,7 +125,7 @@ def test_an_unknown_run_names_the_nearest(finished: Finished) -> None:
     user, run = finished.user, finished.run
     wrong = run[:-1] + ("a" if run[-1] != "a" else "b")
     answer = user("show", wrong, code=2)
-    assert f"did you mean {run}" in answer.err
+    assert f"did you mean '{run}'?" in answer.err
     error = user("show", wrong, "--json", code=2).json["error"]
     assert error["exit_code"] == 2
     assert run in error["message"]

@@ -161,7 +161,7 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
         f["what"] for f in findings
     }
     assert len(user("doctor", "here").out.splitlines()) == 3
-    assert "there are: here, home" in user("doctor", "hare", code=2).err
+    assert "did you mean 'here'? valid: here, home" in user("doctor", "hare", code=2).err
     user.config(f"{CONFIG}stores: {{attic: {{type: folder, path: config.yaml}}}}")
     answer = user("doctor", "--json", code=4)
     assert [f["what"] for f in answer.json["findings"] if f["state"] != "ok"] == ["store attic"]

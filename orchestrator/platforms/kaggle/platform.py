@@ -331,6 +331,11 @@ class KagglePlatform:
         self._pushed_mark(name).unlink(missing_ok=True)
 
 
+def configured(name: str, options: KaggleOptions, folder: Path, clock: Clock) -> KagglePlatform:
+    """The platform as the user configured it; asks nobody yet."""
+    return KagglePlatform(name, options, Account(name, options, clock), folder, clock)
+
+
 def _note(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())

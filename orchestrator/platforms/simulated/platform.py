@@ -398,6 +398,12 @@ class SimulatedPlatform:
         return newest
 
 
+def configured(name: str, options: Scenario, folder: Path, clock: Clock) -> SimulatedPlatform:
+    """The platform as the user configured it: all in memory."""
+    del folder
+    return SimulatedPlatform(name, options, clock)
+
+
 def _resumed(order: Order, resume: Path | None) -> State:
     """The state in the staged checkpoint, verified as an agent would; the initial state without one."""
     if order.resume is None:
