@@ -65,7 +65,22 @@ class BackendError(OrchestratorError):
 
 
 class Transient(BackendError):
-    """It may work the next time; only the retrying wrapper retries. The request may have taken effect."""
+    """It may work the next time. The request may have taken effect.
+
+    Each request is retried in one place: by the wrapper of the protocol, or by the backend itself, which
+    knows how long it was told to wait. `retried`: the backend did, so no wrapper tries again.
+    """
+
+    def __init__(
+        self, message: str, *, backend: str = "", operation: str = "", retried: bool = False
+    ) -> None:
+        super().__init__(message, backend=backend, operation=operation)
+        self.retried = retried
+
+
+def is_worth_retrying(error: BaseException) -> bool:
+    """Whether the wrapper that retries should: it may pass, and nobody has tried it again yet."""
+    return isinstance(error, Transient) and not error.retried
 
 
 class QuotaExhausted(BackendError):

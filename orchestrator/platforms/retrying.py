@@ -1,7 +1,7 @@
 """A platform that tries again: wraps any other and implements the same protocol.
 
-Only `Transient` is worth another try, and never for `launch`: an unanswered launch may have taken effect,
-so the engine looks before it launches again.
+Only `Transient` is worth another try, and only where the platform has not retried the request itself. Never
+`launch`: an unanswered launch may have taken effect, so the engine looks before it launches again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
 from orchestrator.core.session import StopReply
-from orchestrator.errors import Transient
+from orchestrator.errors import is_worth_retrying
 from orchestrator.platforms.platform import (
     BuildingImages,
     Checkup,
@@ -46,7 +46,7 @@ class RetryingPlatform:
         self._retrying = Retrying(
             stop=stop_after_attempt(attempts),
             wait=self._pause,
-            retry=retry_if_exception_type(Transient),
+            retry=retry_if_exception(is_worth_retrying),
             sleep=sleep,
             reraise=True,
         )

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
-
-import tenacity
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
@@ -22,13 +21,7 @@ from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import check_key, check_prefix
 
 _LOCK = ".lock"
-_PAUSE_SECONDS, _TRIES = 0.01, 1000
-_patiently = tenacity.Retrying(
-    retry=tenacity.retry_if_exception_type(BlockingIOError),
-    stop=tenacity.stop_after_attempt(_TRIES),
-    wait=tenacity.wait_fixed(_PAUSE_SECONDS),
-    reraise=True,
-)
+_PAUSE_SECONDS, _LOOKS = 0.01, 1000
 
 
 class Reporting(Protocol):
@@ -112,12 +105,20 @@ class FolderRegisters:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._root / _LOCK, flags, 0o600)
         try:
-            try:
-                _patiently(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _TRIES:.0f} s"
-                raise Transient(message, backend=self._name, operation=operation) from error
+            if not _taken(descriptor):
+                message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _LOOKS:.0f} s"
+                raise Transient(message, backend=self._name, operation=operation)
             sweep(self._root)
             yield
         finally:
             os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    """Waits for the lock, and not for ever: who holds it may be stopped."""
+    for _ in range(_LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        threading.Event().wait(_PAUSE_SECONDS)
+    return False

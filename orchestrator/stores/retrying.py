@@ -1,4 +1,5 @@
-"""A store that tries again: every verb of another store, repeated while it raises `Transient`.
+"""A store that tries again: every verb of another store, repeated while it raises a `Transient` that nobody
+has retried yet.
 
 Decides when to try again and when to give up. Must never know which store it wraps. Every verb is
 idempotent, so a try whose reply was lost does no harm; a swap's is known by the value it wrote.
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import tenacity
 
-from orchestrator.errors import Conflict, Transient
+from orchestrator.errors import Conflict, Transient, is_worth_retrying
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store
 
@@ -71,7 +72,7 @@ class RetryingStore:
         self._chance = chance or random.Random()
         self._pauses = pause_seconds_min, pause_seconds_max
         self._again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Transient),
+            retry=tenacity.retry_if_exception(is_worth_retrying),
             stop=tenacity.stop_after_attempt(attempts),
             wait=self._pause,
             sleep=sleep,

@@ -12,7 +12,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import tenacity
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
@@ -75,11 +74,7 @@ def test_counters_killed_at_random_moments_lose_no_count_and_leave_no_lock(tmp_p
 def test_a_lock_that_is_never_given_back_costs_patience_not_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        folder_registers,
-        "_patiently",
-        folder_registers._patiently.copy(stop=tenacity.stop_after_attempt(3)),
-    )
+    monkeypatch.setattr(folder_registers, "_LOOKS", 3)
     registers = FolderStore(tmp_path).registers
     version = registers.swap(KEY, b"1", None)
     descriptor = os.open(tmp_path / ".registers" / ".lock", os.O_RDWR)

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
+from docker.errors import APIError
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.order import Outcome
-from orchestrator.errors import AccessDenied, InputError, Transient
+from orchestrator.errors import AccessDenied, InputError, Rejected, Transient
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker.connection import Connection
 from orchestrator.platforms.docker.options import DockerOptions
@@ -274,6 +276,16 @@ def test_no_right_to_use_the_socket_is_said(docker_engine: Engine) -> None:
     finally:
         os.seteuid(0)
         docker_engine.folder.chmod(mode)
+
+
+def test_a_bound_that_the_engines_storage_cannot_keep_is_rejected_with_the_way_out() -> None:
+    """In the engine's own words, which it says with HTTP 500."""
+    reply = requests.Response()
+    reply.status_code = 500
+    words = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"
+    connection = Connection("here", DockerOptions(host="unix:///x"))
+    with pytest.raises(Rejected, match="remove `image_disk_gb`"), connection.told("prepare"):
+        raise APIError("500 Server Error", response=reply, explanation=words)
 
 
 def test_engines_over_ssh_come_later() -> None:

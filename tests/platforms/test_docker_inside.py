@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.errors import Transient
+from orchestrator.errors import Rejected
 from tests.conformance.test_platforms import agent
 from tests.platforms.docker_box import LONG, Box, box
 
@@ -54,9 +54,9 @@ def test_a_bound_on_what_a_container_writes_is_taken_or_refused(box: Box) -> Non
         box.platform.prepare(box.order("a-s01"), box.materials())
         kept = box.client.api.inspect_container("a-s01")["HostConfig"]["StorageOpt"]
         refused = ""
-    except Transient as error:
+    except Rejected as error:
         kept, refused = {}, str(error)
-    assert kept == {"size": "1.5G"} or ("storage-opt" in refused and box.left() == ([], []))
+    assert kept == {"size": "1.5G"} or ("remove `image_disk_gb`" in refused and box.left() == ([], []))
 
 
 def test_secrets_are_in_no_place_that_the_engine_shows(box: Box) -> None:

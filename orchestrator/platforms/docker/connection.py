@@ -28,6 +28,7 @@ from orchestrator.platforms.docker.options import DockerOptions
 # docs/references/engines.md#a-gpu-that-the-engine-cannot-give
 NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
+_NO_BOUND = "--storage-opt"  # "… is supported only for overlay over xfs with 'pquota' mount option"
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
 _HTTPS = "http request to an https server"
 _ADDRESS = re.compile(r"unix:///?[^:]+|(tcp|https?)://[^/]+:[0-9]+/?")  # the SDK calls others silent engines
@@ -157,6 +158,13 @@ class Connection:
         if any(sign in low for sign in NO_GPU):
             return self._error(
                 Rejected, operation, f"the engine gives no GPU ({text}): see `orchestrator doctor`"
+            )
+        if _NO_BOUND in low:
+            return self._error(
+                Rejected,
+                operation,
+                f"the engine's storage cannot bound what a container writes ({text}): remove `image_disk_gb` "
+                "from the platform's options, or keep the engine's data on XFS mounted with pquota",
             )
         if any(sign in low for sign in _NO_PROGRAM):
             return self._error(Rejected, operation, f"{no_python(self._options.python)} ({text})")

@@ -16,8 +16,6 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import KaggleOptions
 
-_ATTEMPTS = 2  # of a read; every verb of a platform is tried several times as it is
-
 
 class Account:
     """`client` raises AccessDenied where there are no credentials, with the way to get some."""
@@ -37,13 +35,7 @@ class Account:
         return made[1]
 
     def _client(self, found: Credentials) -> KaggleClient:
-        return KaggleClient(
-            found,
-            endpoint=self._options.endpoint,
-            attempts=_ATTEMPTS,
-            backend=self._name,
-            clock=self._clock,
-        )
+        return KaggleClient(found, endpoint=self._options.endpoint, backend=self._name, clock=self._clock)
 
     def exposed(self) -> tuple[Path, ...]:
         """Files with the credentials that others on this machine can read."""

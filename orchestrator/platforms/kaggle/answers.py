@@ -1,5 +1,7 @@
 """What went wrong between us and Kaggle, in words that hold no secret, and whether to ask again.
 
+Kaggle's requests are retried here, one by one, and by no wrapper: a verb makes many of them, and to repeat it
+would multiply the tries, forget what Retry-After asks for, and upload gigabytes again.
 Decides nothing about sessions. Must never repeat a header, a URL or a body that is not Kaggle's own message:
 the error texts of `requests` hold signed URLs, so none of them is passed on.
 """
@@ -20,6 +22,7 @@ import requests
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from orchestrator.clock import Clock
+from orchestrator.errors import BackendError, Rejected, Transient
 
 AFTER_SECONDS_MAX = 60.0  # whoever is told to wait for longer does not hold a worker meanwhile
 FIRST_SECONDS = 0.5
@@ -84,6 +87,14 @@ class Patience:
             sleep=self.sleep,
             reraise=True,
         )
+
+
+def told(failure: Failure, text: str, *, backend: str, operation: str) -> BackendError:
+    """The error to raise for a request that failed for good: by here it was made as often as is worth it. One
+    that may have taken effect was made once; the caller looks before it asks again."""
+    if failure.passing:
+        return Transient(text, backend=backend, operation=operation, retried=True)
+    return Rejected(text, backend=backend, operation=operation)
 
 
 class Tries:

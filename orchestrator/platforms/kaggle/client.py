@@ -223,7 +223,7 @@ class KaggleClient(Connection):
             return self._error(
                 NotFound, operation, f"Kaggle has no such thing of {self.username()}: {failure}"
             )
-        return self._error(Transient if failure.passing else Rejected, operation, f"Kaggle: {failure}")
+        return self._failed(failure, operation)
 
     def _refused(self, failure: Failure, operation: str) -> BackendError:
         """As `_told`, of a request that makes something: nothing is missing, Kaggle does not allow it."""

@@ -20,9 +20,9 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.errors import AccessDenied, BackendError, InputError, Rejected, Transient
+from orchestrator.errors import AccessDenied, BackendError, InputError
 from orchestrator.platforms.kaggle import sdk
-from orchestrator.platforms.kaggle.answers import Failure, Patience, clean, of_error, of_response
+from orchestrator.platforms.kaggle.answers import Failure, Patience, clean, of_error, of_response, told
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import PRODUCTION
 from orchestrator.platforms.kaggle.values import decode_username
@@ -81,8 +81,9 @@ def _without_credentials(request: requests.PreparedRequest) -> requests.Prepared
 class Connection(_KaggleApi):
     """Requests of one account; safe to use from several threads.
 
-    `timeout`: seconds to connect, and between two bytes. Reads are tried `attempts` times, writes only where
-    they took no effect; between two tries `sleep` waits. `backend` is the platform's name, for error texts.
+    `timeout`: seconds to connect, and between two bytes. A read is tried `attempts` times in all, a write
+    only once where it may have taken effect; between two tries `sleep` waits. `backend` is the platform's
+    name, for error texts.
     """
 
     args: tuple[str, ...] = ()
@@ -211,13 +212,16 @@ class Connection(_KaggleApi):
 
     def _denied(self, failure: Failure, operation: str) -> BackendError:
         if failure.status not in (401, 403):
-            return self._error(Transient if failure.passing else Rejected, operation, f"Kaggle: {failure}")
+            return self._failed(failure, operation)
         whose = f" of {self._credentials.username}" if self._credentials.username else ""
         return self._error(
             AccessDenied,
             operation,
             f"Kaggle refuses the credentials{whose} ({failure}): make a new token at {SETTINGS}",
         )
+
+    def _failed(self, failure: Failure, operation: str) -> BackendError:
+        return told(failure, f"Kaggle: {failure}", backend=self.backend, operation=operation)
 
     def _error(self, kind: type[BackendError], operation: str, text: str) -> BackendError:
         return kind(text, backend=self.backend, operation=operation)

@@ -19,9 +19,9 @@ import requests
 from urllib3.exceptions import HTTPError as TransferError
 
 from orchestrator.core.checkpoint import safe_path
-from orchestrator.errors import BackendError, NotFound, Rejected, Transient
+from orchestrator.errors import BackendError, NotFound, Rejected
 from orchestrator.files import sync_folder
-from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
+from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response, told
 from orchestrator.platforms.kaggle.client import KaggleClient
 
 CHUNK_BYTES = 1 << 20
@@ -112,8 +112,9 @@ class _Transfer:
         try:
             tries.again(failure, reached)
         except Failure as last:
-            kind = NotFound if last.status in _EXPIRED else Transient if last.passing else Rejected
-            raise self.error(kind, str(last)) from None
+            if last.status in _EXPIRED:
+                raise self.error(NotFound, str(last)) from None
+            raise told(last, self._text(str(last)), **self._where) from None
 
     def _attempt(self, file: BinaryIO) -> None:
         """From where the file ends to the end, or as far as it goes. Raises Failure, Rejected."""
@@ -175,7 +176,14 @@ class _Transfer:
         return self.name.lower().endswith(_PAGES)
 
     def error(self, kind: type[BackendError], text: str) -> BackendError:
-        return kind(f"{self.name!r} from Kaggle: {text}", backend=self.client.backend, operation="download")
+        return kind(self._text(text), **self._where)
+
+    def _text(self, text: str) -> str:
+        return f"{self.name!r} from Kaggle: {text}"
+
+    @property
+    def _where(self) -> dict[str, str]:
+        return {"backend": self.client.backend, "operation": "download"}
 
 
 def _length(response: requests.Response) -> int | None:

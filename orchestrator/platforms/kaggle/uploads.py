@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import requests
 
-from orchestrator.errors import BackendError, Rejected, Transient
-from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response
+from orchestrator.errors import Rejected
+from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response, told
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.values import Upload
 
@@ -114,8 +114,8 @@ class _Transfer:
         try:
             tries.again(failure, self.arrived)
         except Failure as last:
-            kind = Transient if last.passing else Rejected
-            raise self._error(kind, str(last)) from None
+            text = f"the upload of {self.name!r} to Kaggle failed: {last}"
+            raise told(last, text, backend=self.client.backend, operation="upload") from None
         self.say(f"uploading {self.name}: {failure}; trying again")
 
     def _spoken(self, position: int) -> None:
@@ -125,10 +125,6 @@ class _Transfer:
         self._said = max(self._said, percent)
 
     _said: int = 0
-
-    def _error(self, kind: type[BackendError], text: str) -> BackendError:
-        return kind(f"the upload of {self.name!r} to Kaggle failed: {text}",
-                    backend=self.client.backend, operation="upload")  # fmt: skip
 
 
 class _Rest:
