@@ -33,9 +33,9 @@ from orchestrator.core.session import Sighting
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, Folders
+from orchestrator.files import Odd
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import Sight
-from orchestrator.session.files import Odd
 from orchestrator.session.folder import SessionFolder
 from orchestrator.session.layout import LOG, STATUS
 from orchestrator.session.outbox import FolderOutbox, Outbox

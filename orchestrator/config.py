@@ -10,7 +10,6 @@ import fnmatch
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
 from orchestrator.errors import Fault, InputError
+from orchestrator.files import write_whole
 from orchestrator.spec.checks import is_reserved, zone_problem
 from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.faults import unknown, validate
@@ -356,7 +356,7 @@ def write_default(
         raise InputError(f"{path} is there already; edit it, or move it away first")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(path, text)
+        write_whole(path, text.encode())
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
     return path
@@ -379,21 +379,3 @@ def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> s
 def _flow(table: Mapping[str, Any]) -> str:
     """In one line, to be pasted."""
     return yaml.dump(table, Dumper=_Dumper, default_flow_style=True, width=math.inf).strip()
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    handle, draft = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(draft).replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        Path(draft).unlink(missing_ok=True)

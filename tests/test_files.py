@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,7 +86,7 @@ def test_a_folder_without_rights_is_removed_and_nothing_behind_its_links(tmp_pat
         os.chown(path, UNPRIVILEGED, UNPRIVILEGED, follow_symlinks=False)
     for path in (doomed / "closed" / "below", doomed / "closed", doomed):
         path.chmod(0)
-    repository = str(Path(files.__file__).parents[1])
+    repository = str(Path(files.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", REMOVES, str(UNPRIVILEGED), str(doomed), repository],
         capture_output=True, text=True, check=False,
@@ -140,6 +143,107 @@ def test_a_whole_file_is_private_and_replaces_a_link_not_its_target(tmp_path: Pa
     assert (tmp_path / "note").read_bytes() == b"ours"
     assert (tmp_path / "note").stat().st_mode & 0o777 == 0o600
     assert {path.name for path in tmp_path.iterdir()} == {"victim", "note"}
+
+
+def test_of_all_who_make_a_file_at_once_one_does_and_it_is_whole(tmp_path: Path) -> None:
+    barrier, made = threading.Barrier(8), []
+
+    def make(number: int) -> None:
+        barrier.wait(30.0)
+        with contextlib.suppress(FileExistsError):
+            files.write_new(tmp_path / "id", b"%d" % number * 10_000)
+            made.append(number)
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    [winner] = made
+    assert (tmp_path / "id").read_bytes() == b"%d" % winner * 10_000
+    assert {path.name for path in tmp_path.iterdir()} == {"id"}
+
+
+def test_a_new_file_replaces_nothing_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # what Linux says on FAT
+
+    monkeypatch.setattr(os, "link", refuse)
+    files.write_new(tmp_path / "id", b"first")
+    with pytest.raises(FileExistsError):
+        files.write_new(tmp_path / "id", b"second")
+    assert (tmp_path / "id").read_bytes() == b"first"
+    assert {path.name for path in tmp_path.iterdir()} == {"id"}
+
+
+FILLS = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from orchestrator import files
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+files.write_whole(Path(sys.argv[1]), b"x" * 100_000)
+"""
+
+
+def test_a_disk_that_takes_no_more_keeps_the_old_file_and_no_part_of_the_new(tmp_path: Path) -> None:
+    (tmp_path / "note").write_bytes(b"the old one")
+    repository = str(Path(files.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", FILLS, str(tmp_path / "note"), repository],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "File too large" in done.stderr
+    assert (tmp_path / "note").read_bytes() == b"the old one"
+    assert {path.name for path in tmp_path.iterdir()} == {"note"}
+
+
+DIES = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from orchestrator import files
+with files.draft_file(Path(sys.argv[1])) as draft, files.draft_folder(Path(sys.argv[1])):
+    draft.write(b"half of it")
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_draft_stays_while_its_writer_lives_and_goes_once_it_was_killed(tmp_path: Path) -> None:
+    repository = str(Path(files.__file__).parents[2])
+    command = [sys.executable, "-c", DIES, str(tmp_path), repository]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"there\n"
+        drafts = set(tmp_path.iterdir())
+        assert len(drafts) == 2
+        assert all(files.is_locked(path) for path in drafts)
+        files.sweep(tmp_path)
+        assert set(tmp_path.iterdir()) == drafts
+        writer.kill()
+    files.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Who may sync by itself: who ships alone, and who writes into a draft folder or links what another wrote.
+SYNCS = ("training/layout.py", "session/committing.py", "session/outbox.py", "stores/checkpoints.py")
+
+
+def test_atomic_writing_has_one_home() -> None:
+    package = Path(files.__file__).parents[1]
+    uses = {
+        (path.relative_to(package).as_posix(), ast.unparse(node))
+        for path in package.rglob("*.py")
+        if path.parent != package / "files"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    banned = {"tempfile.mkstemp", "tempfile.NamedTemporaryFile", "os.link", "os.replace"}
+    assert {use for use in uses if use[1] in banned} == {("training/writer.py", "os.link")}
+    assert {name for name, what in uses if what in ("os.fsync", "os.fdatasync")} == set(SYNCS)
 
 
 def test_a_sweep_takes_what_nobody_holds(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
     "orchestrator.shut": (),
-    DISK: ("orchestrator.shut",),
+    DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
@@ -65,8 +65,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "order", "job", "mask", "wire")),
         DISK,
-        # The session's layout, how its files are written, and read where a script may have put them there.
-        *(f"orchestrator.session.{part}" for part in ("committing", "files", "layout")),
+        # The session's layout, and how its checkpoints are committed.
+        *(f"orchestrator.session.{part}" for part in ("committing", "layout")),
         # What the probe tells devices apart by.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
@@ -74,8 +74,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK),
     "orchestrator.spec": PURE,
-    "orchestrator.freeze": (*PURE, DISK, "orchestrator.stores.atomic"),
-    "orchestrator.config": (*PURE, "orchestrator.spec"),
+    "orchestrator.freeze": (*PURE, DISK),
+    "orchestrator.config": (*PURE, DISK, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
     "orchestrator.engine": (

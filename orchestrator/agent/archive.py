@@ -7,15 +7,14 @@ package goes in.
 from __future__ import annotations
 
 import io
-import os
-import threading
 import zipfile
 from pathlib import Path
+
+from orchestrator.files import write_whole
 
 _FILES = (
     "__init__.py",
     "errors.py",
-    "files.py",
     "clock.py",
     "processes.py",
     "shut.py",
@@ -30,10 +29,9 @@ _FILES = (
     "core/wire.py",
     "session/__init__.py",
     "session/committing.py",
-    "session/files.py",
     "session/layout.py",
 )
-_FOLDERS = ("agent", "training")
+_FOLDERS = ("agent", "files", "training")
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can say
 
@@ -55,15 +53,7 @@ def content() -> bytes:
 def build(target: Path) -> None:
     """Writes the zip application; the file appears whole or not at all, even beside other builders."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, content())
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

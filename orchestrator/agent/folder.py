@@ -20,7 +20,6 @@ from orchestrator.session.layout import BLOBS, CHECKPOINTS, INCARNATION, LOG, PR
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BALLAST_BYTES = 256 * 1024
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class AlreadyClaimed(Exception):
@@ -127,21 +126,10 @@ def claim(folder: Folder, incarnation: str) -> None:
     """Makes this incarnation the session's one and only. Raises AlreadyClaimed if there was one before."""
     folder.outbox.mkdir(parents=True, exist_ok=True)
     path = folder.outbox / INCARNATION
-    temporary = folder.outbox / f".tmp-incarnation-{incarnation}"
-    write_whole(temporary, incarnation.encode() + b"\n")
     try:
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            with path.open("xb") as file:  # a file system without hard links
-                file.write(temporary.read_bytes())
+        files.write_new(path, incarnation.encode() + b"\n")
     except FileExistsError:
         raise AlreadyClaimed(f"this session was {path.read_text().strip()}'s already") from None
-    finally:
-        temporary.unlink()
-    files.sync_folder(folder.outbox)
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:

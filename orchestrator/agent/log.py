@@ -6,7 +6,6 @@ nothing; a disk that is full costs lines, never the training.
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import IO
@@ -14,11 +13,10 @@ from typing import IO
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
+from orchestrator.files import append
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
-# Never through a link, never waiting for the reader of a FIFO: the command may write here, too.
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Log:
@@ -91,9 +89,7 @@ class Log:
 
     def _put(self, piece: bytes) -> None:
         try:
-            descriptor = os.open(self._folder / f"{self._number:06d}.log", _APPEND, 0o644)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(piece)
+            append(self._folder / f"{self._number:06d}.log", piece)
         except OSError:
             self.lost += len(piece)
         self._size += len(piece)

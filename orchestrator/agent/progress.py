@@ -11,9 +11,9 @@ import math
 from collections import deque
 from pathlib import Path
 
+from orchestrator import files
 from orchestrator.core import bounds
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd
 
 _READ_BYTES = 1 << 20
 

@@ -6,17 +6,14 @@ no line: that is `progress`.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd
 
 _READ_BYTES = 1 << 20
-# Never through a link, never waiting for the reader of a FIFO: the command may write here, too.
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Relay:
@@ -60,8 +57,6 @@ class Relay:
         if not data:
             return
         try:
-            descriptor = os.open(self._target, _APPEND, 0o644)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(data)
+            files.append(self._target, data)
         except OSError:
             return

@@ -9,13 +9,12 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator import files
 from orchestrator.clock import utc_text
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
 from orchestrator.core.session import Observation, Sighting
-from orchestrator.files import write_whole
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd, write_whole
 from orchestrator.session.saying import within_bounds
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """How much a session, platform or store may say: every limit, once, and the functions that keep to it.
 
 What is beyond a limit costs that one value and a note that names it, never the session and never another
-run. Pure; ships inside the agent, because both sides check. Reads no file: see `orchestrator.session.files`.
+run. Pure; ships inside the agent, because both sides check. Reads no file: see `orchestrator.files.reading`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ from orchestrator.session.layout import BLOBS
 from orchestrator.stores import checkpoints as stored
 
 SECONDS_MAX = 60.0  # of the part that a large store may make long; the next start goes on
-_DRAFT = (".tmp-", ".pull-")  # `pull` has a lock instead by now; what an older one left
+_DRAFT = (
+    ".tmp-",
+    ".pull-",
+)  # PREFIX, which begins so, and what older versions named otherwise and did not lock
 DRAFT_SECONDS = 3600.0  # nobody writes one file for so long without a byte
 
 
@@ -90,7 +93,7 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
 
 def sweep_drafts(folders: Folders, now: float) -> None:
     """Drafts that nobody holds. Those of `orchestrator.files` stay while their writer locks them, however
-    old; of the others the young stay, since a submit may be writing them now."""
+    old; of those that an older version left, the young stay: it may be writing them now."""
     home = folders.home
     named = (home / name for name in ("bundles", "images", "inputs", "staged"))
     for folder in (home, *named, *_entries(home / "results")):

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 import tarfile
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +23,13 @@ from pathspec import GitIgnoreSpec
 from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import InputError
+from orchestrator.files import PLAIN, draft_file
 
 BYTES_MAX = 100 * 1000 * 1000
 ENTRIES_MAX = 100_000
 _ALWAYS_OUT = frozenset({".git", "__pycache__"})
 _NAMED = 10
 _READ_ATTEMPTS = 5
-# What was a file when it was found may be a link or a pipe by now: neither is followed nor waited for.
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # A pattern with more takes a hostile name more time than there is (Python's expressions backtrack).
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
@@ -283,23 +281,12 @@ def _some(names: Collection[str]) -> str:
 
 def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[str]) -> str:
     into.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=".tmp-", suffix=".tar.gz", dir=into)
-    try:
-        with os.fdopen(handle, "w+b") as stream:
+    with draft_file(into) as draft:
+        with draft.stream() as stream:
             _write(place, entries, stream, allow)
-            stream.flush()
-            os.fsync(stream.fileno())
             stream.seek(0)
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        target = into / f"{sha256}.tar.gz"
-        Path(draft).replace(target)
-        folder = os.open(into, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+        draft.replace(into / f"{sha256}.tar.gz")
     return sha256
 
 
@@ -328,10 +315,11 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
 
 
 def _read(path: Path) -> tuple[bytes, int]:
-    """A file's bytes and mode at one moment: read again where it changed meanwhile."""
+    """A file's bytes and mode at one moment: read again where it changed meanwhile. What was a file when it
+    was found may be a link or a pipe by now: neither is followed nor waited for."""
     for _ in range(_READ_ATTEMPTS):
         try:
-            with os.fdopen(os.open(path, _READ_FLAGS), "rb") as stream:
+            with os.fdopen(os.open(path, os.O_RDONLY | PLAIN), "rb") as stream:
                 before = os.fstat(stream.fileno())
                 if not stat.S_ISREG(before.st_mode) or before.st_size > BYTES_MAX:
                     break

@@ -24,8 +24,8 @@ from orchestrator.files import (
     set_aside,
     sync_folder,
 )
+from orchestrator.files.hashing import digest_file
 from orchestrator.shut import is_shut
-from orchestrator.stores.atomic import digest_file
 
 # Of these no retry makes anything else; a full disk or a network's pause may pass.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP}

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.engine.perform import is_unpublished
-from orchestrator.files import is_locked
+from orchestrator.files import PREFIX, is_locked
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
 _ARCHIVE = re.compile(r"([0-9a-f]{64})\.tar\.gz")
 _CONTENT = re.compile(r"([0-9a-f]{64})")
-_DRAFT_ARCHIVE = re.compile(r"\.tmp-[A-Za-z0-9_]+\.tar\.gz")
-_DRAFT_FOLDER = re.compile(r"\.tmp-orchestrator-[0-9a-f]{16}")
-_DRAFT_AGENT = re.compile(r"\.tmp-agent\.pyz-[0-9]+-[0-9]+")
+# Of `orchestrator.files`; older versions named and locked the drafts of archives and of the agent otherwise.
+_DRAFT = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
+_OLDER_DRAFT = re.compile(r"\.tmp-([A-Za-z0-9_]+\.tar\.gz|agent\.pyz-[0-9]+-[0-9]+)")
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]*")
 _SESSION = re.compile(r"(?P<run>[a-z0-9][a-z0-9-]*)-s[0-9]{2,9}")
-_OF_A_RUN = frozenset({"live.json", "preparing", ".tmp-live.json", ".tmp-preparing"})
+_OF_A_RUN = frozenset({"live.json", "preparing"})
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 Enough = Callable[[], bool]
@@ -86,9 +86,7 @@ class _Look:
             match = _ARCHIVE.fullmatch(name)
             if match is not None and stat.S_ISREG(found.st_mode):
                 self._add(kind, path, found, aside, key=match[1])
-            elif _DRAFT_ARCHIVE.fullmatch(name) and stat.S_ISREG(found.st_mode):
-                self._add(Kind.DRAFT, path, found, aside)
-            else:
+            elif not self._draft(path, name, found, aside):
                 self._not_ours(path, found)
 
     def _inputs(self) -> None:
@@ -97,9 +95,7 @@ class _Look:
             match = _CONTENT.fullmatch(name)
             if match is not None and stat.S_ISDIR(found.st_mode):
                 self._add(Kind.INPUT, path, found, aside, key=match[1])
-            elif _DRAFT_FOLDER.fullmatch(name) and stat.S_ISDIR(found.st_mode):
-                self._add(Kind.DRAFT, path, found, aside, in_use=not aside and is_locked(self._home / path))
-            else:
+            elif not self._draft(path, name, found, aside):
                 self._not_ours(path, found)
 
     def _staged(self) -> None:
@@ -132,15 +128,25 @@ class _Look:
                 self._add(Kind.LOG, path, found, aside, run=run, unpublished=unpublished)
             elif name in _OF_A_RUN and stat.S_ISREG(found.st_mode):
                 self._add(Kind.LOG, path, found, aside, run=run)
-            else:
+            elif not self._draft(path, name, found, aside):
                 self._not_ours(path, found)
         if empty:
             self._add(Kind.LOG, f"runs/{run}", folder, False, run=run)
 
     def _drafts(self) -> None:
         for name, found, aside in self._entries("."):
-            if _DRAFT_AGENT.fullmatch(name) and stat.S_ISREG(found.st_mode):
-                self._add(Kind.DRAFT, name, found, aside)
+            self._draft(name, name, found, aside)
+
+    def _draft(self, path: str, name: str, found: os.stat_result, aside: bool) -> bool:
+        """Whether it is a draft; then it is listed."""
+        plain = stat.S_ISREG(found.st_mode)
+        if _DRAFT.fullmatch(name) and (plain or stat.S_ISDIR(found.st_mode)):
+            self._add(Kind.DRAFT, path, found, aside, in_use=not aside and is_locked(self._home / path))
+        elif _OLDER_DRAFT.fullmatch(name) and plain:
+            self._add(Kind.DRAFT, path, found, aside)
+        else:
+            return False
+        return True
 
     # --- One entry --------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
+from orchestrator import files
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import (
@@ -33,9 +34,7 @@ from orchestrator.core.checkpoint import (
 )
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order
-from orchestrator.files import sync_folder, write_whole
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd, draft_file, sync_folder, write_whole
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, Layout
 
 KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
@@ -142,21 +141,16 @@ class Outbox:
 
     def _slice(self, file: IO[bytes], size: int) -> Part:
         """Copies the next `size` bytes into a blob."""
-        temporary = self._blobs / ".tmp-part"
         digest, left = hashlib.sha256(), size
-        try:
-            with temporary.open("wb") as blob:
-                while left and (chunk := file.read(min(_CHUNK, left))):
-                    digest.update(chunk)
-                    blob.write(chunk)
-                    left -= len(chunk)
-                blob.flush()
-                os.fsync(blob.fileno())
+        with draft_file(self._blobs) as draft:
+            while left and (chunk := file.read(min(_CHUNK, left))):
+                digest.update(chunk)
+                draft.write(chunk)
+                left -= len(chunk)
             if left:
                 raise Unfit("a file of the checkpoint shrank while it was committed")
-            temporary.replace(self._blobs / digest.hexdigest())
-        finally:
-            temporary.unlink(missing_ok=True)
+            draft.sync()  # its name is, with all the others, before the manifest
+            draft.replace(self._blobs / digest.hexdigest(), sync=False)
         return Part(digest.hexdigest(), size)
 
     def _retain(self) -> None:

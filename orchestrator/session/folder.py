@@ -16,12 +16,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import files
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import Order
 from orchestrator.core.session import Sighting
 from orchestrator.errors import NameTaken, Rejected
 from orchestrator.files import (
+    PLAIN,
+    Odd,
     allow,
     allow_file,
     copy_file,
@@ -31,8 +34,6 @@ from orchestrator.files import (
     sync_folder,
     write_whole,
 )
-from orchestrator.session import files
-from orchestrator.session.files import Odd
 from orchestrator.session.layout import INCARNATION, ORDER, OUTBOX, RESULT, SESSION, Layout
 from orchestrator.session.saying import incarnations
 from orchestrator.session.staging import Materials, contents
@@ -40,7 +41,6 @@ from orchestrator.session.staging import Materials, contents
 _UNREADABLE = "unreadable"
 _LOCK_TRIES = 200
 _LOCK_PAUSE_SECONDS = 0.01
-_NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCK = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR})
 
 
@@ -160,11 +160,11 @@ class SessionFolder(Layout):
     def _opened_lock(self, flags: int) -> int:
         lock = self.lock
         try:
-            return os.open(lock, flags | _NO_TRICKS, 0o600)
+            return os.open(lock, flags | PLAIN, 0o600)
         except PermissionError:  # a session may take every right away; its owner takes them back
             allow(self.root)
             allow_file(lock)
-            return os.open(lock, flags | _NO_TRICKS, 0o600)
+            return os.open(lock, flags | PLAIN, 0o600)
 
     def _take(self, descriptor: int, clock: Clock | None) -> bool:
         for _ in range(_LOCK_TRIES if clock else 1):

@@ -10,9 +10,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator import files
 from orchestrator.core import bounds
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd
 from orchestrator.session.layout import LOG, OUTBOX, PROGRESS, SEGMENT, segment_number
 
 

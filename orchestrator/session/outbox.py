@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import copy_open, read_small, sync_folder, write_whole
-from orchestrator.session import files
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd, copy_open, draft_folder, read_small, sync_folder, write_whole
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
 from orchestrator.session.mirror import mirror
 
@@ -188,9 +186,11 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
         if data is None:
             return None
         manifest = decode(name, data)
-        for sha256, size in manifest.blobs().items():
-            if _size(into / BLOBS / sha256) != size:
-                _fetch_blob(outbox, into / BLOBS / sha256, size, name, sync)
+        with draft_folder(into / BLOBS, 0o700) as draft:
+            for sha256, size in manifest.blobs().items():
+                if _size(into / BLOBS / sha256) != size:
+                    _fetch_blob(outbox, draft / sha256, size, name, sync)
+                    (draft / sha256).replace(into / BLOBS / sha256)
     except (CorruptCheckpoint, Odd) as error:
         with suppress(Odd):
             if outbox.manifest(name) is None:
@@ -209,19 +209,14 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
 
 
 def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) -> None:
-    temporary = target.parent / f".tmp-{target.name}-{os.getpid()}-{threading.get_ident()}"
-    temporary.unlink(missing_ok=True)
-    try:
-        if not outbox.blob(target.name, temporary):
-            raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is missing")
-        if _digest(temporary, size) != target.name:
-            raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is altered")
-        if sync:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Brings a blob into the draft folder of its checkpoint, and verifies it. Raises CorruptCheckpoint."""
+    if not outbox.blob(target.name, target):
+        raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is missing")
+    if _digest(target, size) != target.name:
+        raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is altered")
+    if sync:
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 class FolderOutbox:
@@ -263,14 +258,8 @@ class FolderOutbox:
         return Growth(self._folder)
 
 
-def digest(path: Path) -> str:
-    """The sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _digest(path: Path, size: int) -> str:
-    """The same of a file that may still grow under the hands of who wrote it: of its first bytes only."""
+    """The sha256 of a file that may still grow under the hands of who wrote it: of its first bytes only."""
     found, left = hashlib.sha256(), size + 1
     with path.open("rb") as file:
         while left and (chunk := file.read(min(_CHUNK_BYTES, left))):

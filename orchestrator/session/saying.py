@@ -13,7 +13,7 @@ from typing import Protocol
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.order import AgentStatus, Result
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd
 from orchestrator.session.layout import INCARNATION, OUTBOX, RESULT, STATUS
 
 _INCARNATION = re.compile(r"[0-9a-z]{1,32}")

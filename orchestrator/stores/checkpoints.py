@@ -23,8 +23,9 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
-from orchestrator.stores.atomic import copy, digest_file, draft_file, draft_folder, sweep, sync_folder
-from orchestrator.stores.store import Stat, Store
+from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
+from orchestrator.files.hashing import digest_file, hashed_copy
+from orchestrator.stores.store import SHARED, Stat, Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have done it
@@ -119,9 +120,7 @@ def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = No
         target = blobs / sha256
         if not _is_whole(target, sha256, size):
             _get(store, _blob_key(run, _lineage(manifest.ref), sha256), target, sha256, name)
-    with draft_file(home) as draft:
-        draft.path.write_bytes(manifest.encode())
-        draft.replace(home / "manifest.json")
+    write_whole(home / "manifest.json", manifest.encode(), mode=SHARED)
     return manifest
 
 
@@ -329,14 +328,14 @@ def _is_whole(path: Path, sha256: str, size: int) -> bool:
 
 
 def _assemble(blobs: Path, entry: FileEntry, path: Path, name: str) -> None:
-    with draft_file(path.parent) as draft:
+    """Writes one file of a draft folder, which appears once all of it is whole."""
+    with path.open("wb") as file:
         for part in entry.parts:
             try:
                 with (blobs / part.sha256).open("rb", buffering=0) as stream:
-                    found = copy(stream.readinto, draft.fd)
+                    found = hashed_copy(stream.readinto, file.fileno())
             except FileNotFoundError as error:
                 raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is missing") from error
             if found != part.sha256:
                 raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is altered")
-        draft.sync()
-        draft.path.rename(path)
+        os.fsync(file.fileno())

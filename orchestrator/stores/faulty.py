@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import CorruptCheckpoint, QuotaExhausted, Transient
-from orchestrator.stores.atomic import digest_file
+from orchestrator.files import draft_folder
+from orchestrator.files.hashing import digest_file
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store
 
@@ -198,8 +199,8 @@ class FaultyStore:
 
     def _get_torn(self, key: str, target: Path, sha256: str | None) -> None:
         """As a store would whose transport flips a byte: with a sha256 to check, the target never sees it."""
-        torn = target.with_name(f".tmp-torn-{target.name}")
-        try:
+        with draft_folder(target.parent) as draft:
+            torn = draft / target.name
             self._inner.get(key, torn)
             data = bytearray(torn.read_bytes())
             if data:
@@ -208,5 +209,3 @@ class FaultyStore:
             if sha256 is not None and digest_file(torn) != sha256:
                 raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
             torn.replace(target)
-        finally:
-            torn.unlink(missing_ok=True)

@@ -25,14 +25,14 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.stores.atomic import Draft, copy, digest_file, draft_file, sweep, sync_folder
+from orchestrator.files import Draft, draft_file, sweep, sync_folder
+from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
-from orchestrator.stores.store import Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 _LANDINGS_MAX = 100
 _REGISTERS = ".registers"  # no object's key begins so
 
@@ -63,25 +63,25 @@ class FolderStore:
         target = self._root / key
         with source.open("rb", buffering=0) as stream, self._reporting("put", key):
             if target.is_file():
-                self._check_source(key, copy(_as_it_is_now(stream), None), sha256)
+                self._check_source(key, hashed_copy(_as_it_is_now(stream), None), sha256)
                 if self._is_taken(key, target, sha256):
                     return
                 stream.seek(0)
             self._open()
-            with draft_file(self._root) as draft:
-                self._check_source(key, copy(_as_it_is_now(stream), draft.fd), sha256)
+            with draft_file(self._root, SHARED) as draft:
+                self._check_source(key, hashed_copy(_as_it_is_now(stream), draft.fd), sha256)
                 draft.sync()
                 self._land(draft, target, key, sha256)
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         check_key(key)
-        with self._source(key) as stream, draft_file(target.parent) as draft:
+        with self._source(key) as stream, draft_file(target.parent, SHARED) as draft:
 
             def read(buffer: memoryview) -> int:
                 with self._reporting("get", key):
                     return stream.readinto(buffer)
 
-            found = copy(read, draft.fd)
+            found = hashed_copy(read, draft.fd)
             if sha256 is not None and found != sha256:
                 raise CorruptCheckpoint(key, f"its bytes have the sha256 {found[:12]}…, not {sha256[:12]}…")
             draft.replace(target)
@@ -129,7 +129,7 @@ class FolderStore:
         for _ in range(_LANDINGS_MAX):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _link(draft.path, target)
+                draft.create(target)
             except FileNotFoundError:  # a delete beside us took the folder away
                 continue
             except FileExistsError:
@@ -244,17 +244,3 @@ def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:
     if code in _WRONG:
         return Rejected, ""
     return Transient, ""
-
-
-def _link(draft: Path, target: Path) -> None:
-    """Gives the draft its name unless the name is taken (FileExistsError)."""
-    try:
-        target.hardlink_to(draft)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # FAT, and some network and user-space file systems, know no hard links. Two writers of one key that
-        # race here write the same bytes, or one of them is wrong already.
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-        draft.rename(target)

@@ -15,10 +15,9 @@ from typing import Protocol
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
-from orchestrator.files import read_small
-from orchestrator.stores.atomic import draft_file, sweep, sync_folder
+from orchestrator.files import PLAIN, read_small, sweep, sync_folder, write_whole
 from orchestrator.stores.register import Held, check_value, content_version
-from orchestrator.stores.store import check_key, check_prefix
+from orchestrator.stores.store import SHARED, check_key, check_prefix
 
 _LOCK = ".lock"
 _PAUSE_SECONDS, _LOOKS = 0.01, 1000
@@ -91,9 +90,7 @@ class FolderRegisters:
 
     def _write(self, target: Path, value: bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with draft_file(self._root) as draft:
-            draft.path.write_bytes(value)
-            draft.replace(target)
+        write_whole(target, value, mode=SHARED, folder=self._root)
         folder = target.parent
         while folder != self._root.parent:
             folder = folder.parent
@@ -102,8 +99,7 @@ class FolderRegisters:
     @contextmanager
     def _locked(self, operation: str) -> Iterator[None]:
         """Alone among all that change registers here; sweeps what a dead writer left."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._root / _LOCK, flags, 0o600)
+        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
         try:
             if not _taken(descriptor):
                 message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _LOOKS:.0f} s"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected
-from orchestrator.stores.atomic import draft_file
+from orchestrator.files import write_whole
 from orchestrator.stores.register import Held, check_value, content_version
-from orchestrator.stores.store import Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 
 class MemoryRegisters:
@@ -76,9 +76,7 @@ class MemoryStore:
             raise NotFound(f"the store holds no {key}", operation="get") from None
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
-        with draft_file(target.parent) as draft:
-            draft.path.write_bytes(data)
-            draft.path.replace(target)
+        write_whole(target, data, sync=False, mode=SHARED)
 
     def stat(self, key: str) -> Stat | None:
         check_key(key)

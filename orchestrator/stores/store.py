@@ -17,6 +17,7 @@ from orchestrator.errors import Rejected
 from orchestrator.stores.register import Registers
 
 KEY_CHARACTERS_MAX = 900
+SHARED = 0o666  # mode of what a store writes: the user's umask says who shares it
 _PIECE = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}"
 _KEY = re.compile(rf"{_PIECE}(?:/{_PIECE})*")
 _PREFIX = re.compile(rf"(?:{_PIECE}/)*(?:{_PIECE})?")

@@ -1,7 +1,8 @@
 """Which bytes of a checkpoint stand in which file: shards in the safetensors format, planned and written.
 
 A shard's tensors stand one after the other, so that a copy of them in host memory goes out in one piece. The
-same tensors give the same bytes. Must never know steps, components' meaning, nor when anything is written.
+same tensors give the same bytes. Must never know steps, components' meaning, nor when anything is written. It
+syncs by itself, not by `orchestrator.files`: the helper ships alone, and imports nothing of ours.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
+from orchestrator.files import PREFIX
 from orchestrator.stores import folder_registers
-from orchestrator.stores.atomic import PREFIX
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore

@@ -25,8 +25,8 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
+from orchestrator.files import PREFIX
 from orchestrator.stores import catalog, checkpoints
-from orchestrator.stores.atomic import PREFIX
 from orchestrator.stores.faulty import NO_FAULTS, FaultRates, FaultyStore
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore

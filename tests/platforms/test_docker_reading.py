@@ -12,11 +12,11 @@ from docker.models.containers import Container
 
 from orchestrator.core import bounds
 from orchestrator.core.session import Sighting
+from orchestrator.files import Odd
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.connection import Connection
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.outbox import ContainerOutbox
-from orchestrator.session.files import Odd
 from orchestrator.session.outbox import Collected, collect
 from tests.conformance.test_platforms import agent
 from tests.docker_engine import Engine

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import files
 from orchestrator.clock import SystemClock
 from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Done
@@ -21,12 +22,11 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Par
 from orchestrator.core.order import AgentStatus, Order, Outcome
 from orchestrator.core.session import Sighting
 from orchestrator.engine.perform import Backends, Folders, perform
-from orchestrator.files import read_small
+from orchestrator.files import Odd, read_small
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
-from orchestrator.session import files, saying
-from orchestrator.session.files import Odd
+from orchestrator.session import saying
 from orchestrator.session.folder import SessionFolder
 from orchestrator.session.outbox import Collected, FolderOutbox, bring, collect
 from orchestrator.stores.memory import MemoryStore

@@ -12,10 +12,10 @@ import pytest
 from orchestrator.core import wire
 from orchestrator.core.order import Order, Outcome
 from orchestrator.errors import NotFound
+from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle import staging
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint
 from orchestrator.platforms.kaggle.uploads import upload
-from orchestrator.session.outbox import digest
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
 from tests.forging import forge
@@ -86,7 +86,7 @@ def put_another(box: Box, order: Order, folder: Path) -> None:
     client.delete_dataset(SECOND)
     tokens = []
     for kind in ("checkpoint", "materials"):
-        name = StagedFile(kind, home, fingerprint(order), digest(folder / kind)).name
+        name = StagedFile(kind, home, fingerprint(order), digest_file(folder / kind)).name
         tokens.append(upload(client, (folder / kind).rename(folder / name), lambda _: None))
     client.create_dataset(SECOND, tokens)
     staging.wait_until_ready(client, box.platform._options, SECOND)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import files
 from orchestrator.errors import Rejected
-from orchestrator.session import files
-from orchestrator.session.files import Odd
-from orchestrator.session.outbox import digest
+from orchestrator.files import Odd
+from orchestrator.files.hashing import digest_file as digest
 from orchestrator.stores.folder import FolderStore, _as_it_is_now
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Transient
+from orchestrator.files import draft_file, draft_folder
 from orchestrator.pruning import listing, removal
 from orchestrator.pruning.rules import Judgement, Kind, Thing
-from orchestrator.stores.atomic import draft_folder
 
 SHA = "ab" * 32
 BUNDLE = f"bundles/{SHA}.tar.gz"
@@ -192,6 +192,11 @@ def test_two_prunes_at_once(home: Path) -> None:
 def test_a_draft_that_is_being_written_is_seen(home: Path) -> None:
     with draft_folder(home / "inputs") as draft:
         assert found(home)[f"inputs/{draft.name}"].in_use
+    for folder in ("bundles", "images", f"runs/{RUN}", "."):
+        with draft_file(home / folder) as writing:
+            path = (home / folder / writing.path.name).relative_to(home).as_posix()
+            assert found(home)[path].in_use
+            assert found(home)[path].kind is Kind.DRAFT
     assert not found(home)[f"inputs/.tmp-orchestrator-{'0' * 16}"].in_use
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.errors import Transient
-from orchestrator.session import files
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE

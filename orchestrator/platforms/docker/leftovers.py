@@ -6,9 +6,9 @@ and nothing whose name or label alone looks like ours.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
 
 from orchestrator.errors import Transient
+from orchestrator.files import write_new
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.container import LABEL, Found
 from orchestrator.platforms.platform import Leftover
@@ -39,14 +40,8 @@ def home(folder: Path) -> str:
     if found is not None:
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".tmp-{uuid.uuid4().hex}"
-    draft.write_text(uuid.uuid4().hex)
-    try:
-        os.link(draft, folder / _HOME_ID)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
+    with suppress(FileExistsError):
+        write_new(folder / _HOME_ID, uuid.uuid4().hex.encode())
     return (folder / _HOME_ID).read_text()
 
 

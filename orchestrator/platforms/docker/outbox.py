@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.core import bounds
+from orchestrator.files import Odd
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.connection import Connection
-from orchestrator.session.files import Odd
 from orchestrator.session.layout import (
     CHECKPOINTS,
     INCARNATION,

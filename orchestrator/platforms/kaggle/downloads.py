@@ -7,7 +7,6 @@ The SDK's own downloader saves error pages as files, holds each in memory and tr
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import unicodedata
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from urllib3.exceptions import HTTPError as TransferError
 
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import BackendError, NotFound, Rejected
-from orchestrator.files import sync_folder
+from orchestrator.files import draft_file
 from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response, told
 from orchestrator.platforms.kaggle.client import KaggleClient
 
@@ -49,10 +48,9 @@ def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha
     Raises TooLarge for more than `size_max` bytes, Rejected for another content, NotFound, Transient;
     OSError where the disk is full.
     """
-    draft = target.with_name(f".tmp-{hashlib.sha256(target.name.encode()).hexdigest()[:16]}")
     transfer = _Transfer(client, url, target.name, size_max, renew)
-    try:
-        with draft.open("wb+") as file:
+    with draft_file(target.parent) as draft:
+        with draft.stream() as file:
             transfer.run(file)
             found = _sha256(file)
             if sha256 is not None and found != sha256:  # once more from the start: resumed pieces may not fit
@@ -61,12 +59,7 @@ def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha
                 found = _sha256(file)
             if sha256 is not None and found != sha256:
                 raise transfer.error(Rejected, f"its sha256 is {found[:12]}… and should be {sha256[:12]}…")
-            file.flush()
-            os.fsync(file.fileno())
         draft.replace(target)
-        sync_folder(target.parent)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @dataclass

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.errors import NotFound, Transient
+from orchestrator.files import Odd
+from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import TooLarge, download
-from orchestrator.session.files import Odd
 from orchestrator.session.layout import (
     CHECKPOINTS,
     LOG,
@@ -29,7 +30,7 @@ from orchestrator.session.layout import (
     blob_path,
     manifest_path,
 )
-from orchestrator.session.outbox import Growth, digest
+from orchestrator.session.outbox import Growth
 
 _LOG = re.compile(rf"{LOG}/{SEGMENT.pattern}")
 _MANIFEST = re.compile(rf"{CHECKPOINTS}/([^/]+)/{re.escape(MANIFEST)}")
@@ -105,7 +106,7 @@ class KernelOutbox:
         if name not in self._urls and self._may_come():
             raise Transient(f"the output of {self._slug} is not all there yet", operation="collect")
         there = self._bring(name, target, bounds.PART_BYTES_MAX)
-        if there and digest(target) != sha256:  # once more: what came in pieces may not fit together
+        if there and digest_file(target) != sha256:  # once more: what came in pieces may not fit together
             self._bring(name, target, bounds.PART_BYTES_MAX)
         return there
 

@@ -19,7 +19,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
-from orchestrator.files import set_aside, sweep, write_whole
+from orchestrator.files import set_aside, sweep, write_new, write_whole
 from orchestrator.platforms.kaggle import checking, endings, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -191,7 +191,8 @@ class KagglePlatform:
         """Tells what this home has staged from what another has on the same account."""
         if not self._home_file.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._home_file, uuid.uuid4().hex.encode())
+            with suppress(FileExistsError):  # of another controller, which drew at the same moment
+                write_new(self._home_file, uuid.uuid4().hex.encode())
         return self._home_file.read_text().strip()[:12]
 
     @property

@@ -1,9 +1,9 @@
 """What Kaggle runs: finds its materials, hands them to the agent, and says in its log how that is doing.
 
 This file's text is pushed as the kernel, with a call of `main` below it: standard library only, nothing of
-ours. It trusts no mount, which may be stale (docs/references/kaggle.md#inputs): every file is checked by its
-hash. Where it cannot start the agent it leaves the result itself, in the agent's words, since whoever looks
-knows no other. Must never print a secret: a kernel's log is kept.
+ours, so it writes by itself. It trusts no mount, which may be stale (docs/references/kaggle.md#inputs):
+every file is checked by its hash. Where it cannot start the agent it leaves the result itself, in the agent's
+words, since whoever looks knows no other. Must never print a secret: a kernel's log is kept.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from pathlib import Path
 from orchestrator.core.order import Order
 from orchestrator.errors import NotFound, Rejected, Transient
 from orchestrator.files import held_folder
+from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
 from orchestrator.platforms.kaggle.uploads import upload
 from orchestrator.session.layout import STAGED
-from orchestrator.session.outbox import digest
 from orchestrator.session.staging import Materials, contents
 
 READY, FAILED = "ready", frozenset({"failed", "error"})
@@ -147,7 +147,7 @@ def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tar
     path = folder / kind
     with tarfile.open(path, "w", dereference=True) as tar:
         fill(tar)
-    return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest(path)).name)
+    return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest_file(path)).name)
 
 
 def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None:

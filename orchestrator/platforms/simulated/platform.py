@@ -28,6 +28,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
+from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
 from orchestrator.platforms.simulated.history import Discarded, History, Launch
@@ -41,7 +42,7 @@ from orchestrator.platforms.simulated.scenario import (
     draw_fate,
 )
 from orchestrator.session.layout import blob_path, manifest_path
-from orchestrator.session.outbox import Outbox, digest
+from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
 
 
@@ -415,7 +416,7 @@ def _resumed(order: Order, resume: Path | None) -> State:
         authenticate(order.resume, data, order.resume_sha256)
         manifest = decode(order.resume, data)
         for sha256 in manifest.blobs():
-            if digest(resume / blob_path(sha256)) != sha256:
+            if digest_file(resume / blob_path(sha256)) != sha256:
                 raise CorruptCheckpoint(order.resume, f"staged blob {sha256[:12]}… is altered")
         [entry] = [entry for entry in manifest.files if entry.path == STATE_FILE]
         return State.decode((resume / blob_path(entry.parts[0].sha256)).read_bytes())

@@ -13,19 +13,14 @@ from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from orchestrator.core import bounds
+from orchestrator.files.opening import PLAIN
 from orchestrator.shut import is_shut
 
-_CHUNK = 1 << 20
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | PLAIN
+_FILE = os.O_RDONLY | PLAIN
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
-_NO_LINK = frozenset({
-    errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.ENOENT, errno.ENOTDIR,
-    errno.ENOSYS,
-})  # fmt: skip
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFREG: "a file",
@@ -69,6 +64,14 @@ def read(root: Path, name: str, bytes_max: int) -> bytes | None:
     return data
 
 
+def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
+    """The content of a small file; None for anything odd as well: for notes that may as well not be there."""
+    try:
+        return read(path.parent, path.name, bytes_max)
+    except Odd:
+        return None
+
+
 def names(root: Path, name: str) -> list[str]:
     """The names in the folder `name` below `root` (`.`: the root), LISTED_MAX at the most, in no order.
 
@@ -101,35 +104,6 @@ def is_sparse(size: int, on_disk: int) -> bool:
 def on_disk(found: os.stat_result) -> int:
     """The bytes that a file really takes."""
     return found.st_blocks * 512
-
-
-def copy(source: FileIO | IO[bytes], target: FileIO | IO[bytes], bytes_max: int) -> int:
-    """Copies at most so many bytes from where the files stand; what is all zeros becomes a hole.
-
-    Returns how many bytes the target has grown by.
-    """
-    done = 0
-    while done < bytes_max and (chunk := source.read(min(_CHUNK, bytes_max - done))):
-        if len(chunk) == _CHUNK and not any(chunk[:64]) and chunk.count(0) == len(chunk):
-            target.seek(len(chunk), os.SEEK_CUR)
-        else:
-            target.write(chunk)
-        done += len(chunk)
-    target.flush()
-    target.truncate(target.tell())
-    return done
-
-
-def link(file: FileIO, target: Path) -> bool:
-    """Gives the very file that is open a second name; False where there can be no hard link."""
-    here = file.fileno()
-    try:
-        os.link(f"/proc/self/fd/{here}", target, src_dir_fd=here, follow_symlinks=True)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        return False
-    return True
 
 
 def kind(mode: int) -> str:

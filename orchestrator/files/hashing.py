@@ -1,7 +1,4 @@
-"""What a store writes on the local disk: hashed while it is copied, and whole or not at all.
-
-Must never know keys, stores or checkpoints. The drafts are those of `orchestrator.files`.
-"""
+"""The sha256 of files, by themselves and while they are copied."""
 
 from __future__ import annotations
 
@@ -12,15 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
 
-from orchestrator.files import PREFIX, Draft, draft_file, draft_folder, sweep, sync_folder
-
-__all__ = ["PREFIX", "Draft", "copy", "digest_file", "draft_file", "draft_folder", "sweep", "sync_folder"]
 CHUNK_BYTES = 1024 * 1024
 
 Read = Callable[[memoryview], int]
 
 
-def copy(read: Read, fd: int | None) -> str:
+def hashed_copy(read: Read, fd: int | None) -> str:
     """Reads to the end, writes all of it to `fd` (None: nowhere); returns the sha256 of what was read.
 
     Hashing, the slowest of the three, goes on beside reading and writing: two buffers, one thread.
@@ -48,4 +42,6 @@ def _write(fd: int, data: memoryview) -> None:
 def digest_file(path: Path) -> str:
     """The sha256 of the file's bytes, in hexadecimal."""
     with path.open("rb", buffering=0) as stream:
-        return copy(stream.readinto, None)
+        if os.fstat(stream.fileno()).st_size <= CHUNK_BYTES:  # not worth a thread
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hashed_copy(stream.readinto, None)

@@ -1,0 +1,70 @@
+"""Files on this machine's disk: written whole or not at all, copied and never linked, read through no link.
+
+`drafts` writes and says which drafts may go; `reading` reads what somebody else may have put there.
+`copying`, `removing` and `opening` do as they say. `hashing` starts threads, so who needs it imports it by
+itself. Must never know what the files are for. Standard library only, as it ships with the agent.
+"""
+
+from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
+from orchestrator.files.drafts import (
+    PREFIX,
+    Draft,
+    draft_file,
+    draft_folder,
+    held_folder,
+    is_locked,
+    set_aside,
+    sweep,
+    sync_folder,
+    write_new,
+    write_whole,
+)
+from orchestrator.files.opening import PLAIN, append, open_log
+from orchestrator.files.reading import (
+    Odd,
+    cut_short,
+    is_sparse,
+    kind,
+    names,
+    on_disk,
+    opened,
+    read,
+    read_small,
+)
+from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
+
+__all__ = [
+    "PLAIN",
+    "PREFIX",
+    "Draft",
+    "Odd",
+    "allow",
+    "allow_file",
+    "append",
+    "copy",
+    "copy_file",
+    "copy_open",
+    "copy_tree",
+    "cut_short",
+    "draft_file",
+    "draft_folder",
+    "frozen_mode",
+    "held_folder",
+    "is_locked",
+    "is_sparse",
+    "kind",
+    "link",
+    "names",
+    "on_disk",
+    "open_log",
+    "opened",
+    "read",
+    "read_small",
+    "remove_tree",
+    "set_aside",
+    "sweep",
+    "sync_folder",
+    "tighten",
+    "write_new",
+    "write_whole",
+]
