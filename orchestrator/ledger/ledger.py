@@ -197,6 +197,7 @@ class Ledger(LedgerReader):
         """
         self._takeover = takeover.take_over(self._database, name, now, home_store)
         self._older_store = None
+        self._controls = True
         self._measured.clear()  # what an earlier controller has learned since
         return self._takeover
 

@@ -74,6 +74,9 @@ class RunSummary:
     unreadable: str = ""
 
 
+_SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
+
+
 class LedgerReader:
     """The questions. Every one may raise `Transient` or another BackendError where the database fails."""
 
@@ -81,6 +84,7 @@ class LedgerReader:
         self._database = database
         self._unreadable: dict[str, tuple[int, str]] = {}  # run → its version, and why
         self._measured: dict[str, tuple[Measurement, ...]] = {}
+        self._controls = False
         self._older_store: str | None = None
 
     @property
@@ -139,10 +143,10 @@ class LedgerReader:
     # --- Listings ---------------------------------------------------------------------------------------
 
     def summaries(
-        self, phases: Collection[Phase] | None = None, limit: int | None = None
+        self, phases: Collection[Phase] | None = None, limit: int | None = None, *, run: str | None = None
     ) -> tuple[RunSummary, ...]:
-        """Runs, newest first, in these phases (None: in any); reads no record."""
-        query = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
+        """Runs, newest first, in these phases (None: in any), or the one `run`; reads no record."""
+        query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
@@ -230,14 +234,18 @@ class LedgerReader:
     # --- Rates and control ------------------------------------------------------------------------------
 
     def measurements(self, job_key: str) -> tuple[Measurement, ...]:
-        """The rates a job was seen to reach, on any accelerator, oldest first; the newest 256 at most."""
-        if job_key not in self._measured:
-            c = measurements.c
-            query = select(c.body).where(c.job_key == job_key).order_by(c.at.desc(), c.number.desc())
-            rows = self._all(query.limit(MEASUREMENTS_MAX))
-            found = (_measurement(row.body) for row in reversed(rows))
-            self._measured[job_key] = tuple(each for each in found if each is not None)
-        return self._measured[job_key]
+        """The rates a job was seen to reach, on any accelerator, oldest first; the newest 256 at most.
+
+        The controller reads them once: nobody else adds to them.
+        """
+        if self._controls and job_key in self._measured:
+            return self._measured[job_key]
+        c = measurements.c
+        query = select(c.body).where(c.job_key == job_key).order_by(c.at.desc(), c.number.desc())
+        rows = self._all(query.limit(MEASUREMENTS_MAX))
+        read = (_measurement(row.body) for row in reversed(rows))
+        self._measured[job_key] = found = tuple(each for each in read if each is not None)
+        return found
 
     def size(self) -> int:
         """What the ledger takes on its disk, in bytes: all of SQLite's files, or the tables of a server."""
