@@ -101,6 +101,18 @@ class AccessDenied(BackendError):
     """Credentials are missing, wrong or too narrow: a human must act (exit code 3)."""
 
 
+class WorkWouldBeLost(AccessDenied):
+    """To stop this session now would lose what it has done so far, as it brings nothing before its end. A
+    person may agree to that: `discard`. `seconds` of work; `loss` is the message without the way out."""
+
+    def __init__(self, loss: str, *, run: str, session: str, seconds: float) -> None:
+        super().__init__(f"{loss}\nTo lose it nevertheless: discard=True")
+        self.loss = loss
+        self.run = run
+        self.session = session
+        self.seconds = seconds
+
+
 class Rejected(BackendError):
     """The request itself is wrong; never retried."""
 

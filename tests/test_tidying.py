@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator import Client
-from orchestrator.cli import pulling
-from orchestrator.cli.call import Call
-from orchestrator.cli.output import Output
+from orchestrator.client import pulling
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
@@ -156,9 +152,8 @@ def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backen
             backends.store("home").get(key, target, sha256)
 
     target = home.result(RUN, 10)
-    call = Call(Namespace(), Client(home), Output(as_json=True))
     accepted = Accepted(manifest.ref, manifest.size, sha256=manifest.sha256)
-    pulling.bring(call, SlowStore(), replace(record(), accepted=(accepted,)), None, target)
+    pulling.bring(SlowStore(), replace(record(), accepted=(accepted,)), None, target, SystemClock())
     assert [path.name for path in target.iterdir()] == ["state"]
     assert list(target.parent.iterdir()) == [target]
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import cleaning, growth, routing
+from orchestrator.cli import cleaning, growth
 from orchestrator.cli.call import Call, Exit, exit_code, os_error_text
 from orchestrator.cli.output import count_text, size_text
 from orchestrator.client.lost import lost
+from orchestrator.client.routing import survey_all
 from orchestrator.client.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
@@ -186,7 +187,7 @@ def _agent() -> tuple[str, str]:
 
 def _platforms(call: Call, wired: Wired, names: tuple[str, ...]) -> Iterator[Finding]:
     try:
-        answers = routing.survey_all(wired)
+        answers = survey_all(wired)
     except InputError as error:
         yield _trouble("platforms", error)
         return

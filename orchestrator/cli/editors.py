@@ -10,11 +10,9 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.errors import InputError
 
 
-def schema(_call: Call) -> int:
+def schema(call: Call) -> int:
     """Prints the JSON Schema that accepts every job `submit` accepts."""
-    from orchestrator import spec
-
-    print(json.dumps(spec.schema(), indent=2))
+    print(json.dumps(call.client.job_schema(), indent=2))
     return Exit.OK
 
 

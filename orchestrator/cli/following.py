@@ -5,80 +5,60 @@ Only looks: Ctrl-C ends the view, never the run. Decides nothing but when there 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli import hints, interrupt, watching
+from orchestrator.cli import hints, watching
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.interrupt import Interrupt
 from orchestrator.cli.output import clock_text, count_text, size_text
 from orchestrator.cli.story import NEWS, event_text, short_session
-from orchestrator.cli.watching import Sight, View
-from orchestrator.client import live
+from orchestrator.cli.watching import View
+from orchestrator.client import Run, interrupt
+from orchestrator.client.interrupt import Interrupt
+from orchestrator.client.looking import Look, looks
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Assigned, Event
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.ledger import Ledger, Stored
 
-LOOK_SECONDS = 0.25
-OWNER_SECONDS = 2.0
 ORPHAN_SECONDS = 4.0  # so long no controller may be seen before it is said
 
 
-@dataclass
-class _Orphan:
-    """Since when nobody controls the run, when that was last looked up, and whether it was said."""
-
-    since: float | None = None
-    looked: float | None = None
-    told: bool = False
-
-
-def follow(call: Call, ledger: Ledger, run: str, lay_out: Callable[[RunRecord], Path] | None = None) -> int:
+def follow(call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = None) -> int:
     """Shows the run until it is over, held, or the user looks away; returns the exit code.
 
     `lay_out` is asked to lay a finished run's newest checkpoint out, and says where it did.
     """
-    view = watching.view(call.out, run)
+    view = watching.view(call.out, run.name)
     watched = None
     try:
         with interrupt.noticed() as away, view:
-            watched = _watch(call, ledger, run, view, away)
+            watched = _watch(call, run, view, away)
     except KeyboardInterrupt:
         pass
     if watched is None:
-        call.out.record({"run": run, "view": "ended"})
-        call.out.say(f"\nThe view has ended; {run} goes on. To look again:")
-        hints.next_commands(call, run, ("show", "-f"), ("cancel",))
+        call.out.record({"run": run.name, "view": "ended"})
+        call.out.say(f"\nThe view has ended; {run.name} goes on. To look again:")
+        hints.next_commands(call, run.name, ("show", "-f"), ("cancel",))
         return Exit.INTERRUPTED
     return _end(call, *watched, lay_out)
 
 
-def _watch(
-    call: Call, ledger: Ledger, run: str, view: View, away: Interrupt
-) -> tuple[RunRecord, list[Event]] | None:
+def _watch(call: Call, run: Run, view: View, away: Interrupt) -> tuple[RunRecord, list[Event]] | None:
     """Until the run rests, or (None) the user looks away."""
-    never, orphan = threading.Event(), _Orphan()
     history: list[Event] = []
-    seq = 0
-    while not away.seen:
-        fresh: tuple[Stored, ...] = ledger.history(run, after=seq)
-        record = ledger.record(run)
-        for stored in fresh:
-            seq = stored.seq
+    alone_told = False
+    for look in looks(call.client, run.name):
+        for stored in look.events:
             history.append(stored.event)
             if isinstance(stored.event, NEWS) or call.out.as_json:
                 view.event(_session_of(history), stored.event, _news_text(stored.event))
-        if record.phase.final or (record.standing is Phase.HELD and record.wish is None):
-            return record, history
-        reading = live.read(call.home.folders, run, record.session.name if record.session else None)
-        busy = live.preparing(call.home.folders, run) if record.phase is Phase.PREPARING else ""
-        view.show(Sight(record, reading, call.clock.now(), call.clock.monotonic(), busy))
-        _look_for_controller(call, ledger, orphan, view)
-        call.clock.wait(never, LOOK_SECONDS)
+        if look.rests:
+            return look.record, history
+        view.show(look)
+        alone_told = _tell_absence(call, look, view, told=alone_told)
+        if away.seen:
+            break
     return None
 
 
@@ -94,18 +74,14 @@ def _news_text(event: Event) -> str:
     return event_text(event)
 
 
-def _look_for_controller(call: Call, ledger: Ledger, orphan: _Orphan, view: View) -> None:
-    now = call.clock.monotonic()
-    if orphan.looked is not None and now - orphan.looked < OWNER_SECONDS:
-        return
-    orphan.looked = now
-    if ledger.owner() is not None:
-        orphan.since, orphan.told = None, False
-        return
-    orphan.since = orphan.since if orphan.since is not None else now
-    if not orphan.told and now - orphan.since >= ORPHAN_SECONDS:
-        orphan.told = True
+def _tell_absence(call: Call, look: Look, view: View, *, told: bool) -> bool:
+    """Says once that nobody controls the run; returns whether that is said."""
+    if look.controller is not None:
+        return False
+    if not told and look.alone_seconds >= ORPHAN_SECONDS:
         view.remark(f"no controller runs: nothing new is decided until {call.command('up', '--detach')}")
+        return True
+    return told
 
 
 # --- The end ----------------------------------------------------------------------------------------------

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.output import Output, size_text
-from orchestrator.core.job import Job
-from orchestrator.core.offer import Route, UntilKind
-from orchestrator.freeze.leaving import Part
+from orchestrator.client import Part, Plan
 
 NAMES_SHOWN = 6
 
 
-def document(job: Job, parts: Iterable[Part], route: Route) -> dict[str, Any]:
+def document(plan: Plan) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "parts": [
@@ -23,37 +21,35 @@ def document(job: Job, parts: Iterable[Part], route: Route) -> dict[str, Any]:
                 "kind": part.kind, "name": part.name, "files": part.files, "bytes": part.size,
                 "largest": [{"path": path, "bytes": size} for path, size in part.largest],
             }
-            for part in parts
+            for part in plan.leaves
         ],
-        "env": [name for name, _ in job.env],
-        "secrets": list(job.secrets),
-        "secrets_not_set": [name for name in job.secrets if name not in os.environ],
-        "platforms": destinations(route),
+        "env": [name for name, _ in plan.job.env],
+        "secrets": list(plan.job.secrets),
+        "secrets_not_set": list(plan.secrets_not_set),
+        "platforms": list(plan.destinations),
     }  # fmt: skip
 
 
-def destinations(route: Route) -> list[str]:
-    """The platforms that may ever be given the job, the chosen one first."""
-    taken = [choice.offer.platform for choice in (route.chosen, *route.others) if choice is not None]
-    later = [each.platform for each in route.rejections if each.until.kind is not UntilKind.NEVER]
-    return list(dict.fromkeys([*taken, *later]))
-
-
-def show(out: Output, job: Job, parts: Iterable[Part], route: Route) -> None:
+def show(out: Output, plan: Plan) -> None:
     """The table, and where it goes."""
-    rows = [_row(part) for part in parts]
+    job = plan.job
+    rows = [_row(part) for part in plan.leaves]
     if job.env:
         size = sum(len(value.encode()) for _, value in job.env)
         rows.append(("env", _some(name for name, _ in job.env), "", size_text(size), "shown by `show`"))
-    rows += [("secret", name, "", "", _value_text(name)) for name in job.secrets]
+    not_set = plan.secrets_not_set
+    rows += [("secret", name, "", "", _value_text(name, not_set)) for name in job.secrets]
     out.say()
     out.table(("LEAVES", "WHAT", "FILES", "SIZE", "LARGEST"), rows, right=frozenset({2, 3}))
-    out.facts([("may go to", ", ".join(destinations(route)) or "no platform")])
+    out.facts([("may go to", ", ".join(plan.destinations) or "no platform")])
 
 
-def _value_text(secret: str) -> str:
-    there = secret in os.environ
-    return "its value, from the environment" if there else "not set here: export it before `submit`"
+def _value_text(secret: str, not_set: Collection[str]) -> str:
+    return (
+        "its value, from the environment"
+        if secret not in not_set
+        else "not set here: export it before `submit`"
+    )
 
 
 def _row(part: Part) -> tuple[str, str, str, str, str]:

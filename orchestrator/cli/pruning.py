@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.cli import cleaning, interrupt
+from orchestrator.cli import cleaning
 from orchestrator.cli.call import Call, Exit, exit_code
 from orchestrator.cli.cleaning import Orphan
 from orchestrator.cli.output import count_text, size_text
+from orchestrator.client import interrupt
 from orchestrator.client.wiring import Wired
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.ledger import Ledger

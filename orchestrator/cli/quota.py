@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.cli import routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
+from orchestrator.client.routing import survey_all
 from orchestrator.core.assign import assign
 from orchestrator.core.charges import Balance, Charge, Spent, balance, charges, total, window_began_at
 from orchestrator.core.lifecycle import Phase
@@ -84,7 +84,7 @@ def quota(call: Call) -> int:
     name = call.options.name
     if name is not None and name not in names:
         raise InputError(unknown(f"platform {name!r}", name, names))
-    answers = routing.survey_all(wired)
+    answers = survey_all(wired)
     ledger = call.home.existing_ledger()
     with contextlib.closing(ledger) if ledger is not None else contextlib.nullcontext():
         found = pools(answers, wired.market(), ledger, call.clock.now())

@@ -41,7 +41,8 @@ def run(given: Sequence[str]) -> int:
             os.umask(0o077)
         if options.command in TIGHTENS and (told := home.tighten()):
             out.remark(told)
-        code = _command(options.command)(Call(options, Client(home), out))
+        with Client(home) as client:
+            code = _command(options.command)(Call(options, client, out))
         sys.stdout.flush()
     except BrokenPipeError:
         _silence()

@@ -2,71 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-
-from orchestrator.cli import health, hints, story
+from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text, size_text
-from orchestrator.cli.watching import Sight
-from orchestrator.client import live
+from orchestrator.client import SessionSummary
+from orchestrator.client.looking import Look, look
+from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
-from orchestrator.core import wire
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.event import (
-    Assigned,
-    CheckpointAccepted,
-    Ended,
-    Event,
-    Started,
-    StopRequested,
-    Wish,
-    Withdrawn,
-)
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
-from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
-from orchestrator.ledger import Stored
 
 NOTES_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Stay:
-    """One session as the history tells it. `to_step` is of its newest accepted checkpoint."""
-
-    order: Order
-    assigned_at: float
-    started_at: float | None = None
-    over_at: float | None = None
-    to_step: int | None = None
-    ending: str = ""
-
-
-def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
-    """The run's sessions, in order."""
-    found: list[Stay] = []
-    for event in history:
-        if not found and not isinstance(event, Assigned):
-            continue
-        match event:
-            case Assigned(at=at, order=order):
-                found.append(Stay(order, at))
-            case Started(at=at):
-                found[-1] = replace(found[-1], started_at=at)
-            case StopRequested(wish=wish):
-                found[-1] = replace(found[-1], ending=f"asked to leave ({wish.value})")
-            case CheckpointAccepted(checkpoint=checkpoint):
-                found[-1] = replace(found[-1], to_step=max(found[-1].to_step or 0, checkpoint.ref.step))
-            case Ended(at=at):
-                found[-1] = replace(found[-1], over_at=at, ending=story.ended_text(event))
-            case Withdrawn(at=at, reason=reason):
-                found[-1] = replace(found[-1], over_at=at, ending=f"never launched: {reason}")
-            case _:
-                continue
-    return tuple(found)
 
 
 # --- show -------------------------------------------------------------------------------------------------
@@ -74,34 +23,30 @@ def stays(history: Iterable[Event]) -> tuple[Stay, ...]:
 
 def show(call: Call) -> int:
     """Everything about one run; with --follow, the live view."""
-    with call.home.runs() as ledger:
-        run = ledger.find(call.options.run)
-        if call.options.follow:
-            from orchestrator.cli import following
+    run = call.client.run(call.options.run)
+    if call.options.follow:
+        from orchestrator.cli import following
 
-            return following.follow(call, ledger, run)
-        record, history = ledger.record(run), ledger.history(run)
-        owner = ledger.owner()
-    reading = live.read(call.home.folders, run, record.session.name if record.session else None)
-    busy = live.preparing(call.home.folders, run) if record.phase is Phase.PREPARING else ""
-    sight = Sight(record, reading, call.clock.now(), call.clock.monotonic(), busy)
-    sessions = stays(stored.event for stored in history)
+        return following.follow(call, run)
+    found = look(call.client, run.name)
+    record, owner, reading = found.record, found.controller, found.live
+    history = sessions(stored.event for stored in found.events)
     call.out.document({
-        "run": run, "phase": record.standing, "submitted_at": record.submitted_at,
+        "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
         "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,
-        "wish": record.wish, "progress": sight.progress,
-        "seconds_left": sight.progress.seconds_left, "session": record.session, "reading": reading,
-        "sessions": sessions, "checkpoints": record.accepted, "notes": notes_shown(record),
-        "strays": record.strays,
+        "wish": record.wish, "progress": found.progress,
+        "seconds_left": found.progress.seconds_left, "session": record.session, "reading": reading,
+        "sessions": [_session_json(each) for each in history], "checkpoints": record.accepted,
+        "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
         "controller": owner, "job": record.job,
     })  # fmt: skip
     out = call.out
     _title(out, record)
-    out.facts(_facts(sight))
+    out.facts(_facts(found))
     if not record.phase.final and owner is None:
         out.facts([("controller", f"none runs: `{call.command('up', '--detach')}` brings one back")])
-    _show_sessions(out, record, sessions, call.clock.now())
+    _show_sessions(out, record, history, call.clock.now())
     _show_notes(out, record)
     if not record.phase.final and owner is not None:
         health.tell_absence(call, owner)
@@ -113,17 +58,33 @@ def _title(out: Output, record: RunRecord) -> None:
     out.say(f"{out.paint(record.run, 'bold')}  {out.paint(phase.value, out.phase_colour(phase))}")
 
 
-def _facts(sight: Sight) -> list[tuple[str, str]]:
-    record, found = sight.record, sight.progress
+def _session_json(session: SessionSummary) -> dict[str, object]:
+    return {
+        "order": session.order, "assigned_at": session.assigned_at, "started_at": session.started_at,
+        "over_at": session.over_at, "to_step": session.to_step, "ending": _ending_text(session),
+    }  # fmt: skip
+
+
+def _ending_text(session: SessionSummary) -> str:
+    """How it ended, or is about to; empty where it goes on."""
+    if session.withdrawn:
+        return f"never launched: {session.message}"
+    if session.outcome is not None:
+        return story.ending_text(session.outcome, session.message, session.step)
+    return f"asked to leave ({session.stop.value})" if session.stop is not None else ""
+
+
+def _facts(look: Look) -> list[tuple[str, str]]:
+    record, found = look.record, look.progress
     done = f"{found.step:,} of {found.total:,} {record.job.work.unit} ({found.share:.0%})"
     rows = [
         ("submitted", utc_text(record.submitted_at)),
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
-        ("progress", ", ".join([done, *sight.figures()])),
+        ("progress", ", ".join([done, *watching.figures(look)])),
     ]
     because = _because(record)
     if not record.phase.final and (record.session is not None or not because):
-        rows.append(("where", sight.whereabouts()))
+        rows.append(("where", watching.whereabouts(look)))
     if record.session is not None:
         order = record.session.order
         rows.append(("", f"micro-batch {order.micro_batch} × {order.devices}, {order.precision.value}"))
@@ -150,19 +111,19 @@ def _stray_text(ended: bool) -> str:
     return "over" if ended else "given up for lost, fenced, perhaps still running"
 
 
-def _show_sessions(out: Output, record: RunRecord, sessions: tuple[Stay, ...], now: float) -> None:
+def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummary, ...], now: float) -> None:
     if not sessions:
         return
     rows = [
         (
-            story.short_session(stay.order.session),
-            story.place(stay.order),
-            f"{stay.order.resume_step:,}",
-            "–" if stay.to_step is None else f"{stay.to_step:,}",
-            clock_text((stay.over_at or record.ended_at or now) - stay.assigned_at),
-            stay.ending or record.standing.value,
+            story.short_session(each.name),
+            story.place(each.order),
+            f"{each.from_step:,}",
+            "–" if each.to_step is None else f"{each.to_step:,}",
+            clock_text((each.over_at or record.ended_at or now) - each.assigned_at),
+            _ending_text(each) or record.standing.value,
         )
-        for stay in sessions
+        for each in sessions
     ]
     out.say()
     headers = ("SESSION", "WHERE", "FROM STEP", "TO STEP", "TOOK", "HOW IT ENDED")
@@ -189,20 +150,12 @@ def _show_notes(out: Output, record: RunRecord) -> None:
 def why(call: Call) -> int:
     """The story in words with times, then the route: the present one of a queued run, else that of its
     newest decision."""
-    with call.home.runs() as ledger:
-        run = ledger.find(call.options.run)
-        record, history = ledger.record(run), ledger.history(run)
-        owner = ledger.owner()
-        decided = _journalled_route(history)
-        present: Route | None = None
-        if record.phase is Phase.QUEUED or (record.standing is Phase.HELD and record.wish is Wish.RELEASE):
-            from orchestrator.cli import routing
-
-            present = routing.route_of(call.wired(), ledger, record)
+    run = call.client.run(call.options.run)
+    found, routing = look(call.client, run.name), run.route()
+    record, history = found.record, found.events
     call.out.document({
-        "run": run, "phase": record.standing, "reason": record.standing_reason, "until": record.until,
-        "route_now": present, "route_decided": decided[1] if decided else None,
-        "route_decided_at": decided[0] if decided else None,
+        "run": run.name, "phase": record.standing, "reason": record.standing_reason, "until": record.until,
+        "route_now": routing.now, "route_decided": routing.decided, "route_decided_at": routing.decided_at,
         "events": [
             {"seq": s.seq, "at": s.event.at, "text": story.event_text(s.event), "event": s.event,
              "inputs": s.inputs}
@@ -215,38 +168,26 @@ def why(call: Call) -> int:
     _title(out, record)
     out.say()
     out.facts((utc_text(at), text) for at, text in story.told(stored.event for stored in history))
-    reading = live.read(call.home.folders, run, record.session.name if record.session else None)
-    if record.phase is Phase.LAUNCHING and reading is not None and reading.waiting:
-        out.say(f"\n{story.short_session(reading.session)} is {reading.waiting}.")
+    since = found.live.waits_since if found.live is not None else None
+    if record.phase is Phase.LAUNCHING and record.session is not None and since is not None:
+        out.say(f"\n{story.short_session(record.session.name)} is {story.waiting_text(since)}.")
     if record.phase is Phase.QUEUED:
         until = story.until_text(record.until, call.clock.now())
         out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
-    if present is not None:
-        _show_route(call, record, present, "now")
-    elif decided is not None:
-        _show_route(call, record, decided[1], f"decided {utc_text(decided[0])}")
+    if routing.now is not None:
+        _show_route(call, record, routing.now, "now")
+    elif routing.decided is not None and routing.decided_at is not None:
+        _show_route(call, record, routing.decided, f"decided {utc_text(routing.decided_at)}")
     if record.standing is Phase.HELD:
-        hints.next_commands(call, run, ("release",), ("cancel",))
+        hints.next_commands(call, run.name, ("release",), ("cancel",))
     elif not record.phase.final:
-        health.tell_absence(call, owner)
+        health.tell_absence(call, found.controller)
     return Exit.OK
-
-
-def _journalled_route(history: tuple[Stored, ...]) -> tuple[float, Route] | None:
-    """The newest route that was decided on, with its time."""
-    for stored in reversed(history):
-        given = stored.inputs.get("route") if isinstance(stored.inputs, dict) else None
-        if given is None:
-            continue
-        try:
-            return stored.event.at, wire.decode(Route, given)
-        except ValueError:  # of an older version, or with figures that are not finite
-            continue
-    return None
 
 
 def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
     from orchestrator.cli import routing
+    from orchestrator.client.routing import claims
 
     rows: list[tuple[str, str]] = []
     if route.chosen is not None:
@@ -255,7 +196,7 @@ def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
     else:
         rows.append(("route", f"none ({when})"))
     rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]
-    rows += [("claim", f"{name}: {text}") for name, text in routing.claims(record.job)]
+    rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]
     call.out.say()
     call.out.facts(rows)

@@ -52,6 +52,11 @@ def until_text(until: float | None, now: float) -> str:
     return f" until {utc_text(until)}" if until is not None and until > now else ""
 
 
+def waiting_text(since: float) -> str:
+    """Of a session that its platform has not started yet."""
+    return f"waiting in the platform's queue since {utc_text(since)}"
+
+
 def place(order: Order) -> str:
     """Platform and accelerator."""
     return f"{order.platform}/{order.accelerator}"
@@ -150,10 +155,14 @@ def outcome_text(outcome: Outcome) -> str:
 
 def ended_text(event: Ended) -> str:
     """How a session ended, and what it left."""
-    if event.outcome in (Outcome.COMPLETED, Outcome.STOPPED) and event.message:
-        return event.message
-    step = f" (newest checkpoint: step {event.step:,})" if event.step is not None else ""
-    return f"{with_reason(outcome_text(event.outcome), event.message)}{step}"
+    return ending_text(event.outcome, event.message, event.step)
+
+
+def ending_text(outcome: Outcome, message: str, step: int | None) -> str:
+    if outcome in (Outcome.COMPLETED, Outcome.STOPPED) and message:
+        return message
+    newest = f" (newest checkpoint: step {step:,})" if step is not None else ""
+    return f"{with_reason(outcome_text(outcome), message)}{newest}"
 
 
 def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:

@@ -6,20 +6,18 @@ Knows what a run looks like, and nothing of where the readings come from.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from orchestrator.cli.output import Output, clock_text, number_text, phase_style
-from orchestrator.cli.story import place, short_session, until_text
+from orchestrator.cli.story import place, short_session, until_text, waiting_text
 from orchestrator.cli.terminal import plain
-from orchestrator.client.live import Live, Progress, progress
+from orchestrator.client.looking import Look
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
-from orchestrator.core.run import RunRecord
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,64 +26,49 @@ LINE_SECONDS = 10.0
 PREPARING_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Sight:
-    """One look at a run. `now` is the wall clock, `monotonic` for pauses between lines."""
+def figures(look: Look) -> list[str]:
+    """Rate, loss and what is left, as far as they are known."""
+    found = look.progress
+    parts = []
+    if found.steps_per_second:
+        parts.append(f"{number_text(found.steps_per_second)} {look.record.job.work.unit}/s")
+    if found.loss is not None:
+        parts.append(f"loss {number_text(found.loss)}")
+    if found.seconds_left is not None:
+        parts.append(f"{clock_text(found.seconds_left)} of training left")
+    return parts
 
-    record: RunRecord
-    live: Live | None
-    now: float
-    monotonic: float
-    preparing: str = ""
 
-    @property
-    def progress(self) -> Progress:
-        best = newest(self.record.accepted)
-        return progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+def whereabouts(look: Look) -> str:
+    """Which session on what, or why there is none."""
+    record, session = look.record, look.record.session
+    if session is None:
+        until = until_text(record.until, look.now)
+        return f"waits{until}: {record.reason}" if record.reason else f"waits{until or ' for a place to run'}"
+    words = f"{short_session(session.name)} on {place(session.order)}"
+    if record.phase is Phase.PREPARING and look.preparing:
+        words += f": {look.preparing}"
+    wall = session.wall_at
+    if record.phase is Phase.RUNNING and wall is not None:
+        words += f", {clock_text(wall - look.now)} to its wall"
+    since = look.live.waits_since if look.live is not None else None
+    if record.phase in (Phase.LAUNCHING, Phase.STOPPING) and since is not None:
+        words += f", {waiting_text(since)}"
+    if look.live is not None and look.live.trouble:
+        words += f"; no answer: {look.live.trouble}"
+    return words
 
-    def figures(self) -> list[str]:
-        """Rate, loss and what is left, as far as they are known."""
-        found = self.progress
-        parts = []
-        if found.steps_per_second:
-            parts.append(f"{number_text(found.steps_per_second)} {self.record.job.work.unit}/s")
-        if found.loss is not None:
-            parts.append(f"loss {number_text(found.loss)}")
-        if found.seconds_left is not None:
-            parts.append(f"{clock_text(found.seconds_left)} of training left")
-        return parts
 
-    def whereabouts(self) -> str:
-        """Which session on what, or why there is none."""
-        record, session = self.record, self.record.session
-        if session is None:
-            until = until_text(record.until, self.now)
-            return (
-                f"waits{until}: {record.reason}"
-                if record.reason
-                else f"waits{until or ' for a place to run'}"
-            )
-        words = f"{short_session(session.name)} on {place(session.order)}"
-        if record.phase is Phase.PREPARING and self.preparing:
-            words += f": {self.preparing}"
-        wall = session.wall_at
-        if record.phase is Phase.RUNNING and wall is not None:
-            words += f", {clock_text(wall - self.now)} to its wall"
-        if record.phase in (Phase.LAUNCHING, Phase.STOPPING) and self.live is not None and self.live.waiting:
-            words += f", {self.live.waiting}"
-        if self.live is not None and self.live.trouble:
-            words += f"; no answer: {self.live.trouble}"
-        return words
-
-    def checkpoint(self) -> str:
-        best = newest(self.record.accepted)
-        home = f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
-        status = self.live.observation.status if self.live is not None else None
-        there = status.checkpoint_step if status is not None else None
-        if there is None or (best is not None and there <= best.ref.step):
-            return home
-        durable = self.record.session is not None and self.record.session.traits.durable_mid_run
-        return home if durable else f"{home}; {there:,} is saved there and comes home at the session's end"
+def checkpoint_text(look: Look) -> str:
+    """What is saved, and where."""
+    best = newest(look.record.accepted)
+    home = f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
+    status = look.live.observation.status if look.live is not None else None
+    there = status.checkpoint_step if status is not None else None
+    if there is None or (best is not None and there <= best.ref.step):
+        return home
+    durable = look.record.session is not None and look.record.session.traits.durable_mid_run
+    return home if durable else f"{home}; {there:,} is saved there and comes home at the session's end"
 
 
 class View(Protocol):
@@ -98,7 +81,7 @@ class View(Protocol):
     def event(self, session: str, event: Event, text: str) -> None:
         """Something has changed."""
 
-    def show(self, sight: Sight) -> None:
+    def show(self, look: Look) -> None:
         """How it looks now; called several times a second."""
 
     def remark(self, text: str) -> None:
@@ -128,16 +111,16 @@ class JsonView:
     def event(self, session: str, event: Event, text: str) -> None:
         self._out.record({"run": self._run, "session": session, "event": event, "text": text})
 
-    def show(self, sight: Sight) -> None:
-        if self._told_at is None or sight.monotonic - self._told_at >= LINE_SECONDS:
-            self._told_at = sight.monotonic
-            found = sight.progress
+    def show(self, look: Look) -> None:
+        if self._told_at is None or look.monotonic - self._told_at >= LINE_SECONDS:
+            self._told_at = look.monotonic
+            found = look.progress
             self._out.record({
-                "run": self._run, "at": sight.now, "phase": sight.record.standing, "step": found.step,
+                "run": self._run, "at": look.now, "phase": look.record.standing, "step": found.step,
                 "steps_total": found.total, "steps_per_second": found.steps_per_second, "loss": found.loss,
                 "seconds_left": found.seconds_left,
-                "session": sight.record.session.name if sight.record.session else None,
-                "preparing": sight.preparing or None,
+                "session": look.record.session.name if look.record.session else None,
+                "preparing": look.preparing or None,
             })  # fmt: skip
 
     def remark(self, text: str) -> None:
@@ -162,26 +145,26 @@ class PlainView:
     def event(self, session: str, event: Event, text: str) -> None:
         self._line(event.at, session, text)
 
-    def show(self, sight: Sight) -> None:
-        found, record = sight.progress, sight.record
-        if record.phase is Phase.PREPARING and record.session is not None and sight.preparing:
-            self._preparing(sight, record.session.name)
+    def show(self, look: Look) -> None:
+        found, record = look.progress, look.record
+        if record.phase is Phase.PREPARING and record.session is not None and look.preparing:
+            self._preparing(look, record.session.name)
             return
         if record.phase is not Phase.RUNNING or record.session is None or found.steps_per_second is None:
             return
         session = record.session.name
-        if session == self._session and sight.monotonic - self._told_at < LINE_SECONDS:
+        if session == self._session and look.monotonic - self._told_at < LINE_SECONDS:
             return
         step = f"{record.job.work.unit} {found.step:,}/{found.total:,} ({found.share:.0%})"
-        text = "  ".join([step, *sight.figures(), sight.checkpoint()])
+        text = "  ".join([step, *figures(look), checkpoint_text(look)])
         if text != self._told:
-            self._told_at, self._told, self._session = sight.monotonic, text, session
-            self._line(sight.now, short_session(session), text)
+            self._told_at, self._told, self._session = look.monotonic, text, session
+            self._line(look.now, short_session(session), text)
 
-    def _preparing(self, sight: Sight, session: str) -> None:
-        if sight.preparing != self._told and sight.monotonic - self._told_at >= PREPARING_SECONDS:
-            self._told_at, self._told = sight.monotonic, sight.preparing
-            self._line(sight.now, short_session(session), sight.preparing)
+    def _preparing(self, look: Look, session: str) -> None:
+        if look.preparing != self._told and look.monotonic - self._told_at >= PREPARING_SECONDS:
+            self._told_at, self._told = look.monotonic, look.preparing
+            self._line(look.now, short_session(session), look.preparing)
 
     def remark(self, text: str) -> None:
         self._out.say(f"{' ' * 11}{text}")
@@ -234,8 +217,8 @@ class TerminalView:
 
         self._console.print(Text(plain(text), style="yellow"))
 
-    def show(self, sight: Sight) -> None:
-        self._panel.update(_panel(self._run, sight), refresh=True)
+    def show(self, look: Look) -> None:
+        self._panel.update(_panel(self._run, look), refresh=True)
 
 
 def _event_style(event: Event) -> str:
@@ -244,13 +227,13 @@ def _event_style(event: Event) -> str:
     return "yellow" if isinstance(event, Noted) else ""
 
 
-def _panel(run: str, sight: Sight) -> RenderableType:
+def _panel(run: str, look: Look) -> RenderableType:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    found, phase = sight.progress, sight.record.standing
+    found, phase = look.progress, look.record.standing
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)
@@ -266,6 +249,6 @@ def _panel(run: str, sight: Sight) -> RenderableType:
         Text(f"{found.step:,}/{found.total:,}"),
         Text(f"{found.share:.0%}"),
     )
-    figures = Text(" · ".join(sight.figures()) or "–")
-    where = Text(" · ".join([plain(sight.whereabouts()), sight.checkpoint()]), style="dim")
-    return Group(Text(), head, bar, figures, where)
+    known = Text(" · ".join(figures(look)) or "–")
+    where = Text(" · ".join([plain(whereabouts(look)), checkpoint_text(look)]), style="dim")
+    return Group(Text(), head, bar, known, where)

@@ -7,12 +7,18 @@ print, parse arguments or exit.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
+from orchestrator.client.ledgers import Ledgers
 from orchestrator.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from orchestrator.client.planning import Plan
+    from orchestrator.client.run import Run
+    from orchestrator.client.status import RunStatus
+    from orchestrator.client.submitting import Submission
     from orchestrator.client.wiring import Wired
 
 
@@ -20,7 +26,10 @@ class Client:
     """One user's orchestrator: the runs of one home.
 
     `home` defaults to `$ORCHESTRATOR_HOME`, else the user's data folder; it need not exist yet. Raises
-    InputError where it names a file. Threads may share a client: it holds no connection of its own.
+    InputError where it names a file. Threads may share a client.
+
+    Each call opens the ledger and closes it again; inside `with client:` all calls share one connection.
+    Every method may raise BackendError where the ledger cannot be read or written.
     """
 
     def __init__(
@@ -28,6 +37,71 @@ class Client:
     ) -> None:
         self.home = home if isinstance(home, Home) else Home.of(os.fspath(home) if home is not None else None)
         self.clock: Clock = clock or SystemClock()
+        self.ledgers = Ledgers(self.home)
+
+    def __enter__(self) -> Self:
+        self.ledgers.hold()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledgers.let_go()
+
+    def __repr__(self) -> str:
+        return f"Client({str(self.home.path)!r})"
+
+    # --- Runs -------------------------------------------------------------------------------------------
+
+    def runs(self, *, all: bool = False, limit: int | None = None) -> tuple[RunStatus, ...]:
+        """The runs under way, newest first; with `all` also those that are over. At most `limit` of them."""
+        from orchestrator.client.status import statuses
+
+        return statuses(self, all=all, limit=limit)
+
+    def run(self, name: str) -> Run:
+        """The run of this name: the whole of it, a prefix that only it has, or its job's name (its newest).
+
+        Raises InputError that lists the candidates, or the nearest names.
+        """
+        from orchestrator.client.run import Run
+
+        with self.ledgers.runs() as ledger:
+            return Run(self, ledger.find(name))
+
+    def submit(
+        self,
+        job: str | os.PathLike[str],
+        *,
+        platforms: Iterable[str] = (),
+        unless_running: bool = False,
+    ) -> Submission:
+        """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
+        unless one runs. It goes on when this program ends.
+
+        `platforms`: run only there. `unless_running`: submit nothing if a run of this job is under way.
+        Raises SpecError for a wrong job or config, InputError for what cannot be frozen or may not leave,
+        NoRoute where no offer will ever take the job, AccessDenied where a person must act first.
+        """
+        from orchestrator.client.submitting import submit
+
+        return submit(self, job, tuple(platforms), unless_running=unless_running)
+
+    def plan(self, job: str | os.PathLike[str], *, platforms: Iterable[str] = ()) -> Plan:
+        """Where and when the job in this YAML file would run. Launches and writes nothing.
+
+        Asks every platform, which takes up to 30 seconds. Raises SpecError for a wrong job or config,
+        InputError for what cannot be frozen or may not leave.
+        """
+        from orchestrator.client.planning import plan
+
+        return plan(self, job, tuple(platforms))
+
+    def job_schema(self) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) of a job's YAML file."""
+        from orchestrator import spec
+
+        return spec.schema()
+
+    # --- Around them ------------------------------------------------------------------------------------
 
     def wired(self) -> Wired:
         """The user's platforms and stores. Raises SpecError or InputError for what is wrong in the config."""

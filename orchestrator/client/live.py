@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator import files
-from orchestrator.clock import utc_text
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
 from orchestrator.core.session import Observation, Sighting
@@ -40,12 +39,6 @@ class Live:
     def waits_since(self) -> float | None:
         """Since when the session waits in its platform's queue; None: it does not, or not any more."""
         return self.launched_at if self.observation.sighting is Sighting.PENDING else None
-
-    @property
-    def waiting(self) -> str:
-        """The same in words; empty where it does not wait."""
-        since = self.waits_since
-        return "" if since is None else f"waiting in the platform's queue since {utc_text(since)}"
 
 
 @dataclass(frozen=True)

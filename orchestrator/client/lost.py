@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.config import Config
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing
@@ -29,7 +31,7 @@ def lost(ledger: Ledger, config: Config) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def sentence(what: str, runs: list[str]) -> str:
+def sentence(what: str, runs: Sequence[str]) -> str:
     """For the start of a controller, and after a submit."""
     more = len(runs) - _NAMED
     named = ", ".join(runs[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -6,23 +6,13 @@ import os
 import re
 import signal
 import sqlite3
-import weakref
 from pathlib import Path
 from random import Random
 from threading import Event
 
-import pytest
-
-from orchestrator import Client
-from orchestrator.cli import arguments, submitting
-from orchestrator.cli.call import Call
 from orchestrator.cli.controlling import SETTLED_SECONDS, ConfigChanges
-from orchestrator.cli.output import Output
 from orchestrator.client.home import Home
-from orchestrator.core.event import Submitted
-from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.ledger import DUE_NOW, Check
 from tests.cli.calls import CONFIG, Caller, wait_until
 from tests.simulation.clock import VirtualClock
 
@@ -75,60 +65,6 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
     assert submit.returncode == 130, err
     assert user("ps", "--all", "--json").json["runs"] == []
     assert list(user.home.glob("runs/*")) == []
-
-
-class Cleaned:
-    """Gone as soon as it is made."""
-
-
-def press_ctrl_c() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-    for _ in range(1000):
-        pass
-
-
-def ctrl_c_in_a_callback() -> None:
-    """The interpreter drops what is raised there."""
-    weakref.finalize(Cleaned(), press_ctrl_c)
-
-
-def ctrl_c() -> None:
-    raise KeyboardInterrupt
-
-
-def nothing() -> None:
-    """Nobody presses anything."""
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "recorded"),
-    [(ctrl_c_in_a_callback, nothing, 0), (nothing, ctrl_c, 1)],
-    ids=["dropped", "after the commit"],
-)
-def test_ctrl_c_leaves_a_run_and_its_folder_or_neither(
-    user: Caller, before: Check, after: Check, recorded: int
-) -> None:
-    class Interrupted(Ledger):
-        def submit(
-            self, event: Submitted, *, due_at: float | None = DUE_NOW, check: Check | None = None
-        ) -> RunRecord:
-            before()
-            record = super().submit(event, due_at=due_at, check=check)
-            after()
-            return record
-
-    class SlowHome(Home):
-        def ledger(self) -> Ledger:
-            return Interrupted.open(self.database())
-
-    options = arguments.parse(["submit", str(user.folder / user.job())])
-    home = SlowHome(user.home)
-    with pytest.raises(KeyboardInterrupt):
-        submitting.submit(Call(options, Client(home), Output(as_json=True)))
-    with Ledger.open(home.database()) as ledger:
-        runs = [each.run for each in ledger.summaries()]
-    assert len(runs) == recorded
-    assert [path.name for path in user.home.glob("runs/*")] == runs
 
 
 def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cli.watching import Sight
+from orchestrator.cli.watching import checkpoint_text
 from orchestrator.client.live import Live
+from orchestrator.client.looking import Look
 from orchestrator.core.offer import Uplink
 from orchestrator.core.run import RunRecord
 from tests.core.runs import NOW, TRAITS, accept, assigned, record, running, seen
@@ -15,12 +16,12 @@ from tests.core.runs import NOW, TRAITS, accept, assigned, record, running, seen
 FAR = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
 
 
-def sight(found: RunRecord, saved: int | None) -> Sight:
+def look(found: RunRecord, saved: int | None) -> Look:
     observation = seen()
     assert observation.status is not None
     status = replace(observation.status, checkpoint_step=saved)
     live = Live("a", NOW, replace(observation, status=status))
-    return Sight(found, live, NOW, 0.0)
+    return Look(found, live, NOW, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,4 @@ def sight(found: RunRecord, saved: int | None) -> Sight:
 def test_what_is_saved_where_is_told(durable: bool, home: int | None, saved: int | None, words: str) -> None:
     begun = (assigned(traits=TRAITS if durable else FAR), *running()[1:])
     found = record(*begun, *([accept(home)] if home is not None else []))
-    assert sight(found, saved).checkpoint() == words
+    assert checkpoint_text(look(found, saved)) == words

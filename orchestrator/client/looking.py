@@ -1,0 +1,92 @@
+"""Looks at one run, once or until it rests. Decides when a run rests; shows nothing and changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.client import live
+from orchestrator.client.live import Live, Progress
+from orchestrator.core.checkpoint import newest
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+    from orchestrator.ledger import Owner, Stored
+
+LOOK_SECONDS = 0.25
+OWNER_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run at one moment. `now` is the wall clock; `monotonic` is for pauses between looks.
+
+    `live` is the newest reading of its session, `preparing` what is being done for its next one. `events`
+    are those since the look before, at the first look all. `alone_seconds`: for how long these looks have
+    seen no controller.
+    """
+
+    record: RunRecord
+    live: Live | None
+    now: float
+    monotonic: float
+    preparing: str = ""
+    events: tuple[Stored, ...] = ()
+    controller: Owner | None = None
+    alone_seconds: float = 0.0
+
+    @property
+    def progress(self) -> Progress:
+        best = newest(self.record.accepted)
+        return live.progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing happens any more unless somebody asks for it."""
+        return rests(self.record)
+
+
+def rests(record: RunRecord) -> bool:
+    """Whether the run is over, or held until a person acts."""
+    return record.phase.final or (record.standing is Phase.HELD and record.wish is None)
+
+
+def look(client: Client, run: str) -> Look:
+    """One look, with all its events. Raises InputError where there is no run of this name."""
+    return next(looks(client, run))
+
+
+def looks(client: Client, run: str) -> Iterator[Look]:
+    """A look every LOOK_SECONDS; the last one is of a run that rests."""
+    clock, folders, never = client.clock, client.home.folders, threading.Event()
+    seq = 0
+    owner: Owner | None = None
+    asked_at, seen_at = float("-inf"), clock.monotonic()  # when a controller was asked for, and last seen
+    with client.ledgers.runs() as ledger:
+        while True:
+            record = ledger.record(run)  # before its events, so that the last look has the last of them
+            events = ledger.history(run, after=seq)
+            seq = events[-1].seq if events else seq
+            session = record.session.name if record.session else None
+            now = clock.monotonic()
+            if now - asked_at >= OWNER_SECONDS:
+                asked_at, owner = now, ledger.owner()
+            seen_at = seen_at if owner is None else now
+            found = Look(
+                record,
+                live.read(folders, run, session),
+                clock.now(),
+                now,
+                live.preparing(folders, run) if record.phase is Phase.PREPARING else "",
+                events,
+                owner,
+                now - seen_at,
+            )
+            yield found
+            if found.rests:
+                return
+            clock.wait(never, LOOK_SECONDS)

@@ -1,0 +1,176 @@
+"""What a job would do before anything is launched: frozen, judged, and planned hop by hop.
+
+Decides what may not leave with a job. Writes nothing but where it is told to freeze; must never record a run.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator import spec
+from orchestrator.client import routing
+from orchestrator.client.routing import JudgedClaim
+from orchestrator.client.wiring import Wired
+from orchestrator.core import route as routes
+from orchestrator.core.estimate import Hop
+from orchestrator.core.job import FROZEN_IMAGE, Job, frozen_image
+from orchestrator.core.offer import Route, UntilKind
+from orchestrator.core.route import Verdict
+from orchestrator.core.run import RunRecord
+from orchestrator.core.wording import unknown
+from orchestrator.engine.perform import Folders
+from orchestrator.errors import InputError
+from orchestrator.freeze import bundle, images, inputs, leaving, requirements
+from orchestrator.freeze.leaving import Part
+from orchestrator.ledger import Ledger
+from orchestrator.spec import Parsed
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where and when a job would run, and what leaves with it. Times in unix seconds.
+
+    `job` has everything it names pinned. `hops` are its sessions one after the other, none where nothing is
+    chosen or the speed is unknown. `leaves` is what is sent away, `secrets_not_set` those of its secrets
+    that this process does not have. `unlocked`: why its requirements could not be locked; empty if they are,
+    or there are none.
+    """
+
+    job: Job
+    route: Route
+    hops: tuple[Hop, ...]
+    claims: tuple[JudgedClaim, ...]
+    leaves: tuple[Part, ...]
+    secrets_not_set: tuple[str, ...] = ()
+    unlocked: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What a submit would do: launch, queue, ask a person first, or refuse."""
+        return routes.verdict(self.route)
+
+    @property
+    def opens_at(self) -> float | None:
+        """The earliest time at which a rejection ends by itself; None where none does."""
+        return routes.opens_at(self.route)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """What a person could do about the rejections."""
+        return routes.commands(self.route)
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The platforms that may ever be given the job, the chosen one first."""
+        route = self.route
+        taken = [choice.offer.platform for choice in (route.chosen, *route.others) if choice is not None]
+        later = [each.platform for each in route.rejections if each.until.kind is not UntilKind.NEVER]
+        return tuple(dict.fromkeys([*taken, *later]))
+
+    @property
+    def requirements_locked(self) -> bool | None:
+        """None where the job has no requirements."""
+        return None if self.job.requirements is None else self.job.requirements_lock is not None
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A job with everything it names pinned, what of it leaves, and why its requirements are not locked."""
+
+    job: Job
+    leaves: tuple[Part, ...]
+    unlocked: str
+
+
+def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Plan:
+    """As `Client.plan` says."""
+    wired = client.wired()
+    parsed = parse(wired, job, platforms)
+    check_secrets(wired, parsed.job)
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        frozen = freeze(parsed, Path(folder))
+    with client.ledgers.existing() as ledger:
+        route = routing.route_of(wired, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
+        return planned(frozen, route, ledger, client.clock.now())
+
+
+def planned(frozen: Frozen, route: Route, ledger: Ledger | None, now: float) -> Plan:
+    """The plan of a frozen job that is routed like this."""
+    job, measurements = frozen.job, routing.measured(ledger, frozen.job)
+    known = route.chosen is None or routing.rate_is_known(route.chosen, job)
+    return Plan(
+        job,
+        route,
+        routes.plan(job, route, now=now, measurements=measurements) if known else (),
+        tuple(routing.claims(job, measurements)),
+        frozen.leaves,
+        tuple(name for name in job.secrets if name not in os.environ),
+        frozen.unlocked,
+    )
+
+
+def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
+    """The job in the file, for these platforms only, if any are named. Raises SpecError or InputError."""
+    parsed = spec.load(Path(job))
+    wanted = tuple(dict.fromkeys(platforms))
+    known = [each.name for each in wired.config.platforms]
+    for name in wanted:
+        if name not in known:
+            raise InputError(unknown(f"platform {name!r}", name, known))
+    if wanted:
+        route = replace(parsed.job.route, platforms=wanted)
+        parsed = replace(parsed, job=replace(parsed.job, route=route))
+    return parsed
+
+
+def check_secrets(wired: Wired, job: Job) -> None:
+    """Raises InputError naming every secret that the config gives to no job."""
+    refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name, job.secrets))]
+    if refused:
+        raise InputError("\n".join(refused))
+
+
+def freeze(parsed: Parsed, into: Path) -> Frozen:
+    """Pins everything the job names, and puts archives of its source and image into the home `into`. May take
+    minutes: call it once everything cheaper was asked. Raises InputError where any of it may not leave."""
+    parsed, unlocked = _locked(parsed)
+    given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
+    pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
+    sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
+    image = parsed.job.image
+    if parsed.image is not None:
+        frozen = images.freeze(
+            parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
+        )
+        image = f"{FROZEN_IMAGE}{frozen}"
+    job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
+    return Frozen(job, (*_archived(parsed, job, into), *given), unlocked)
+
+
+def _locked(parsed: Parsed) -> tuple[Parsed, str]:
+    """With the versions of its requirements settled; where that fails, as they are, and why."""
+    if parsed.requirements is None:
+        return parsed, ""
+    if parsed.job.requirements not in parsed.source_allow:
+        leaving.check_requirements(parsed.requirements)  # before its addresses are asked for anything
+    try:
+        lock = requirements.lock(parsed.requirements, {**os.environ, **dict(parsed.job.env)})
+    except requirements.NotLocked as error:
+        return parsed, str(error)
+    return (parsed if lock is None else parsed.locked(lock.encode())), ""
+
+
+def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:
+    folders = Folders(into)
+    yield from leaving.bundled(folders.bundle(job.bundle), str(parsed.source or ""), job.requirements)
+    image = frozen_image(job.image)
+    if image is not None:
+        yield leaving.imaged(folders.image(image), str(parsed.image))

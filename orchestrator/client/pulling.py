@@ -1,0 +1,192 @@
+"""One checkpoint of a run brought into a folder, verified.
+
+What counts is what the ledger accepted, by the sha256 of its manifest, not what lies in the store. Talks to
+the home store alone: works while the run runs, and long after its controller has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.client.checkpoints import best, gone, manifest
+from orchestrator.client.naming import local_names
+from orchestrator.clock import Clock
+from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
+from orchestrator.files import draft_folder
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+
+PROGRESS_SECONDS = 0.2
+_HASH_BYTES = 1 << 20
+
+Wanted = int | Literal["latest", "best"]
+Progressed = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A checkpoint as it lies in `folder` now, every byte verified. `skipped`: newer ones that failed, with
+    the reason. `renamed`: the files that could not keep their name here, with the one they got.
+    `authenticated` False: an older version accepted it and kept no sha256."""
+
+    run: str
+    checkpoint: str
+    step: int
+    folder: Path
+    skipped: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    authenticated: bool = True
+
+
+def wanted(record: RunRecord, step: Wanted) -> Accepted | None:
+    """The checkpoint that is asked for; None: the newest that is whole. Raises InputError where there is
+    none such."""
+    if step == "latest":
+        return None
+    if step == "best":
+        rule = record.job.checkpoint.keep.best
+        if rule is None:
+            raise InputError(f"{record.run} keeps no best checkpoint: its job has no checkpoint.keep.best")
+        found = best(record)
+        if found is None:
+            raise InputError(f"no checkpoint of {record.run} has the metric {rule.metric!r} (yet)")
+        return found
+    there = {c.ref.step: c for c in sorted(record.accepted, key=lambda c: c.ref.generation)}
+    if step not in there:
+        steps = ", ".join(str(each) for each in sorted(there)) or "none"
+        raise InputError(f"{record.run} has no checkpoint at step {step}; there are: {steps}")
+    return there[step]
+
+
+def bring(
+    store: Store,
+    record: RunRecord,
+    wanted: Accepted | None,
+    target: Path | None,
+    clock: Clock,
+    progress: Progressed | None = None,
+) -> Pulled:
+    """Lays a checkpoint out in `target`; `wanted` None: the newest that is whole.
+
+    A target that holds exactly that already is left as it is. Raises InputError where it holds anything
+    else, or where there is no checkpoint; CorruptCheckpoint where the wanted one, or every one, fails, with
+    a note for each that failed before.
+    """
+    ordered = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
+    candidates = [wanted] if wanted is not None else ordered
+    if not candidates:
+        raise InputError(f"{record.run} has no checkpoint yet")
+    skipped: list[str] = []
+    for candidate in candidates:
+        folder = (target or Path(f"{record.run}-step-{candidate.ref.step}")).expanduser().absolute()
+        try:
+            found = _bring_one(store, record.run, candidate, folder, clock, progress)
+        except (CorruptCheckpoint, NotFound) as error:
+            reason = error.reason if isinstance(error, CorruptCheckpoint) else gone(store)
+            if candidate is candidates[-1]:
+                raise _nothing_whole(store, record, candidate, reason, skipped) from error
+            skipped.append(f"step {candidate.ref.step:,} ({candidate.name}) cannot be used: {reason}")
+        else:
+            ref, proved = candidate.ref, bool(candidate.sha256)
+            return Pulled(record.run, ref.name, ref.step, folder, tuple(skipped), _renamed(found), proved)
+    raise AssertionError("the last candidate is brought, or raises")
+
+
+def _nothing_whole(
+    store: Store, record: RunRecord, tried: Accepted, reason: str, skipped: list[str]
+) -> CorruptCheckpoint:
+    """The error, with the steps whose manifests at least are there and right."""
+    there = (c for c in record.accepted if isinstance(manifest(store, record.run, c), Manifest))
+    steps = ", ".join(str(step) for step in sorted({c.ref.step for c in there} - {tried.ref.step}))
+    error = CorruptCheckpoint(tried.name, f"{reason}; other steps in the store: {steps or 'none'}")
+    for each in skipped:
+        error.add_note(each)
+    return error
+
+
+def _bring_one(
+    store: Store, run: str, wanted: Accepted, folder: Path, clock: Clock, progress: Progressed | None
+) -> Manifest:
+    """The manifest of what lies in the folder now."""
+    if folder.exists():
+        found = stored.read(store, run, wanted.name, wanted.sha256)
+        if _is_same(folder, _here(found)):
+            return found
+        raise InputError(f"{folder} exists and holds something else; name another folder, or move it away")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with draft_folder(folder.parent, mode=0o700) as parts, _told(parts, wanted.size, clock, progress):
+        found = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
+        stored.restore(parts, _here(found), folder)
+    return found
+
+
+def _here(manifest: Manifest) -> Manifest:
+    """With the names that its files have on this machine."""
+    names = local_names(entry.path for entry in manifest.files)
+    return replace(manifest, files=tuple(replace(each, path=names[each.path]) for each in manifest.files))
+
+
+def _renamed(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    names = local_names(entry.path for entry in manifest.files)
+    return tuple((given, name) for given, name in names.items() if given != name)
+
+
+def _is_same(folder: Path, manifest: Manifest) -> bool:
+    """Whether the folder holds exactly the checkpoint's files."""
+    if not folder.is_dir():
+        return False
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    if set(found) != {entry.path for entry in manifest.files}:
+        return False
+    return all(_holds(found[entry.path], entry) for entry in manifest.files)
+
+
+def _holds(path: Path, entry: FileEntry) -> bool:
+    if not path.is_file() or path.stat().st_size != entry.size:
+        return False
+    with path.open("rb") as stream:
+        for part in entry.parts:
+            digest, left = hashlib.sha256(), part.size
+            while left and (data := stream.read(min(left, _HASH_BYTES))):
+                digest.update(data)
+                left -= len(data)
+            if digest.hexdigest() != part.sha256:
+                return False
+    return True
+
+
+@contextlib.contextmanager
+def _told(parts: Path, size: int, clock: Clock, progress: Progressed | None) -> Iterator[None]:
+    """Says now and then, from a thread of its own, how many of the bytes are there."""
+    if progress is None:
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not clock.wait(over, PROGRESS_SECONDS):
+            progress(min(_bytes_in(parts / "blobs"), size), size)
+
+    progress(0, size)
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+    progress(size, size)
+
+
+def _bytes_in(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(entry.stat().st_size for entry in folder.iterdir())
+    return 0

@@ -1,0 +1,170 @@
+"""Asks the platforms and the router on a user's behalf: where a run would go now, and where it was sent.
+
+Launches and writes nothing. Decides nothing: `core.route` does.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.client.wiring import Wired
+from orchestrator.core import wire
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.event import Wish
+from orchestrator.core.job import Claim, Job
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Choice, Route, Until, UntilKind
+from orchestrator.core.run import CLOSED_SECONDS, RunRecord
+from orchestrator.core.speed import Measurement, rate
+from orchestrator.core.wording import date, span
+from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.ledger import Ledger, Stored
+from orchestrator.platforms.platform import Platform
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+SURVEY_SECONDS = 30.0  # a platform that has not answered by then counts as one that gave no answer
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where a run goes. `decided` is the newest route that the controller decided on, at `decided_at` (unix
+    seconds); `now` is where it would go now, asked only of a run that waits for a place to run."""
+
+    now: Route | None
+    decided: Route | None
+    decided_at: float | None
+
+    @property
+    def route(self) -> Route | None:
+        """The present one, else the decided one; None before the first decision."""
+        return self.now if self.now is not None else self.decided
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A profile's claim against the physical bound. `plausible` says in words what it is worth, and
+    `steps_per_second_max` what the accelerator's peak allows at the job's batch; without a known bound they
+    are empty and None."""
+
+    accelerator: str
+    claim: Claim
+    plausible: str
+    steps_per_second_max: float | None
+
+
+def survey_all(wired: Wired) -> tuple[Surveyed, ...]:
+    """Every configured platform's answer, asked side by side; one that hangs is left behind."""
+    platforms = wired.platforms()
+    answers: queue.SimpleQueue[Surveyed] = queue.SimpleQueue()
+
+    def ask(name: str, platform: Platform) -> None:
+        answers.put(survey(name, platform))
+
+    for name, platform in platforms.items():
+        threading.Thread(target=ask, args=(name, platform), daemon=True).start()
+    found: dict[str, Surveyed] = {}
+    end = wired.clock.monotonic() + SURVEY_SECONDS
+    while len(found) < len(platforms):
+        try:
+            answer = answers.get(timeout=max(0.0, end - wired.clock.monotonic()))
+        except queue.Empty:
+            break
+        found[answer.platform] = answer
+    silent = f"no answer within {span(SURVEY_SECONDS)}"
+    return tuple(found.get(name) or Surveyed(name, trouble=silent) for name in platforms)
+
+
+def market(wired: Wired, ledger: Ledger | None) -> Market:
+    """The offers as they stand now, less what our own sessions use of them."""
+    found, asked_at = wired.market(), wired.clock.now()
+    fill(found, survey_all(wired), ledger, asked_at, wired.clock.now())
+    return found
+
+
+def fill(
+    market: Market, answers: Iterable[Surveyed], ledger: Ledger | None, asked_at: float, now: float
+) -> None:
+    """Gives a fresh market these answers, asked for at `asked_at`, and what our own sessions use of them: of
+    what ended a moment ago, too, as the answers may not count that yet."""
+    if ledger is not None:
+        market.remember(ledger.closed_since(now - CLOSED_SECONDS))
+    for answer in answers:
+        market.take(answer, asked_at)
+    market.begin(ledger.live() if ledger is not None else (), now)
+
+
+def route_of(wired: Wired, ledger: Ledger | None, record: RunRecord) -> Route:
+    """Where the run would go now, with everything that is wrong with every other offer."""
+    route = market(wired, ledger).route(record, measured(ledger, record.job), thorough=True)
+    assert route is not None, "every platform has answered, if only with an error"
+    return route
+
+
+def routing(client: Client, run: str) -> Routing:
+    """As `Run.route` says."""
+    with client.ledgers.runs() as ledger:
+        record = ledger.record(run)
+        decided_at, decided = _journalled(ledger.history(run)) or (None, None)
+        waits = record.phase is Phase.QUEUED
+        waits = waits or (record.standing is Phase.HELD and record.wish is Wish.RELEASE)
+        now = route_of(client.wired(), ledger, record) if waits else None
+    return Routing(now, decided, decided_at)
+
+
+def _journalled(history: Iterable[Stored]) -> tuple[float, Route] | None:
+    """The newest route that was decided on, with its time."""
+    for stored in reversed(tuple(history)):
+        given = stored.inputs.get("route") if isinstance(stored.inputs, dict) else None
+        if given is None:
+            continue
+        try:
+            return stored.event.at, wire.decode(Route, given)
+        except ValueError:  # of an older version, or with figures that are not finite
+            continue
+    return None
+
+
+def measured(ledger: Ledger | None, job: Job) -> tuple[Measurement, ...]:
+    return ledger.measurements(job.name) if ledger is not None else ()
+
+
+def rate_is_known(choice: Choice, job: Job) -> bool:
+    """Whether the estimate rests on anything: a measurement, a claim or a bound."""
+    profile = job.profile(choice.offer.accelerator)
+    row = catalogue.get(choice.offer.accelerator)
+    if profile is None or row is None:
+        return True
+    prior = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
+    return prior.known or choice.estimate.rate_source != prior.source
+
+
+def claims(job: Job, measurements: tuple[Measurement, ...] = ()) -> Iterator[JudgedClaim]:
+    """Every profile's claim, judged."""
+    for name, profile in job.profiles:
+        row = catalogue.get(name)
+        if profile.claim is None or row is None or profile.precision not in row.peak_flops:
+            continue
+        found = rate(job.work, profile, row, measurements, micro_batch=profile.micro_batch)
+        if found.claim is None or found.bound is None:
+            yield JudgedClaim(name, profile.claim, "", None)
+        else:
+            yield JudgedClaim(name, profile.claim, found.claim.value, found.bound / job.work.global_batch)
+
+
+def until_text(until: Until) -> str:
+    """How long a rejection holds, in words."""
+    match until.kind:
+        case UntilKind.NEVER:
+            return "for good"
+        case UntilKind.SLOT:
+            return "until a session of ours ends"
+        case UntilKind.HUMAN:
+            return "until a person acts"
+        case UntilKind.TIME:
+            return "for some time" if until.at is None else f"until {date(until.at)}"

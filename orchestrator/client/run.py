@@ -1,0 +1,194 @@
+"""One run, as a person or a program has it in hand: questions, wishes, its output and its checkpoints.
+
+Each method asks anew: nothing of a run is remembered here. Imports lazily, so that a question to the ledger
+loads neither the config nor any platform.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.event import Wish
+from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:
+    from orchestrator.client.checkpoints import Checkpoint
+    from orchestrator.client.client import Client
+    from orchestrator.client.logs import LogLine
+    from orchestrator.client.looking import Look
+    from orchestrator.client.pulling import Progressed, Pulled, Wanted
+    from orchestrator.client.routing import Routing
+    from orchestrator.client.sessions import SessionSummary
+    from orchestrator.client.status import RunStatus
+    from orchestrator.client.wishing import WishAnswer
+    from orchestrator.core.run import RunRecord
+    from orchestrator.ledger import Stored
+
+ALONE_SECONDS_MAX = 60.0
+
+
+class Run:
+    """A run of this client; `client.run(name)` finds one.
+
+    Every method may raise BackendError where the ledger cannot be read or written, or holds a record of the
+    run that this version cannot read.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and (self.name, self._home) == (other.name, other._home)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self._home))
+
+    @property
+    def _home(self) -> Path:
+        return self.client.home.path
+
+    # --- What it is doing -------------------------------------------------------------------------------
+
+    def status(self) -> RunStatus:
+        """How it is doing now."""
+        from orchestrator.client.status import status
+
+        return status(self.client, self.name)
+
+    def watch(self) -> Iterator[RunStatus]:
+        """Its status now, and again with each change, until it rests: done, failed, cancelled, or held until
+        a person acts. Waits in between.
+
+        Raises BackendError once no controller has lived for a minute: nothing would ever change.
+        """
+        told: RunStatus | None = None
+        for _ in self._looks():
+            status = self.status()
+            if status != told:
+                told = status
+                yield status
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """Waits until the run rests, and returns how: its `phase` is done, failed, cancelled or held.
+
+        Raises TimeoutError where it does not within `timeout` seconds, BackendError as `watch` does.
+        """
+        clock = self.client.clock
+        end = math.inf if timeout is None else clock.monotonic() + timeout
+        for look in self._looks():
+            if not look.rests and look.monotonic >= end:
+                raise TimeoutError(f"{self.name} is {look.record.standing.value} after {timeout:g} s")
+        return self.status()
+
+    def _looks(self) -> Iterator[Look]:
+        from orchestrator.client.looking import looks
+
+        with self.client:
+            for look in looks(self.client, self.name):
+                if not look.rests and look.alone_seconds > ALONE_SECONDS_MAX:
+                    raise BackendError(
+                        "no controller runs: nothing is decided until `orchestrator up --detach` starts one",
+                        backend="controller",
+                    )
+                yield look
+
+    def record(self) -> RunRecord:
+        """Everything the controller knows of it."""
+        with self.client.ledgers.runs() as ledger:
+            return ledger.record(self.name)
+
+    def history(self) -> tuple[Stored, ...]:
+        """Its events in order, each with what it was decided from."""
+        with self.client.ledgers.runs() as ledger:
+            return ledger.history(self.name)
+
+    def sessions(self) -> tuple[SessionSummary, ...]:
+        """Its sessions in order, the present one last."""
+        from orchestrator.client.sessions import sessions
+
+        return sessions(stored.event for stored in self.history())
+
+    def route(self) -> Routing:
+        """Where it was sent, and of a run that waits for a place to run also where it would go now.
+
+        Then it asks every platform, which takes up to 30 seconds, and raises SpecError for a wrong config.
+        """
+        from orchestrator.client.routing import routing
+
+        return routing(self.client, self.name)
+
+    # --- Wishes -----------------------------------------------------------------------------------------
+
+    def cancel(self, *, discard: bool = False) -> WishAnswer:
+        """Asks to end the run; its checkpoints stay. Starts a controller to grant it, unless one runs.
+
+        `discard`: also where the work of a session is lost; else raises WorkWouldBeLost there. Of a run that
+        is over nothing changes.
+        """
+        return self._wish(Wish.CANCEL, discard=discard)
+
+    def hold(self, *, discard: bool = False) -> WishAnswer:
+        """Asks to let the session save and leave, and to wait for `release`. As `cancel`; raises InputError
+        for a run that is over or being cancelled."""
+        return self._wish(Wish.HOLD, discard=discard)
+
+    def release(self) -> WishAnswer:
+        """Asks to go on with a held run; takes back a hold that is not done yet. Raises InputError for a run
+        that is over or being cancelled."""
+        return self._wish(Wish.RELEASE, discard=False)
+
+    def _wish(self, wish: Wish, *, discard: bool) -> WishAnswer:
+        from orchestrator.client import wishing
+
+        return wishing.wish(self.client, self.name, wish, discard=discard)
+
+    # --- What it leaves ---------------------------------------------------------------------------------
+
+    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
+        """What its sessions wrote, line by line, in one stream; with `follow` until the run rests, waiting
+        for more in between. Only what the controller has brought: some platforms give it at the end."""
+        from orchestrator.client.logs import chunks, lines
+
+        return lines(chunks(self.client, self.name, follow=follow))
+
+    def checkpoints(self, *, verify: bool = False) -> tuple[Checkpoint, ...]:
+        """Its accepted checkpoints, oldest first. `verify`: read every byte in the home store.
+
+        One that cannot be used says so in `trouble`. Raises SpecError for a wrong config, InputError where
+        it no longer has the run's home store, BackendError where that does not answer.
+        """
+        from orchestrator.client.checkpoints import checkpoints
+
+        record = self.record()
+        return checkpoints(self.client.wired().store(record.store), record, verify=verify)
+
+    def pull(
+        self,
+        target: str | os.PathLike[str] | None = None,
+        *,
+        step: Wanted = "latest",
+        progress: Progressed | None = None,
+    ) -> Pulled:
+        """Brings a checkpoint into the folder `target`, which must not exist or hold exactly that already; by
+        default `<run>-step-<step>` here. Every byte is verified before the folder appears.
+
+        `step`: a number, "best" by the job's own metric, or "latest", the newest that is whole. `progress` is
+        called from another thread with the bytes brought and the bytes in all. Raises InputError where there
+        is no such checkpoint or the target holds something else, CorruptCheckpoint where none is whole, and
+        what `checkpoints` raises.
+        """
+        from orchestrator.client import pulling
+
+        record = self.record()
+        wanted = pulling.wanted(record, step)
+        store = self.client.wired().store(record.store)
+        folder = Path(target) if target is not None else None
+        return pulling.bring(store, record, wanted, folder, self.client.clock, progress)

@@ -1,0 +1,82 @@
+"""A run's sessions, as its history tells them. Decides nothing; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from orchestrator.core.event import (
+    Assigned,
+    CheckpointAccepted,
+    Ended,
+    Event,
+    Started,
+    StopRequested,
+    Wish,
+    Withdrawn,
+)
+from orchestrator.core.order import Order, Outcome
+
+
+@dataclass(frozen=True)
+class SessionSummary:
+    """One session of a run. Times in unix seconds; what has not happened is None.
+
+    `to_step` is of its newest accepted checkpoint. `stop`: the wish for which it was asked to leave.
+    `outcome`, `message` and `step` are how it ended, in words why, and the newest step that it named then;
+    one that was `withdrawn` was never launched, with the reason in `message`.
+    """
+
+    order: Order
+    assigned_at: float
+    started_at: float | None = None
+    over_at: float | None = None
+    to_step: int | None = None
+    stop: Wish | None = None
+    outcome: Outcome | None = None
+    message: str = ""
+    step: int | None = None
+    withdrawn: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.order.session
+
+    @property
+    def platform(self) -> str:
+        return self.order.platform
+
+    @property
+    def accelerator(self) -> str:
+        return self.order.accelerator
+
+    @property
+    def from_step(self) -> int:
+        """The step of the checkpoint that it went on from; 0: from the beginning."""
+        return self.order.resume_step
+
+
+def sessions(history: Iterable[Event]) -> tuple[SessionSummary, ...]:
+    """The run's sessions, in order."""
+    found: list[SessionSummary] = []
+    for event in history:
+        if isinstance(event, Assigned):
+            found.append(SessionSummary(event.order, event.at))
+        elif found:
+            found[-1] = _after(found[-1], event)
+    return tuple(found)
+
+
+def _after(session: SessionSummary, event: Event) -> SessionSummary:
+    match event:
+        case Started(at=at):
+            return replace(session, started_at=at)
+        case StopRequested(wish=wish):
+            return replace(session, stop=wish)
+        case CheckpointAccepted(checkpoint=checkpoint):
+            return replace(session, to_step=max(session.to_step or 0, checkpoint.ref.step))
+        case Ended(at=at, outcome=outcome, message=message, step=step):
+            return replace(session, over_at=at, outcome=outcome, message=message, step=step)
+        case Withdrawn(at=at, reason=reason):
+            return replace(session, over_at=at, withdrawn=True, message=reason)
+    return session

@@ -1,0 +1,74 @@
+"""How runs are doing: the ledger's summary of each, with the newest reading of its session.
+
+Starts fast: reads no record and no config.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.client import live
+from orchestrator.client.live import Progress
+from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.errors import InputError
+from orchestrator.ledger import RunSummary
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
+
+
+@dataclass(frozen=True)
+class RunStatus(RunSummary):
+    """A run as it is doing now: plain values, fit for a table. Times in unix seconds, spans in seconds.
+
+    `step` is as last reported, else of the newest checkpoint; `seconds_left` of training at the present
+    rate. `trouble`: why its platform says nothing at the moment. `waits_since`: its session waits in the
+    platform's queue. What is not known, or not so, is None.
+    """
+
+    step: int = 0
+    steps_per_second: float | None = None
+    loss: float | None = None
+    seconds_left: float | None = None
+    trouble: str = ""
+    waits_since: float | None = None
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.step, self.steps_total, self.steps_per_second, self.loss)
+
+
+def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus, ...]:
+    """As `Client.runs` says."""
+    phases = None if all else [phase for phase in Phase if phase not in FINAL]
+    with client.ledgers.existing() as ledger:
+        found = ledger.summaries(phases, limit) if ledger is not None else ()
+    return tuple(_status(client, summary) for summary in found)
+
+
+def status(client: Client, run: str) -> RunStatus:
+    """As `Run.status` says. Raises InputError where there is no run of this name."""
+    with client.ledgers.runs() as ledger:
+        for summary in ledger.summaries(run=run):
+            return _status(client, summary)
+    raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
+
+
+def _status(client: Client, summary: RunSummary) -> RunStatus:
+    """The summary with what its session said last."""
+    reading = None
+    if summary.phase in LAUNCHED:
+        reading = live.read(client.home.folders, summary.run, summary.session)
+    found = live.progress(summary.steps_total, summary.accepted_step, reading)
+    return RunStatus(
+        **vars(summary),
+        step=found.step,
+        steps_per_second=found.steps_per_second,
+        loss=found.loss,
+        seconds_left=found.seconds_left,
+        trouble=reading.trouble if reading is not None else "",
+        waits_since=reading.waits_since if reading is not None else None,
+    )

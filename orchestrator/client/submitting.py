@@ -1,0 +1,142 @@
+"""A submit: a job frozen, routed and recorded as a run, and a controller for it.
+
+Decides whether a run may be recorded at all. Must never leave half of one: a run and its folder are there,
+or neither is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator.client import interrupt, lost, planning, routing
+from orchestrator.client.home import Home
+from orchestrator.client.interrupt import Interrupt
+from orchestrator.client.planning import Plan
+from orchestrator.client.run import Run
+from orchestrator.client.wiring import Wired
+from orchestrator.core.event import Submitted
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Route
+from orchestrator.core.route import Verdict, commands, verdict
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import AccessDenied, NoRoute, OrchestratorError
+from orchestrator.files import open_log
+from orchestrator.ledger import Ledger
+from orchestrator.spec import Parsed
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+RANDOM_CHARACTERS = 8
+_ALPHABET = string.ascii_lowercase + string.digits
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a submit did. `run` is the new run; with `submitted` False the one of this job that is under way.
+
+    `plan` is what was expected of a new run. `lost` names each platform and store that the config no longer
+    has, with the runs that are held until it is back.
+    """
+
+    run: Run
+    submitted: bool
+    controller_started: bool
+    plan: Plan | None = None
+    lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def submit(
+    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool
+) -> Submission:
+    """As `Client.submit` says."""
+    client.home.tighten()
+    wired = client.wired()
+    parsed = planning.parse(wired, job, platforms)
+    with client.ledgers.made() as ledger:
+        with _alone(client.home) if unless_running else contextlib.nullcontext():
+            run = _running(ledger, parsed.job.name) if unless_running else None
+            plan = None
+            if run is None:
+                run, plan = _recorded(client, wired, ledger, parsed)
+        from orchestrator.cli import controlling
+
+        started = controlling.ensure(client.home, client.clock, ledger) is None
+        missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
+    return Submission(Run(client, run), plan is not None, started, plan, missing)
+
+
+@contextlib.contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """Of several submits `unless_running` at the same time only one may find that nothing runs."""
+    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with os.fdopen(open_log(home.path / "submit.lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _running(ledger: Ledger, name: str) -> str | None:
+    active = [phase for phase in Phase if not phase.final]
+    return next((found.run for found in ledger.summaries(active) if found.name == name), None)
+
+
+def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[str, Plan]:
+    planning.check_secrets(wired, parsed.job)
+    name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
+    route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, client.clock.now()))
+    _check_route(route)
+    for secret in parsed.job.secrets:
+        wired.secret(secret)
+    frozen = planning.freeze(parsed, wired.folders.home)
+    plan = planning.planned(frozen, route, ledger, client.clock.now())
+    _record(wired, ledger, Submitted(name, frozen.job, client.clock.now(), store=wired.config.home_store))
+    return name, plan
+
+
+def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:
+    """Records the run. Ctrl-C is heard at the last moment before the commit, or after it."""
+    # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
+    folder = wired.folders.run(event.run)
+    try:
+        with interrupt.noticed() as away:
+            folder.mkdir(parents=True)
+            ledger.submit(event, check=partial(_go_on, away))
+        _go_on(away)
+    except BaseException as error:  # Ctrl-C, too: an empty folder would pass for a run of another ledger
+        with contextlib.suppress(OSError, OrchestratorError):
+            if isinstance(error, OrchestratorError) or not _is_recorded(ledger, event.run):
+                folder.rmdir()
+        raise
+
+
+def _go_on(away: Interrupt) -> None:
+    """Raises KeyboardInterrupt once Ctrl-C was pressed: raised by itself, a callback would swallow it."""
+    if away.seen:
+        raise KeyboardInterrupt
+
+
+def _is_recorded(ledger: Ledger, run: str) -> bool:
+    """Whether it is in the ledger: a Ctrl-C during the commit is heard after it."""
+    return any(ledger.records([run]))
+
+
+def _check_route(route: Route) -> None:
+    """Raises NoRoute where nothing will ever take the job, AccessDenied where a human must act first."""
+    answer = verdict(route)
+    told = [
+        f"  {each.platform}/{each.accelerator}: {each.reason} [{routing.until_text(each.until)}]"
+        for each in route.rejections
+    ]
+    if answer is Verdict.NEVER:
+        raise NoRoute("\n".join(["no run: no offer will ever take this job", *told]))
+    if answer is Verdict.HUMAN:
+        helpful = [f"  this would help: {command}" for command in commands(route)]
+        raise AccessDenied("\n".join(["not submitted: a human must act first", *told, *helpful]))

@@ -1,0 +1,124 @@
+"""Which wishes are noted, which are granted already, which are in vain, and which would lose work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Phase, Run, Then
+from orchestrator.core.event import Cancelled, Event, Faulted, Held, Wish, Wished
+from orchestrator.core.offer import Uplink
+from orchestrator.core.order import Outcome
+from orchestrator.errors import AccessDenied, InputError, WorkWouldBeLost
+from tests.client.homes import ledger_of, run_after
+from tests.core.runs import NOW, RUN, TRAITS, assigned, ended, running
+
+FAR = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+RUNNING_FAR = (assigned(traits=FAR), *running()[1:])
+CANCELLED = (Wished(NOW, Wish.CANCEL, False), Cancelled(NOW, "as asked"))
+HELD = (Wished(NOW, Wish.HOLD, False), Held(NOW, "as asked"))
+
+
+@pytest.fixture(autouse=True)
+def controlled(tmp_path: Path) -> Iterator[None]:
+    """Somebody controls the home, so that no wish starts a controller."""
+    with ledger_of(tmp_path) as ledger, ledger.take_over("test", now=NOW):
+        yield
+
+
+def asked(run: Run, wish: Wish, *, discard: bool = False):  # type: ignore[no-untyped-def]
+    match wish:
+        case Wish.CANCEL:
+            return run.cancel(discard=discard)
+        case Wish.HOLD:
+            return run.hold(discard=discard)
+        case Wish.RELEASE:
+            return run.release()
+
+
+@pytest.mark.parametrize(
+    ("events", "wish", "then"),
+    [
+        ((), Wish.CANCEL, Then.AT_ONCE),
+        ((), Wish.HOLD, Then.AT_ONCE),
+        ((assigned(),), Wish.CANCEL, Then.UNLAUNCHED),
+        (running(), Wish.HOLD, Then.SAVED),
+        ((*running(), Wished(NOW, Wish.HOLD, False)), Wish.CANCEL, Then.SAVED),
+        ((*running(), Wished(NOW, Wish.HOLD, False)), Wish.RELEASE, Then.AT_ONCE),
+        (HELD, Wish.RELEASE, Then.AT_ONCE),
+        ((Faulted(NOW, "look"),), Wish.RELEASE, Then.AT_ONCE),
+    ],
+)
+def test_a_wish_is_noted(tmp_path: Path, events: tuple[Event, ...], wish: Wish, then: Then) -> None:
+    run = run_after(tmp_path, *events)
+    answer = asked(run, wish)
+    assert (answer.changed, answer.then, answer.controller_started) == (True, then, False)
+    newest = run.history()[-1].event
+    assert isinstance(newest, Wished)
+    assert newest.wish is wish
+    assert answer.wish is run.record().wish
+
+
+@pytest.mark.parametrize(
+    ("events", "wish", "phase"),
+    [
+        (CANCELLED, Wish.CANCEL, Phase.CANCELLED),
+        (HELD, Wish.HOLD, Phase.HELD),
+        ((Faulted(NOW, "look"),), Wish.HOLD, Phase.HELD),
+        (running(), Wish.RELEASE, Phase.RUNNING),
+    ],
+)
+def test_what_is_so_already_changes_nothing(
+    tmp_path: Path, events: tuple[Event, ...], wish: Wish, phase: Phase
+) -> None:
+    run = run_after(tmp_path, *events)
+    before = run.record()
+    answer = asked(run, wish)
+    assert (answer.changed, answer.phase, answer.then) == (False, phase, Then.NOTHING)
+    assert run.record() == before
+
+
+def test_a_wish_is_noted_once(tmp_path: Path) -> None:
+    run = run_after(tmp_path, *running())
+    run.cancel()
+    before = run.record()
+    assert run.cancel().changed, "it is still to be granted"
+    assert run.record() == before
+
+
+@pytest.mark.parametrize(
+    ("events", "wish", "reason"),
+    [
+        (CANCELLED, Wish.HOLD, "is cancelled: there is nothing to hold"),
+        (CANCELLED, Wish.RELEASE, "is cancelled: there is nothing to release"),
+        ((*running(), CANCELLED[0]), Wish.HOLD, "is being cancelled: there is nothing to hold"),
+    ],
+)
+def test_a_wish_in_vain_is_refused(
+    tmp_path: Path, events: tuple[Event, ...], wish: Wish, reason: str
+) -> None:
+    with pytest.raises(InputError, match=f"{RUN} {reason}"):
+        asked(run_after(tmp_path, *events), wish)
+
+
+@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.HOLD])
+def test_work_is_lost_only_by_who_agrees(tmp_path: Path, wish: Wish) -> None:
+    run = run_after(tmp_path, *RUNNING_FAR)
+    run.client.clock.advance(7200.0)  # type: ignore[attr-defined]
+    with pytest.raises(WorkWouldBeLost, match=f"to {wish} {RUN} now would lose 2.0 h of work") as error:
+        asked(run, wish)
+    assert isinstance(error.value, AccessDenied), "a person must act"
+    assert (error.value.run, error.value.session) == (RUN, f"{RUN}-s01")
+    assert error.value.seconds == pytest.approx(7200.0)
+    assert run.record().wish is None
+    answer = asked(run, wish, discard=True)
+    assert (answer.then, answer.session) == (Then.GIVEN_UP, f"{RUN}-s01")
+    assert run.record().discard
+
+
+@pytest.mark.parametrize("events", [(assigned(traits=FAR),), (*RUNNING_FAR, ended(Outcome.COMPLETED))])
+def test_nothing_is_lost_before_a_launch_or_after_the_end(tmp_path: Path, events: tuple[Event, ...]) -> None:
+    assert run_after(tmp_path, *events).cancel().changed
