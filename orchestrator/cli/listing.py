@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.cli import health
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text, number_text
-from orchestrator.cli.story import waiting_text
 from orchestrator.client.status import RunStatus
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
@@ -57,6 +56,8 @@ def _note(status: RunStatus, now: float) -> str:
     if status.trouble:
         return _short(f"no answer: {status.trouble}")
     if status.waits_since is not None:
+        from orchestrator.cli.story import waiting_text  # few lists need it, and it loads much
+
         return waiting_text(status.waits_since)
     if status.phase is Phase.QUEUED and status.until is not None and status.until > now:
         return f"waits until {utc_text(status.until)}"
