@@ -95,6 +95,6 @@ def test_a_job_that_nothing_will_take_makes_no_run(user: Caller) -> None:
     client = Client(user.home)
     with pytest.raises(NoRoute, match=r"no offer will ever take this job\n  here/cpu: .* \[for good\]"):
         client.submit(user.folder / user.job(accelerator="T4"))
-    with pytest.raises(InputError, match="platform 'her'.*did you mean 'here'"):
+    with pytest.raises(InputError, match=r"platform 'her'.*did you mean 'here'"):
         client.plan(user.folder / user.job(), platforms=["her"])
     assert client.runs(all=True) == ()
