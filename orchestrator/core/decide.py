@@ -43,7 +43,6 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting, Stray
 from orchestrator.core.watch import Watch
 
-SYNC_SECONDS = 10.0  # log and progress are brought at least so often while a session runs
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
 LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
@@ -268,7 +267,7 @@ def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> boo
     committed = status.checkpoint if status is not None else None
     if watch.collected_at is None or (committed is not None and committed != watch.collected):
         return True
-    return monotonic - watch.collected_at >= SYNC_SECONDS
+    return monotonic - watch.collected_at >= session.traits.collect_seconds
 
 
 def _collect(record: RunRecord, session: Session) -> Collect:

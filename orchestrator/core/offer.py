@@ -24,10 +24,11 @@ class Traits:
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
     is taken off for the agent's budget. A session may wait `pending_seconds_max` for its start. After
     `session_seconds + slack_seconds` it cannot run any more, whatever the platform says.
-    `visibility_seconds`: how long a started session may stay unseen. `hands_over`: the next session there
-    can read what an ended one left, which is kept for it until it runs. `secrets`: a job's secrets may
-    travel there. `custom_images`: sessions run in the job's image; with `needs_image` none runs that names
-    no image.
+    `visibility_seconds`: how long a started session may stay unseen. A running one is looked at every
+    `poll_seconds`; its outbox is collected every `collect_seconds`, and at once for a new checkpoint.
+    `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
+    `secrets`: a job's secrets may travel there. `custom_images`: sessions run in the job's image; with
+    `needs_image` none runs that names no image.
     """
 
     session_seconds: float | None = None
@@ -39,6 +40,7 @@ class Traits:
     visibility_seconds: float = 5.0
     pending_seconds_max: float = 3600.0
     poll_seconds: float = 2.0
+    collect_seconds: float = 10.0
     setup_seconds: float = 10.0
     human_start: bool = False
     custom_images: bool = False

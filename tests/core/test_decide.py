@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core import wire
 from orchestrator.core.action import (
     Collect,
     Done,
@@ -23,7 +24,7 @@ from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, StopRequested, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Uplink, until_human, until_time
+from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplink, until_human, until_time
 from orchestrator.core.order import Outcome, Result
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import ABSENT, Observation, Sighting
@@ -461,3 +462,19 @@ def test_retention_keeps_the_newest_and_the_resume_point() -> None:
     (retire,) = [a for a in decision.actions if isinstance(a, Retire)]
     assert retire.keep == {accepted(30).name, accepted(40).name}
     assert retire.live == 1
+
+
+@pytest.mark.parametrize("every", [10.0, 300.0])
+def test_how_often_an_outbox_is_collected_is_the_platforms_own(every: float) -> None:
+    found = record(assigned(traits=replace(TRAITS, collect_seconds=every)), *running()[1:])
+    watch = replace(watched(seen()), collected_at=-every + 1.0)
+    assert decided(found, watch=watch).actions == ()
+    [due] = decided(found, watch=replace(watch, collected_at=-every)).actions
+    assert isinstance(due, Collect)
+    [news] = decided(found, watch=replace(watched(seen(checkpoint="new")), collected_at=0.0)).actions
+    assert isinstance(news, Collect)
+
+
+def test_traits_of_an_older_ledger_keep_their_rhythm() -> None:
+    older = {key: value for key, value in wire.to_json(TRAITS).items() if key != "collect_seconds"}
+    assert wire.decode(Traits, older).collect_seconds == 10.0

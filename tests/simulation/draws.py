@@ -51,12 +51,18 @@ def draw_scenario(random: Random, number: int) -> Scenario:
         wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
         can_stop=random.random() < 0.8, owned=number == 0,
     )  # fmt: skip
-    return _with_a_queue(scenario, Random(scenario.seed))
+    return _drawn_apart(scenario, Random(scenario.seed))
+
+
+def _drawn_apart(scenario: Scenario, random: Random) -> Scenario:
+    """What platforms were given later. Drawn apart, so that all else in a seed's world stays as it was."""
+    queued = _with_a_queue(scenario, random)
+    return replace(queued, collect_seconds=random.choice((10.0, 60.0, 300.0)))
 
 
 def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
     """On some platforms sessions wait: often for longer than a session lasts, sometimes for longer than the
-    platform says they may. Drawn apart, so that all else in a seed's world is as it was without queues."""
+    platform says they may."""
     if random.random() < 0.7:
         return scenario
     seconds = random.choice((900.0, 3600.0))

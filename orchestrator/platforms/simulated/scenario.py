@@ -88,6 +88,7 @@ class Scenario:
     wall_margin_seconds: float = 0.0
     slack_seconds: float = 60.0
     poll_seconds: float = 2.0
+    collect_seconds: float = 10.0
     can_stop: bool = True
     owned: bool = False
     internet: bool = True
@@ -104,6 +105,7 @@ class Scenario:
             visibility_seconds=self.visibility_seconds,
             pending_seconds_max=self.pending_seconds_max,
             poll_seconds=self.poll_seconds,
+            collect_seconds=self.collect_seconds,
             setup_seconds=self.setup_seconds + self.pending_seconds,
             owned=self.owned,
             metered=self.quota is not None,
