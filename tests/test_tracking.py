@@ -87,3 +87,14 @@ def test_a_session_given_up_for_lost_is_looked_at_as_often_as_before() -> None:
     (collect,) = decide(lost, Inputs(NOW)).actions
     closed = decide(lost, Inputs(NOW, reports=(Failed(collect, Trouble.NOT_FOUND, "nothing"),))).record
     assert list(Tracked(closed, 0.0).observed().values()) == [("here", 45.0)]
+
+
+def test_a_collect_that_waits_is_asked_for_anew_with_what_is_known_by_then() -> None:
+    found = Tracked(record(*running()), 0.0)
+    early = Collect(RUN, f"{RUN}-s01", "here", 1, "aaaa", frozenset(), last=False)
+    stale, fresh = replace(early, last=True), replace(early, last=True, known=frozenset({"one"}))
+    assert started(found, early, stale) == [early]
+    found.finished(Failed(early, Trouble.TRANSIENT, "no"))
+    found.decided(Decision(found.record, (), ()), Inputs(NOW))
+    assert started(found, fresh) == [fresh]
+    assert found.startable(0.0) == []

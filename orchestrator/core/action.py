@@ -44,8 +44,9 @@ class Launch:
 @dataclass(frozen=True)
 class Collect:
     """Bring the outbox and publish its checkpoints to the run's home `store`. `incarnation` None: not known
-    yet, all of the generation are published; `known` are names that were accepted before. `last`: asked for
-    when the session's end was known, so that what it does not bring never comes."""
+    yet, all of the generation are published. `known`: names that were accepted before, retired ones included;
+    they are skipped and cost no request. `last`: asked for when the session's end was known, so that what it
+    does not bring never comes."""
 
     run: str
     session: str

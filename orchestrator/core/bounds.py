@@ -46,6 +46,7 @@ PATH_BYTES_MAX = 4 * KIB
 PART_BYTES_MAX = 256 * MIB  # of one blob: a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
 COLLECT_CHECKPOINTS_MAX = 64
+CHECKPOINT_TRIES_MAX = 3  # of a damaged one: the transport may have damaged it
 COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after which a collect begins no other checkpoint
 SESSION_CHECKPOINTS_MAX = 10_000
 LISTED_MAX = 100_000  # names of one folder
@@ -142,6 +143,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("new checkpoints in one collect",
      f"{COLLECT_CHECKPOINTS_MAX}; no further one is started after {size_text(COLLECT_CHECKPOINT_BYTES_MAX)}",
      "the next collect starts at once and brings the rest"),
+    ("attempts to fetch a damaged checkpoint",
+     f"{CHECKPOINT_TRIES_MAX} while the session runs, one more at its end", _CORRUPT),
     ("checkpoints of a session", f"{SESSION_CHECKPOINTS_MAX:,}",
      "each collect brings only the newest, and a note says so"),
     ("names in one folder of an outbox", f"{LISTED_MAX:,}",

@@ -16,7 +16,7 @@ from orchestrator.core.action import (
     Stop,
 )
 from orchestrator.core.assign import assign
-from orchestrator.core.checkpoint import newest, superseded
+from orchestrator.core.checkpoint import CheckpointRef, newest, superseded
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.ending import ending, unheard
 from orchestrator.core.event import (
@@ -278,11 +278,20 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         platform=session.order.platform,
         generation=session.generation,
         incarnation=session.incarnation,
-        known=frozenset(c.name for c in record.accepted),
+        known=_known(record, session),
         last=record.phase is Phase.COLLECTING,
         metric=best.metric if best else None,
         store=record.store,
     )
+
+
+def _known(record: RunRecord, session: Session) -> frozenset[str]:
+    """The checkpoints that were accepted, those that were retired since included."""
+    names = {c.name for c in record.accepted}
+    if session.incarnation is not None:
+        refs = (CheckpointRef(s, session.generation, session.incarnation) for s in session.retired_steps)
+        names.update(ref.name for ref in refs)
+    return frozenset(names)
 
 
 def _due(draft: Draft) -> float | None:

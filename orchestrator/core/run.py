@@ -154,7 +154,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(_noted(record, note, times), accepted=left, dropped=dropped,
                            session=_session(record, order=event.order, failures=0, retry_at=0.0))  # fmt: skip
         case Retired():
-            return replace(record, accepted=tuple(c for c in record.accepted if c.name not in event.names))
+            return _retired(record, event)
         case Prepared(image=image):
             job = record.job if image is None else replace(record.job, image=image)
             return replace(record, job=job, session=_session_after(record, event), start_over=False)
@@ -224,6 +224,18 @@ def _progressed(record: RunRecord, event: CheckpointAccepted) -> RunRecord:
     order = record.session.order
     cooldowns = _cooldowns_beside(record, order.platform, order.accelerator)
     return replace(record, accepted=(*record.accepted, event.checkpoint), cooldowns=cooldowns)
+
+
+def _retired(record: RunRecord, event: Retired) -> RunRecord:
+    """The session remembers its own: its outbox may still hold them."""
+    names = frozenset(event.names)
+    left = tuple(c for c in record.accepted if c.name not in names)
+    session = record.session
+    if session is not None:
+        gone = tuple(c.ref.step for c in record.accepted
+                     if c.name in names and c.ref.generation == session.generation)  # fmt: skip
+        session = replace(session, retired_steps=(*session.retired_steps, *gone))
+    return replace(record, accepted=left, session=session)
 
 
 def _assigned(record: RunRecord, event: Assigned) -> RunRecord:

@@ -19,7 +19,8 @@ class Session:
 
     `traits` are the platform's at assignment. `began_at`: when it was first seen to run, where that was
     before its agent spoke (`started_at`). `incarnation` is the first agent seen, the only one whose
-    checkpoints count. `step` is the last one the result marker named. `failures` counts failed actions in
+    checkpoints count. `retired_steps`: of its checkpoints that were accepted and have been retired since.
+    `step` is the last one the result marker named. `failures` counts failed actions in
     a row, `retry_at` when to try the next.
     """
 
@@ -29,6 +30,7 @@ class Session:
     launched_at: float | None = None
     began_at: float | None = None
     incarnation: str | None = None
+    retired_steps: tuple[int, ...] = ()
     started_at: float | None = None
     stop: Wish | None = None
     stop_requested_at: float | None = None

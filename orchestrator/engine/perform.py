@@ -27,7 +27,6 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.bounds import COLLECT_CHECKPOINTS_MAX
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
@@ -47,8 +46,8 @@ from orchestrator.errors import (
 from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.platforms.platform import Platform
-from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, manifest_path
-from orchestrator.session.outbox import collect
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
+from orchestrator.session.outbox import collect, refuse
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -303,23 +302,24 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    collected = collect(backends.platform(action.platform).open(action.session), into)
+    outbox = backends.platform(action.platform).open(action.session)
+    collected = collect(outbox, into, action.known, last=action.last)
     accepted: list[Accepted] = []
-    corrupt, notes = list(collected.corrupt), list(collected.notes)
-    wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
-    for ref in _unreported(into, wanted):
+    corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
+    for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
         try:
             manifest, foreign = _publish(store, action.run, ref, into)
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
-            brought = into / manifest_path(ref.name)
-            brought.replace(brought.with_name("refused"))  # so that it is brought again, after what is new
-            brought.with_name("published").unlink(missing_ok=True)
+            brought = into / CHECKPOINTS / ref.name
+            (brought / "published").unlink(missing_ok=True)
+            refuse(brought)
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
+            more |= manifest is None
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=collected.more)
+    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
@@ -330,37 +330,25 @@ def _brought(into: Path) -> list[CheckpointRef]:
     return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
 
 
-def _unreported(into: Path, refs: list[CheckpointRef]) -> list[CheckpointRef]:
-    """Of those that were brought: what may not have been reported yet, by a controller that died meanwhile.
-
-    What was published longer ago than a collect brings has been, and was retired since.
-    """
-    published = {}
-    for ref in refs:
-        with contextlib.suppress(FileNotFoundError):
-            mark = into / CHECKPOINTS / ref.name / "published"
-            published[ref.name] = mark.stat().st_mtime_ns
-    newest = sorted(published, key=lambda name: (published[name], name))[-4 * COLLECT_CHECKPOINTS_MAX :]
-    return [ref for ref in refs if ref.name not in published or ref.name in newest]
-
-
 def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
-    """The session's own manifest once it is in the home store, None where retention has deleted it since;
-    and whether another lay there under its name. What the store says is never taken for the session's."""
+    """The session's own manifest once it is in the home store; and whether another lay there under its name.
+    None where it was published before and is gone, from here and from there: the outbox is asked for it
+    again. What the store says is never taken for the session's."""
     folder = into / CHECKPOINTS / ref.name
     published = folder / "published"
+    before = published.exists()
     try:
         manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
         if manifest.run != run:
             raise CorruptCheckpoint(ref.name, f"it is of run {manifest.run!r}")
-        if published.exists():
-            try:
+        if before:
+            with contextlib.suppress(NotFound):
                 return stored.read(store, run, ref.name, manifest.sha256), False
-            except NotFound:
-                return None, False
         foreign = stored.publish(store, run, manifest, into)
-    except FileNotFoundError as error:  # cut off while it was brought: away with it, so that it comes again
+    except FileNotFoundError as error:  # its blobs are not here: away with it, so that it comes again
         shutil.rmtree(folder)
+        if before:
+            return None, False
         raise Transient(f"{ref.name} was brought in part") from error
     published.touch()
     return manifest, foreign

@@ -139,6 +139,8 @@ class Tracked:
         """An action came back: decide on it."""
         action = report.action
         self._under_way.remove(action)
+        if isinstance(action, Collect):  # what it knew is in the record, and need not be journalled once more
+            report = replace(report, action=replace(action, known=frozenset()))
         self.reports.append(report)
         self._touched = True
         watch = self.watches.get(action.session)
@@ -169,8 +171,10 @@ def _waits_for(action: Action, other: Action) -> bool:
 
 def _wanted_still(action: Action, current: str | None, alive: set[str | None]) -> bool:
     match action:
-        case Prepare() | Launch() | Collect():
+        case Prepare() | Launch():
             return action.session == current
+        case Collect():
+            return False  # more may be known by now: it is asked for anew
         case Stop() | Discard():
             return action.session in alive
         case _:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from orchestrator import files
 from orchestrator.core import bounds
@@ -23,7 +23,7 @@ from orchestrator.files import Odd, copy_open, draft_folder, read_small, sync_fo
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
 from orchestrator.session.mirror import mirror
 
-REFUSED = "refused"  # in a checkpoint's folder here: it was there and not whole
+REFUSED = "refused"  # in a checkpoint's folder here: it was not whole; a byte for each time it was found so
 _CHUNK_BYTES = 1 << 20
 
 
@@ -72,10 +72,12 @@ class Collected:
     more: bool = False
 
 
-def collect(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
+def collect(
+    outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
+) -> Collected:
     """Brings checkpoints, then log, progress and status, and the result as the last; all of it bounded and
-    incremental. `sync` as in `bring`."""
-    found = bring(outbox, into, sync=sync)
+    incremental. `known`, `last` and `sync` as in `bring`."""
+    found = bring(outbox, into, known, last=last, sync=sync)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         try:
             growth = outbox.growing(into, Path(folder))
@@ -95,12 +97,15 @@ def collect(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
     return Collected(found.manifests, found.corrupt, told, found.more or growth.more or more)
 
 
-def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
+def bring(
+    outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
+) -> Collected:
     """Copies a page of what is new into `into`; returns every checkpoint whose blobs all lie there, verified.
 
-    A checkpoint whose manifest is in `into` already is not brought again, whether or not its blobs still
-    are. Of what is new the oldest come first, and before those that were tried in vain; `more` says that
-    some were not tried yet. `sync` False spares the fsyncs where `into` need not survive a loss of power.
+    A checkpoint that is `known`, or whose manifest is in `into` already, is not brought again, whether or
+    not its blobs still are; it costs no request. Of what is new the oldest come first, and before those that
+    were tried in vain. Those are tried a few times only, and again in the `last` look. `more` says that some
+    were not tried yet. `sync` False spares the fsyncs where `into` need not survive a loss of power.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -110,9 +115,14 @@ def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
     except Odd as odd:
         return Collected(notes=(f"no checkpoint was brought: {odd}",))
     listed = {name for name in there if CheckpointRef.parse(name)}
-    brought, refused = _known(checkpoints)
-    fresh, notes = _new(listed - brought - refused.keys(), len(brought) + len(refused))
-    again = sorted(listed & refused.keys(), key=lambda name: (refused[name], name))
+    brought, refused = _found(checkpoints)
+    seen = brought | refused.keys() | (listed & known)
+    fresh, notes = _new(listed - seen, len(seen))
+    again = [
+        name
+        for name in sorted((listed & refused.keys()) - known, key=lambda name: (refused[name].at, name))
+        if last or refused[name].times < bounds.CHECKPOINT_TRIES_MAX
+    ]
     manifests, corrupt = _brought_before(into, brought)
     size, tried = 0, 0
     for name in (*fresh, *again)[: bounds.COLLECT_CHECKPOINTS_MAX]:
@@ -122,7 +132,7 @@ def bring(outbox: Outbox, into: Path, *, sync: bool = True) -> Collected:
         try:
             manifest = _fetch(outbox, into, name, sync)
         except CorruptCheckpoint as error:
-            _refuse(checkpoints / name)
+            refuse(checkpoints / name)
             corrupt.append((name, error.reason))
             continue
         if manifest is not None:
@@ -142,8 +152,15 @@ def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
     return fresh[:room] or fresh[-1:], (note,)
 
 
-def _known(checkpoints: Path) -> tuple[set[str], dict[str, int]]:
-    """What was brought, and what was refused, with when it was last tried."""
+class _Refused(NamedTuple):
+    """When a checkpoint was last found not to be whole, and how often it was."""
+
+    at: int
+    times: int
+
+
+def _found(checkpoints: Path) -> tuple[set[str], dict[str, _Refused]]:
+    """What lies here: what was brought, and what was refused."""
     brought, refused = set(), {}
     for entry in checkpoints.iterdir():
         if CheckpointRef.parse(entry.name) is None:
@@ -152,14 +169,18 @@ def _known(checkpoints: Path) -> tuple[set[str], dict[str, int]]:
             brought.add(entry.name)
             continue
         with suppress(FileNotFoundError):
-            refused[entry.name] = (entry / REFUSED).stat().st_mtime_ns
+            mark = (entry / REFUSED).stat()
+            refused[entry.name] = _Refused(mark.st_mtime_ns, mark.st_size)
     return brought, refused
 
 
-def _refuse(folder: Path) -> None:
-    """It comes again, after all that is new: one that is never whole must not keep the others waiting."""
+def refuse(folder: Path) -> None:
+    """The checkpoint in this folder comes again, after all that is new: one that is never whole must not keep
+    the others waiting."""
     folder.mkdir(exist_ok=True)
-    (folder / REFUSED).touch()
+    with (folder / REFUSED).open("ab") as mark:
+        mark.write(b".")
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[tuple[str, str]]]:
@@ -204,7 +225,6 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
         sync_folder(into / BLOBS)
         sync_folder(folder.parent)
     write_whole(folder / MANIFEST, data, sync=sync)
-    (folder / REFUSED).unlink(missing_ok=True)
     return manifest
 
 

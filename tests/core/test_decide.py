@@ -21,7 +21,7 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event, StopRequested, Wish, Wished
+from orchestrator.core.event import Ended, Event, Retired, StopRequested, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplink, until_human, until_time
@@ -462,6 +462,16 @@ def test_retention_keeps_the_newest_and_the_resume_point() -> None:
     (retire,) = [a for a in decision.actions if isinstance(a, Retire)]
     assert retire.keep == {accepted(30).name, accepted(40).name}
     assert retire.live == 1
+
+
+def test_a_collect_knows_what_was_retired_of_its_session() -> None:
+    before = replace(record(*running()), accepted=(accepted(5, 0, "zzzz"),))
+    found = apply(before, accept(10))
+    found = apply(apply(found, accept(20)), Retired(NOW, (accepted(5, 0, "zzzz").name, accepted(10).name)))
+    assert [c.ref.step for c in found.accepted] == [20]
+    (collect,) = decided(found, watch=watched(seen())).actions
+    assert isinstance(collect, Collect)
+    assert collect.known == {accepted(10).name, accepted(20).name}, "what others left is in no outbox of it"
 
 
 @pytest.mark.parametrize("every", [10.0, 300.0])

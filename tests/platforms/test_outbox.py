@@ -96,6 +96,18 @@ def test_an_unreadable_manifest_is_named(outbox: Path, into: Path) -> None:
     assert [name for name, _ in bring(FolderOutbox(outbox), into).corrupt] == [manifest.name]
 
 
+def test_what_was_never_whole_is_tried_a_few_times_and_in_the_last_look(outbox: Path, into: Path) -> None:
+    manifest = commit(outbox, 1, b"one")
+    path = outbox / "checkpoints" / manifest.name / "manifest.json"
+    path.write_bytes(b"{}")
+    tries = [len(bring(FolderOutbox(outbox), into).corrupt) for _ in range(5)]
+    assert tries == [1, 1, 1, 0, 0]
+    assert [name for name, _ in bring(FolderOutbox(outbox), into, last=True).corrupt] == [manifest.name]
+    path.write_bytes(manifest.encode())
+    assert bring(FolderOutbox(outbox), into).manifests == ()
+    assert bring(FolderOutbox(outbox), into, last=True).manifests == (manifest,)
+
+
 def test_what_is_not_a_checkpoint_is_ignored(outbox: Path, into: Path) -> None:
     (outbox / "checkpoints" / "notes").mkdir(parents=True)
     (outbox / "checkpoints" / ".tmp-0000000001-g01-abc").mkdir()
