@@ -86,7 +86,11 @@ class Witness:
         silent = silence >= max(SILENT_SECONDS_MIN, SILENT_POLLS * poll)
         waited, ran = self._ages(session)
         wall = traits.session_seconds
-        over = waited > traits.pending_seconds_max if ran is None else wall is not None and ran > wall
+        pending = bool(readings) and readings[-1].seen.sighting is Sighting.PENDING
+        if ran is None or pending:  # an answer that came late: it may run by now
+            over = waited > traits.pending_seconds_max
+        else:
+            over = wall is not None and ran > wall
         if not (absent or silent or over):
             found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s"
             age = f"waited {waited:.0f} s, " + ("and not started" if ran is None else f"ran {ran:.0f} s")
