@@ -15,6 +15,8 @@ from orchestrator.client.ledgers import Ledgers
 from orchestrator.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from orchestrator.client.controlling import Controller
+    from orchestrator.client.health import Health
     from orchestrator.client.planning import Plan
     from orchestrator.client.run import Run
     from orchestrator.client.status import RunStatus
@@ -108,3 +110,16 @@ class Client:
         from orchestrator.client.wiring import Wired
 
         return Wired.from_home(self.home.path, self.clock)
+
+    @property
+    def controller(self) -> Controller:
+        """What runs, starts and stops the controller of this home."""
+        from orchestrator.client.controlling import Controller
+
+        return Controller(self.home, self.clock)
+
+    def health(self) -> Health:
+        """Whether a controller runs and ticks. Raises what opening the ledger raises."""
+        from orchestrator.client import health
+
+        return health.of(self.home, self.clock, self.ledgers.owner())

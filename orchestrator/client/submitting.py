@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.client import interrupt, lost, planning, routing
+from orchestrator.client import controlling, interrupt, lost, planning, routing
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
@@ -67,8 +67,6 @@ def submit(
             plan = None
             if run is None:
                 run, plan = _recorded(client, wired, ledger, parsed)
-        from orchestrator.cli import controlling
-
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
     return Submission(Run(client, run), plan is not None, started, plan, missing)

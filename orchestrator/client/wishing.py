@@ -62,7 +62,7 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
             if record.wish is not wish or record.fault or (discard and not record.discard):
                 record = ledger.wish(run, Wished(client.clock.now(), wish, discard))
         if not record.phase.final and (not granted or record.wish is not None) and ledger.owner() is None:
-            from orchestrator.cli import controlling
+            from orchestrator.client import controlling
 
             started = controlling.ensure(client.home, client.clock, ledger) is None
     session = record.session.name if record.session is not None else ""

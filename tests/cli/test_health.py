@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from orchestrator.cli.health import TICK_SECONDS_MAX
+from orchestrator.client.health import TICK_SECONDS_MAX
 from tests.cli.calls import Caller, wait_until
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import pytest
 
-from orchestrator.cli.health import TICK_SECONDS_MAX
+from orchestrator.client.health import TICK_SECONDS_MAX
 from scripts import lock, notices
 from tests import docker_engine, postgresql
 from tests.docker_engine import Engine
