@@ -32,8 +32,9 @@ from orchestrator.core.order import AgentStatus
 from orchestrator.core.session import Sighting
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
 from orchestrator.files import Odd
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import Sight
 from orchestrator.session.folder import SessionFolder

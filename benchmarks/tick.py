@@ -27,7 +27,8 @@ from orchestrator.core.order import AgentStatus, Order
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import Sight
 from orchestrator.session.outbox import Outbox

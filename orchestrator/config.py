@@ -22,6 +22,7 @@ from orchestrator.core import credentials
 from orchestrator.core.job import Rule
 from orchestrator.errors import Fault, InputError
 from orchestrator.files import write_whole
+from orchestrator.home import CONFIG, LEDGER
 from orchestrator.spec.checks import is_reserved, zone_problem
 from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.faults import unknown, validate
@@ -29,8 +30,6 @@ from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Se
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
-FILE = "config.yaml"
-LEDGER = "ledger.sqlite"
 # What clients of platforms, stores and databases log in with. Jobs get these only where the config says so.
 _OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
@@ -75,7 +74,7 @@ class Config:
     rules: tuple[Rule, ...] = ()
     timezone: str = "UTC"
     secrets_allow: tuple[str, ...] | None = None
-    document: Document = field(default_factory=lambda: Document(FILE), repr=False, compare=False)
+    document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def fault(self, *path: str | int, message: str) -> Fault:
         """A fault at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
@@ -93,7 +92,7 @@ class Config:
         allowed = self.secrets_allow or ()
         missing = [each for each in listed if not _matches(each, allowed) and not is_reserved(each)]
         line = _flow({"allow": list(dict.fromkeys((*allowed, *missing, name)))})
-        told = f"to let jobs have it, write into {self.home / FILE}: secrets: {line}"
+        told = f"to let jobs have it, write into {self.home / CONFIG}: secrets: {line}"
         if self.secrets_allow is not None:
             return f"the secret {name} is not in `secrets.allow`; {told}"
         rest = "jobs get no other secret then, so add all that your jobs list"
@@ -165,7 +164,7 @@ def load(home: Path) -> Config:
 
     Raises SpecError with every fault, InputError where the file cannot be read.
     """
-    path = home / FILE
+    path = home / CONFIG
     if not path.exists():
         return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
     document = read(read_bytes(path, "move it away, then `orchestrator init` writes one"), str(path))
@@ -347,7 +346,7 @@ def write_default(
 
     Raises InputError where there is one already, or the home cannot be written.
     """
-    path = home / FILE
+    path = home / CONFIG
     text = _HEAD + _instances("platforms", platforms)
     text += "\n# Where checkpoints are kept; relative paths are below this file's folder.\n"
     text += _instances("stores", stores)

@@ -10,6 +10,7 @@ from orchestrator import config
 from orchestrator.config import PlatformConfig, StoreConfig, load, resolve, write_default
 from orchestrator.core.job import RuleEffect
 from orchestrator.errors import Fault, InputError, SpecError
+from orchestrator.home import CONFIG
 
 
 def write(home: Path, text: str) -> Path:
@@ -188,7 +189,7 @@ stores: {home: {type: drive, client_secret: "env:DRIVE_SECRET", access_token: "f
 
 def test_a_config_says_which_secrets_jobs_may_have(tmp_path: Path) -> None:
     def refused(text: str, *names: str) -> list[str]:
-        (tmp_path / config.FILE).write_text(text)
+        (tmp_path / CONFIG).write_text(text)
         found = config.load(tmp_path)
         return [name for name in names if found.secret_refusal(name) is not None]
 
@@ -207,7 +208,7 @@ def test_a_config_says_which_secrets_jobs_may_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["", "secrets: {allow: ['*_TOKEN', MINE]}\n"])
 def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path, before: str) -> None:
-    path = tmp_path / config.FILE
+    path = tmp_path / CONFIG
     path.write_text(before)
     listed = ("HF_TOKEN", "MINE", "AWS_X", "KAGGLE_KEY", "WANDB_API_KEY")
     told = config.load(tmp_path).secret_refusal("AWS_X", listed)
@@ -223,7 +224,7 @@ def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path
 def test_a_file_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path, start: str) -> None:
     """Each line ten times the one before: a gigabyte by the ninth."""
     lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30)]
-    (tmp_path / config.FILE).write_text(f"a0: &a0 [x, x]\n{''.join(lines)}{start}*a29\n")
+    (tmp_path / CONFIG).write_text(f"a0: &a0 [x, x]\n{''.join(lines)}{start}*a29\n")
     with pytest.raises(SpecError, match="are not supported"):
         config.load(tmp_path)
 

@@ -18,7 +18,7 @@ from orchestrator.core.event import Assigned, CheckpointCorrupt, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Order
-from orchestrator.engine.perform import Folders
+from orchestrator.home import Folders
 from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored
 from tests.test_engine import DeafWorkers, FlakyLedger, Small, scenario

@@ -15,8 +15,9 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.engine import Brought, Engine, Watchers
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
 from orchestrator.errors import Transient
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import QuotaWindow, Scenario, SimulatedOffer

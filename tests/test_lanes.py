@@ -19,9 +19,10 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.engine import market
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
 from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import Transient
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import Sight
 from orchestrator.session.outbox import Outbox

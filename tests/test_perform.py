@@ -16,8 +16,9 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.order import Order
-from orchestrator.engine.perform import Backends, Folders, perform
+from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import AccessDenied, Rejected
+from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from orchestrator.platforms.simulated.scenario import Scenario

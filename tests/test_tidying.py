@@ -21,9 +21,10 @@ from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Man
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import tidying
-from orchestrator.engine.perform import Backends, Folders, perform
+from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import Transient
 from orchestrator.files import PREFIX, draft_folder
+from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
 from orchestrator.stores import checkpoints as stored
@@ -151,7 +152,7 @@ def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backen
             tidy(backends)
             backends.store("home").get(key, target, sha256)
 
-    target = home.result(RUN, 10)
+    target = home.folders.result(RUN, 10)
     accepted = Accepted(manifest.ref, manifest.size, sha256=manifest.sha256)
     pulling.bring(SlowStore(), replace(record(), accepted=(accepted,)), None, target, SystemClock())
     assert [path.name for path in target.iterdir()] == ["state"]

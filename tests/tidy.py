@@ -43,6 +43,7 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+HOME = "orchestrator.home"
 PURE = (*LEAVES, "orchestrator.core")
 PROTOCOLS = (
     "orchestrator.platforms.platform",
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    HOME: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
     "orchestrator.core": ("orchestrator.errors",),
@@ -83,13 +85,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK),
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK),
-    "orchestrator.config": (*PURE, DISK, "orchestrator.spec"),
+    "orchestrator.config": (*PURE, DISK, HOME, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
     "orchestrator.engine": (
         *PURE,
         *PROTOCOLS,
         DISK,
+        HOME,
         "orchestrator.session",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
@@ -98,6 +101,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *PURE,
         *PROTOCOLS,
         DISK,
+        HOME,
         "orchestrator.session",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",

@@ -85,8 +85,8 @@ def _findings(call: Call, names: tuple[str, ...]) -> Iterator[Finding]:
     try:
         wired = call.wired()
         where = (
-            str(call.home.config_file)
-            if call.home.config_file.exists()
+            str(call.home.folders.config)
+            if call.home.folders.config.exists()
             else "the defaults; `init` writes one"
         )
         yield Finding("config", "ok", where)

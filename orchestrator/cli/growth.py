@@ -14,6 +14,7 @@ from orchestrator.cli.output import size_text
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.errors import OrchestratorError
+from orchestrator.home import OLDER_CONTROLLER_LOG, PLATFORMS, RESULTS
 from orchestrator.pruning import listing, needs, rules
 from orchestrator.pruning.rules import Policy
 from orchestrator.stores import checkpoints as stored
@@ -22,8 +23,7 @@ from orchestrator.stores.store import Store
 DOCTOR_SECONDS = 3.0  # for the home, and as many for the store
 HINT_SECONDS = 1.0
 OLDER_THAN_SECONDS = 30 * 86400.0  # as `prune` has it by default
-_ELSEWHERE = {"sessions": "platforms", "results": "results"}
-_LOGS = ("controller.log", "controller.log.1", "crash.log")
+_ELSEWHERE = {"sessions": PLATFORMS, "results": RESULTS}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def of_home(home: Home, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth
     for what, folder in _ELSEWHERE.items():
         size, whole = listing.disk_bytes(home.path / folder, enough)
         sizes[what], complete = size, complete and whole
-    logs = (home.path / name for name in _LOGS)
+    folders = home.folders
+    logs = (folders.controller_log, home.path / OLDER_CONTROLLER_LOG, folders.crash_log)
     sizes["controller's logs"] = sum(path.stat().st_size for path in logs if path.is_file())
     ledger = home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():

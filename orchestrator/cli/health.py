@@ -47,5 +47,5 @@ def tell_absence(call: Call, owner: Owner | None) -> None:
     elif found.tick_seconds_ago is not None and found.tick_seconds_ago > TICK_SECONDS_MAX:
         call.out.remark(
             f"the controller has not ticked for more than {TICK_SECONDS_MAX:.0f} s, so this may be old; "
-            f"{call.home.controller_log} says why"
+            f"{call.home.folders.controller_log} says why"
         )

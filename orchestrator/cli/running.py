@@ -106,7 +106,7 @@ def _bug(out: Output, bug: Exception, home: Home | None) -> int:
 def _write_crash(text: str, home: Home | None) -> Path:
     """Into the home's crash.log; where that cannot be written, into the folder for temporary files."""
     entry = f"{utc_text(SystemClock().now())} orchestrator {' '.join(sys.argv[1:2])}\n{text}\n"
-    for path in ([home.crash_log] if home is not None else []) + [_temporary()]:
+    for path in ([home.folders.crash_log] if home is not None else []) + [_temporary()]:
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(open_log(path), "a", encoding="utf-8", errors="replace") as stream:

@@ -48,7 +48,7 @@ class _Machine:
 
 def init(call: Call) -> int:
     """Writes config.yaml with this machine as a platform; an existing one is replaced only with --force."""
-    path = call.home.config_file
+    path = call.home.folders.config
     if path.exists() and not call.options.force:
         raise InputError(f"{path} is there already: edit it, or `{call.command('init', '--force')}`")
     memory = _memory_gb()

@@ -41,7 +41,7 @@ def _followed(call: Call, run: Run) -> int:
     def lay_out(record: RunRecord) -> Path:
         best = newest(record.accepted)
         assert best is not None
-        target = call.options.output or str(call.home.result(run.name, best.ref.step))
+        target = call.options.output or str(call.home.folders.result(run.name, best.ref.step))
         return pulling.bring(call, run, target).folder
 
     return following.follow(call, run, lay_out)

@@ -28,6 +28,7 @@ from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
+from orchestrator.home import OLDER_CONTROLLER_LOG
 from orchestrator.ledger import Ledger, Owner
 from orchestrator.unforeseen import Told
 
@@ -196,7 +197,7 @@ class ConfigChanges:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            found = self._home.config_file.stat()
+            found = self._home.folders.config.stat()
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
@@ -225,8 +226,8 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     owner = ledger.owner()
     if owner is not None:
         return owner
-    log = home.controller_log
-    start = _trimmed_size(log)
+    log = home.folders.controller_log
+    start = _trimmed_size(log, home.path / OLDER_CONTROLLER_LOG)
     with os.fdopen(open_log(log), "ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator", "up", "--until-idle"],
@@ -260,8 +261,8 @@ def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
         return
     if not _wait(clock, lambda: ledger.owner() != owner, STOP_SECONDS):
         raise BackendError(
-            f"the controller (process {owner.pid}) does not leave; see {home.controller_log}; it may be "
-            f"killed without harm: kill -9 {owner.pid}",
+            f"the controller (process {owner.pid}) does not leave; see {home.folders.controller_log}; it may "
+            f"be killed without harm: kill -9 {owner.pid}",
             backend="controller",
         )
 
@@ -285,11 +286,11 @@ def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _trimmed_size(log: Path) -> int:
+def _trimmed_size(log: Path, older: Path) -> int:
     """Where new lines will begin; one earlier log is kept."""
     if log.is_symlink() or not log.exists():
         return 0
     if log.stat().st_size > LOG_BYTES_MAX:
-        log.replace(log.with_suffix(".log.1"))
+        log.replace(older)
         return 0
     return log.stat().st_size

@@ -63,7 +63,7 @@ def of(home: Home, clock: Clock, owner: Owner | None) -> Health:
     if owner is None:
         return Health()
     try:
-        tick = wire.decode(Tick, home.tick.read_bytes())
+        tick = wire.decode(Tick, home.folders.tick.read_bytes())
     except (OSError, ValueError):
         return Health(owner)
     return Health(owner, clock.monotonic() - tick.monotonic if tick.since == owner.since else None)
@@ -81,6 +81,6 @@ def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:
             return
         noted = now
         with contextlib.suppress(OSError):
-            write_whole(home.tick, wire.encode(Tick(since, now)), sync=False)
+            write_whole(home.folders.tick, wire.encode(Tick(since, now)), sync=False)
 
     return note

@@ -1,4 +1,4 @@
-"""Where this user's state lives, and the ledger in it. The only place that resolves `$ORCHESTRATOR_HOME`.
+"""Which home is this user's, and the ledger in it. The only place that resolves `$ORCHESTRATOR_HOME`.
 
 Answers without reading the config's grammar where the config says nothing of a database: listings start
 fast, and work beside a config that is wrong. Must never know platforms or stores.
@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import DiskFull, InputError
+from orchestrator.home import LEDGER, Folders
 
 if TYPE_CHECKING:
-    from orchestrator.engine.perform import Folders
     from orchestrator.ledger import Ledger
 
 VARIABLE = "ORCHESTRATOR_HOME"
 DATABASE = "ORCHESTRATOR_DATABASE"
-CONFIG = "config.yaml"
-LEDGER = "ledger.sqlite"
 _MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
 
 
@@ -49,30 +47,7 @@ class Home:
 
     @property
     def folders(self) -> Folders:
-        from orchestrator.engine.perform import Folders
-
         return Folders(self.path)
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def crash_log(self) -> Path:
-        return self.path / "crash.log"
-
-    @property
-    def controller_log(self) -> Path:
-        return self.path / "controller.log"
-
-    @property
-    def tick(self) -> Path:
-        """The note of the controller's newest tick, for `health`."""
-        return self.path / "tick.json"
-
-    def result(self, run: str, step: int) -> Path:
-        """Where `submit --follow` lays a finished run's checkpoint out."""
-        return self.path / "results" / run / f"step-{step}"
 
     def tighten(self) -> str:
         """Makes the home and what lies in it this user's alone. Returns what to tell the user: nothing where
@@ -80,8 +55,9 @@ class Home:
         from orchestrator.files import tighten
 
         mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.is_dir() else 0
-        for name in (CONFIG, self.crash_log.name, self.controller_log.name, self.tick.name):
-            tighten(self.path / name)
+        folders = self.folders
+        for path in (folders.config, folders.crash_log, folders.controller_log, folders.tick):
+            tighten(path)
         if not tighten(self.path):
             return ""
         return f"{self.path} was open to other users ({mode:04o}) and is now private ({mode & 0o700:04o})"
@@ -92,9 +68,9 @@ class Home:
         Raises what reading the config raises, where it may name one.
         """
         try:
-            text = self.config_file.read_text("utf-8")
+            text = self.folders.config.read_text("utf-8")
         except (OSError, ValueError):  # none, or one whose reading explains what is wrong with it
-            text = "database" if self.config_file.exists() else ""
+            text = "database" if self.folders.config.exists() else ""
         if _MAY_NAME_A_DATABASE.search(text):
             from orchestrator import config
 

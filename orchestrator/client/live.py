@@ -14,11 +14,11 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.files import Odd, write_whole
+from orchestrator.home import Folders
 from orchestrator.session.saying import within_bounds
 
 if TYPE_CHECKING:
     from orchestrator.core.run import RunRecord
-    from orchestrator.engine.perform import Folders
 
 LIVE_BYTES_MAX = 1 << 20
 PREPARING_BYTES_MAX = 1 << 16

@@ -23,10 +23,10 @@ from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import unknown
-from orchestrator.engine.perform import Folders
 from orchestrator.errors import InputError
 from orchestrator.freeze import bundle, images, inputs, leaving, requirements
 from orchestrator.freeze.leaving import Part
+from orchestrator.home import BUNDLES, IMAGES, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -144,11 +144,11 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     parsed, unlocked = _locked(parsed)
     given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
     pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
-    sha256 = bundle.freeze(parsed.source, into / "bundles", allow=parsed.source_allow, also=parsed.also)
+    sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
         frozen = images.freeze(
-            parsed.image, into / "images", requirements=parsed.requirements, allow=parsed.source_allow
+            parsed.image, into / IMAGES, requirements=parsed.requirements, allow=parsed.source_allow
         )
         image = f"{FROZEN_IMAGE}{frozen}"
     job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)

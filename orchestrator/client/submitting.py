@@ -29,6 +29,7 @@ from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import AccessDenied, NoRoute, OrchestratorError
 from orchestrator.files import open_log
+from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -76,7 +77,7 @@ def submit(
 def _alone(home: Home) -> Iterator[None]:
     """Of several submits `unless_running` at the same time only one may find that nothing runs."""
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with os.fdopen(open_log(home.path / "submit.lock"), "a") as lock:
+    with os.fdopen(open_log(home.path / SUBMIT_LOCK), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

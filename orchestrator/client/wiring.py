@@ -19,9 +19,10 @@ from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
 from orchestrator.engine.engine import Brought, Engine, Watchers
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
 from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import AccessDenied, InputError, SpecError
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
@@ -52,7 +53,7 @@ class Wired:
 
     def platform(self, given: PlatformConfig) -> Platform:
         """One of the configured platforms. Raises SpecError with the line of what is wrong in its options."""
-        folder = self.config.home / "platforms" / given.name
+        folder = self.folders.platform(given.name)
         with self._at("platforms", given.name):
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
@@ -71,7 +72,7 @@ class Wired:
         if given is None:
             raise InputError(
                 f"the checkpoints of this run lie in the store {name!r}, which the config no longer has: put "
-                f"it back into {self.config.home / configuration.FILE}"
+                f"it back into {self.folders.config}"
             )
         return self.built(given)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ from orchestrator.errors import (
 )
 from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
+from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
 from orchestrator.session.outbox import collect, refuse
@@ -57,62 +57,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
 
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
-
-
-def _part(name: str) -> str:
-    if not _PART.fullmatch(name):
-        raise Rejected(f"{name!r} is no name of a run, a session or a file of ours: nothing was touched")
-    return name
-
 
 def _remove(folder: Path) -> None:
     """What cannot be removed now, the next start removes."""
     with contextlib.suppress(OSError):
         set_aside(folder)
-
-
-@dataclass(frozen=True)
-class Folders:
-    """Where things lie on this machine, below `$ORCHESTRATOR_HOME`. What a path is made of is checked here,
-    once for all: raises Rejected for a name that could lead anywhere else."""
-
-    home: Path
-
-    def bundle(self, sha256: str) -> Path:
-        return self.home / "bundles" / f"{_part(sha256)}.tar.gz"
-
-    @property
-    def agent(self) -> Path:
-        return self.home / "agent.pyz"
-
-    def staged(self, session: str) -> Path:
-        """The resume checkpoint on its way into a session."""
-        return self.home / "staged" / _part(session)
-
-    def image(self, sha256: str) -> Path:
-        """The frozen folders an image is built from."""
-        return self.home / "images" / f"{_part(sha256)}.tar.gz"
-
-    @property
-    def inputs(self) -> Path:
-        """Verified copies of jobs' inputs, by their content."""
-        return self.home / "inputs"
-
-    def run(self, run: str) -> Path:
-        return self.home / "runs" / _part(run)
-
-    def collected(self, run: str, session: str) -> Path:
-        """What was brought of a session's outbox; checkpoints leave again once they are in the store."""
-        return self.run(run) / _part(session)
-
-    def live(self, run: str) -> Path:
-        """The newest reading of the run's session, for viewers; volatile."""
-        return self.run(run) / "live.json"
-
-    def preparing(self, run: str) -> Path:
-        """What is being done for the run's next session, for viewers; volatile."""
-        return self.run(run) / "preparing"
 
 
 @dataclass(frozen=True)

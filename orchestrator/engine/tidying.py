@@ -17,9 +17,10 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.order import run_of
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.perform import Backends, Folders, is_unpublished
+from orchestrator.engine.perform import Backends, is_unpublished
 from orchestrator.errors import OrchestratorError
 from orchestrator.files import PREFIX, remove_tree, sweep
+from orchestrator.home import BUNDLES, IMAGES, INPUTS, RESULTS, RUNS, STAGED, Folders
 from orchestrator.platforms.platform import Tidying
 from orchestrator.session.layout import BLOBS
 from orchestrator.stores import checkpoints as stored
@@ -72,10 +73,10 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
     """What this home holds for sessions of these runs that are over: checkpoints staged for them, blobs
     brought of them, and drafts beside what was brought. Of all this a controller is the only writer. Where a
     checkpoint was brought and not published, its blobs may be the only copy: they stay."""
-    for staged in _entries(folders.home / "staged"):
+    for staged in _entries(folders.home / STAGED):
         if staged.name not in live and run_of(staged.name) in runs:
             yield staged
-    for run in _entries(folders.home / "runs"):
+    for run in _entries(folders.home / RUNS):
         if run.name not in runs:
             continue
         for each in _entries(run):
@@ -95,8 +96,8 @@ def sweep_drafts(folders: Folders, now: float) -> None:
     """Drafts that nobody holds. Those of `orchestrator.files` stay while their writer locks them, however
     old; of those that an older version left, the young stay: it may be writing them now."""
     home = folders.home
-    named = (home / name for name in ("bundles", "images", "inputs", "staged"))
-    for folder in (home, *named, *_entries(home / "results")):
+    named = (home / name for name in (BUNDLES, IMAGES, INPUTS, STAGED))
+    for folder in (home, *named, *_entries(home / RESULTS)):
         with contextlib.suppress(OSError):
             sweep(folder)
         for each in _entries(folder):

@@ -1,7 +1,7 @@
 """What lies in the home: every file and folder whose name is of our layout, with its age and size.
 
 Follows no link and opens no file. What is not ours is named and never judged. Must never know what is needed.
-The layout itself is `orchestrator.engine.perform.Folders`'s; docs/home.md has it for people.
+The layout itself is `orchestrator.home`'s.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.engine.perform import is_unpublished
 from orchestrator.files import PREFIX, is_locked
+from orchestrator.home import BUNDLES, IMAGES, INPUTS, LIVE, PREPARING, RUNS, STAGED
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
@@ -26,7 +27,7 @@ _DRAFT = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
 _OLDER_DRAFT = re.compile(r"\.tmp-([A-Za-z0-9_]+\.tar\.gz|agent\.pyz-[0-9]+-[0-9]+)")
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]*")
 _SESSION = re.compile(r"(?P<run>[a-z0-9][a-z0-9-]*)-s[0-9]{2,9}")
-_OF_A_RUN = frozenset({"live.json", "preparing"})
+_OF_A_RUN = frozenset({LIVE, PREPARING})
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 Enough = Callable[[], bool]
@@ -71,8 +72,8 @@ class _Look:
         self._measure = measure
         self._enough = enough
         self.listing = Listing()
-        self._archives("bundles", Kind.SOURCE)
-        self._archives("images", Kind.IMAGE)
+        self._archives(BUNDLES, Kind.SOURCE)
+        self._archives(IMAGES, Kind.IMAGE)
         self._inputs()
         self._staged()
         self._runs()
@@ -90,8 +91,8 @@ class _Look:
                 self._not_ours(path, found)
 
     def _inputs(self) -> None:
-        for name, found, aside in self._entries("inputs"):
-            path = f"inputs/{name}"
+        for name, found, aside in self._entries(INPUTS):
+            path = f"{INPUTS}/{name}"
             match = _CONTENT.fullmatch(name)
             if match is not None and stat.S_ISDIR(found.st_mode):
                 self._add(Kind.INPUT, path, found, aside, key=match[1])
@@ -99,19 +100,19 @@ class _Look:
                 self._not_ours(path, found)
 
     def _staged(self) -> None:
-        for name, found, aside in self._entries("staged"):
+        for name, found, aside in self._entries(STAGED):
             match = _SESSION.fullmatch(name)
             if match is not None and stat.S_ISDIR(found.st_mode):
-                self._add(Kind.RESUME, f"staged/{name}", found, aside, run=match["run"])
+                self._add(Kind.RESUME, f"{STAGED}/{name}", found, aside, run=match["run"])
             else:
-                self._not_ours(f"staged/{name}", found)
+                self._not_ours(f"{STAGED}/{name}", found)
 
     def _runs(self) -> None:
-        for run, found, aside in self._entries("runs"):
+        for run, found, aside in self._entries(RUNS):
             if not _RUN.fullmatch(run) or not stat.S_ISDIR(found.st_mode):
-                self._not_ours(f"runs/{run}", found)
+                self._not_ours(f"{RUNS}/{run}", found)
             elif aside:
-                self._add(Kind.LOG, f"runs/{run}", found, aside, run=run)
+                self._add(Kind.LOG, f"{RUNS}/{run}", found, aside, run=run)
             else:
                 self._run(run, found)
 
@@ -119,9 +120,9 @@ class _Look:
         """Each entry of a run's folder by itself, so that what somebody else put there stays. The folder is a
         thing of its own where it is empty."""
         empty = True
-        for name, found, aside in self._entries(f"runs/{run}"):
+        for name, found, aside in self._entries(f"{RUNS}/{run}"):
             empty = False
-            path = f"runs/{run}/{name}"
+            path = f"{RUNS}/{run}/{name}"
             match = _SESSION.fullmatch(name)
             if match is not None and match["run"] == run and stat.S_ISDIR(found.st_mode):
                 unpublished = is_unpublished(self._home / (path + SET_ASIDE * aside))
@@ -131,7 +132,7 @@ class _Look:
             elif not self._draft(path, name, found, aside):
                 self._not_ours(path, found)
         if empty:
-            self._add(Kind.LOG, f"runs/{run}", folder, False, run=run)
+            self._add(Kind.LOG, f"{RUNS}/{run}", folder, False, run=run)
 
     def _drafts(self) -> None:
         for name, found, aside in self._entries("."):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import Transient
+from orchestrator.home import RUNS
 from orchestrator.pruning.listing import SET_ASIDE
 from orchestrator.pruning.rules import BY_CONTENT, Judgement, Thing
 
@@ -130,11 +131,11 @@ def _destroy(home: Path, thing: Thing) -> None:
     with _parent(home, thing) as folder:
         if folder is None:
             return
-        if above == ["runs"]:  # it was empty when it was listed
+        if above == [RUNS]:  # it was empty when it was listed
             os.rmdir(name + SET_ASIDE, dir_fd=folder)
             return
         _delete(name + SET_ASIDE, folder)
-    if above[:1] == ["runs"]:
+    if above[:1] == [RUNS]:
         with _opened(home, above[:1]) as runs, contextlib.suppress(OSError):
             if runs is not None:
                 os.rmdir(above[1], dir_fd=runs)

@@ -242,7 +242,6 @@ def test_a_crash_log_that_is_a_link_is_not_followed(
 
 
 def test_the_home_and_the_config_agree_on_their_names(tmp_path: Path) -> None:
-    assert (home.CONFIG, home.LEDGER) == (config.FILE, config.LEDGER)
     user = home.Home(tmp_path)
     assert user.database() == config.load(tmp_path).database
     for text in (

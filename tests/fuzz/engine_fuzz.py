@@ -30,7 +30,8 @@ from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.engine.engine import Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.tables import events, measurements, runs
 from orchestrator.stores.folder import FolderStore

@@ -21,8 +21,9 @@ from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.order import AgentStatus, Order, Outcome
 from orchestrator.core.session import Sighting
-from orchestrator.engine.perform import Backends, Folders, perform
+from orchestrator.engine.perform import Backends, perform
 from orchestrator.files import Odd, read_small
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform

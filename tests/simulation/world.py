@@ -19,8 +19,9 @@ from orchestrator.core.event import Submitted
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.engine import Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
 from orchestrator.errors import Transient
+from orchestrator.home import Folders
 from orchestrator.ledger import Proposal, Takeover
 from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.stores import checkpoints as stored
