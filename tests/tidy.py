@@ -56,7 +56,7 @@ SPOKEN = (
 )  # fmt: skip
 # Modules of the command line whose rules have not moved to the client yet. Take each out as they do.
 HOLD_RULES = (
-    "cleaning", "doctoring", "growth", "pruning", "quota", "setting_up"
+    "cleaning", "doctoring", "growth", "pruning", "setting_up"
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),

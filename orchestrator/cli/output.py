@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from orchestrator.cli.terminal import one_line, plain
+from orchestrator.core.wording import count_text as count_text
+from orchestrator.core.wording import size_text as size_text
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # Our own styles inside a text; nobody else can write one, as the word is drawn anew by each process.
@@ -161,15 +163,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def size_text(size: float) -> str:
-    """`963 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def clock_text(seconds: float) -> str:
     """A span as a clock shows it: `0:37`, `3:07:12`, `2 d 4 h`."""
     if not math.isfinite(seconds):
@@ -187,8 +180,3 @@ def number_text(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def count_text(count: int, noun: str) -> str:
-    """`1 session`, `3 sessions`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

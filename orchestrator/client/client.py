@@ -7,7 +7,7 @@ print, parse arguments or exit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.client.controlling import Controller
     from orchestrator.client.health import Health
     from orchestrator.client.planning import Plan
+    from orchestrator.client.quota import Quotas
     from orchestrator.client.run import Run
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
@@ -123,3 +124,13 @@ class Client:
         from orchestrator.client import health
 
         return health.of(self.home, self.clock, self.ledgers.owner())
+
+    def quota(self, platforms: Collection[str] = ()) -> Quotas:
+        """What is left of each platform's quota, or of these, and what the rest went into.
+
+        Asks every platform, which takes up to 30 seconds; one that does not answer is told apart. Raises
+        SpecError or InputError for what is wrong in the config, InputError for a platform that it lacks.
+        """
+        from orchestrator.client import quota
+
+        return quota.quota(self, platforms)

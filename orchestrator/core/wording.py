@@ -1,4 +1,4 @@
-"""How messages write spans, dates and unknown names, so that all of them read alike. Pure."""
+"""How messages write spans, dates, sizes, counts and unknown names, so that all read alike. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,20 @@ def date(unix_seconds: float) -> str:
     if not 0 <= unix_seconds < _FAR:
         return "in thousands of years"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def size_text(size: float) -> str:
+    """`963 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def count_text(count: int, noun: str) -> str:
+    """`1 session`, `3 sessions`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:

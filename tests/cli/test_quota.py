@@ -12,21 +12,18 @@ import pytest
 from orchestrator import Client
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
-from orchestrator.cli.quota import Pool, pools, tell
+from orchestrator.cli.quota import tell
 from orchestrator.core.event import Submitted
 from orchestrator.core.job import Work
-from orchestrator.core.lifecycle import Phase
-from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger
-from orchestrator.platforms.simulated import Faults, QuotaWindow
+from orchestrator.platforms.simulated import Faults
 from tests.cli.calls import Caller
+from tests.client.test_quota import HOUR, WEEK, look
 from tests.core.runs import NOW, job
 from tests.test_engine import Make, Small, scenario, small
 
 __all__ = ["small"]
 
-HOUR = 3600.0
-WEEK = QuotaWindow(allowed_seconds=2 * HOUR, window_seconds=168 * HOUR)
 SIMULATED = """
 platforms:
   here: {{type: process}}
@@ -36,31 +33,10 @@ platforms:
 """
 
 
-def look(world: Small) -> tuple[list[Surveyed], tuple[Pool, ...]]:
-    answers = [survey(name, platform) for name, platform in world.platforms.items()]
-    return answers, pools(answers, Market(tuple(world.platforms)), world.ledger, world.clock.now())
-
-
 def said(world: Small, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     call = Call(argparse.Namespace(), Client(Path("home"), clock=world.clock), Output(as_json=False))
-    code = tell(call, *look(world))
+    code = tell(call, look(world))
     return code, capsys.readouterr().out
-
-
-def test_our_count_is_what_the_platform_counts(small: Make) -> None:
-    world = small(cloud=scenario(quota=WEEK, pending_seconds=0.0))
-    world.submit("first", work=Work(total=8000, global_batch=16))
-    assert world.until(world.phase("first", Phase.DONE))
-    _, [pool] = look(world)
-    [used] = pool.runs
-    [truth] = world.platforms["cloud"].history.quota_used.values()
-    assert used.sessions == len(world.platforms["cloud"].history.launches)
-    assert used.seconds == pytest.approx(truth, abs=20.0 * used.sessions)
-    assert pool.balance.used == pytest.approx(truth)
-    assert used.spent.useful > 0.95 * used.seconds
-    assert used.spent.redone == used.spent.open == 0
-    assert not pool.running
-    assert not pool.planned
 
 
 def test_what_runs_and_what_waits_is_told(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +44,7 @@ def test_what_runs_and_what_waits_is_told(small: Make, capsys: pytest.CaptureFix
     world.submit("first", work=Work(total=8000, global_batch=16))
     assert world.until(lambda: bool(world.record("first").accepted))
     world.submit("second")
-    _, [pool] = look(world)
+    [pool] = look(world).pools
     [running], [planned] = pool.running, pool.planned
     session = world.record("first").session
     assert session is not None
@@ -83,20 +59,6 @@ def test_what_runs_and_what_waits_is_told(small: Make, capsys: pytest.CaptureFix
     assert "UNSAVED" in text
 
 
-def test_a_queued_run_is_planned_with_its_quota(small: Make) -> None:
-    world = small(cloud=scenario(slots=2, quota=replace(WEEK, allowed_seconds=1805.0)))
-    for run in ("first", "second"):
-        world.submit(run, work=Work(total=8000, global_batch=16))
-        world.clock.advance(1.0)
-    _, [pool] = look(world)
-    first, second = pool.planned
-    assert first.run == "first"
-    assert first.quota_seconds is not None
-    assert first.quota_seconds > 8000 / 5.0, "a set-up and a save come on top"
-    assert (second.run, second.quota_seconds) == ("second", None), "the first takes what there is"
-    assert second.at == pool.quota.refresh_at
-
-
 def test_what_others_used_is_told_apart(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     world = small(cloud=scenario(quota=WEEK, faults=Faults(quota_used_elsewhere=1.0)))
     world.clock.advance(HOUR)
@@ -104,7 +66,7 @@ def test_what_others_used_is_told_apart(small: Make, capsys: pytest.CaptureFixtu
     assert code == Exit.OK
     assert "60 min: 0 s by our runs, 60 min by others" in text
     assert "refreshed 20" in text
-    _, [pool] = look(world)
+    [pool] = look(world).pools
     assert pool.balance.others == pytest.approx(HOUR)
 
 
@@ -112,20 +74,9 @@ def test_two_pools_of_one_platform_and_one_without_are_kept_apart(
     small: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = small(box=scenario(), cloud=scenario(quota=WEEK), other=scenario(quota=WEEK))
-    _, found = look(world)
-    assert [pool.platform for pool in found] == ["cloud", "other"]
+    assert [pool.platform for pool in look(world).pools] == ["cloud", "other"]
     _, text = said(world, capsys)
     assert "box" not in text
-
-
-def test_a_window_that_was_refreshed_holds_only_what_came_after(small: Make) -> None:
-    world = small(cloud=scenario(quota=QuotaWindow(2 * HOUR, 4 * HOUR)))
-    world.submit("first")
-    assert world.until(world.phase("first", Phase.DONE))
-    world.clock.advance(4 * HOUR)
-    _, [pool] = look(world)
-    assert pool.runs == ()
-    assert pool.balance.used == 0
 
 
 # --- The command ----------------------------------------------------------------------------------------
