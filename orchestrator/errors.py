@@ -6,7 +6,9 @@ no errors here; they are observations (`orchestrator.core.job.Outcome`). Bugs ar
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 class OrchestratorError(Exception):
@@ -145,3 +147,24 @@ class LedgerConflict(OrchestratorError):
 
 class Fenced(OrchestratorError):
     """Another controller has taken over this database; this one must stop writing."""
+
+
+class Remedy(StrEnum):
+    """What the caller does next."""
+
+    NONE = "none"  # nothing is wrong
+    EDIT = "edit"  # the user edits a file or an argument
+    ACT = "act"  # a person must act: log in, install, make room
+    RETRY = "retry"  # a platform, store or ledger is unavailable: try again later
+
+
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def remedy(error: OrchestratorError | OSError) -> Remedy:
+    """What the caller does about an error, of ours or of this machine's files."""
+    if isinstance(error, OSError):
+        return Remedy.ACT if error.errno in _NOT_OURS else Remedy.RETRY
+    if isinstance(error, InputError):
+        return Remedy.EDIT
+    return Remedy.ACT if isinstance(error, AccessDenied) else Remedy.RETRY

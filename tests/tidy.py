@@ -54,10 +54,6 @@ SPOKEN = (
     "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
     "wire", "wording",
 )  # fmt: skip
-# Modules of the command line whose rules have not moved to the client yet. Take each out as they do.
-HOLD_RULES = (
-    "cleaning", "doctoring", "growth", "pruning", "setting_up"
-)  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
@@ -116,7 +112,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.client",
         *(f"orchestrator.core.{part}" for part in SPOKEN),
     ),
-    **dict.fromkeys((f"orchestrator.cli.{name}" for name in HOLD_RULES), ("orchestrator",)),
     "orchestrator.__main__": ("orchestrator.cli",),
 }
 STANDARD_LIBRARY_ONLY = (

@@ -8,20 +8,16 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import Output
 from orchestrator.client import Client
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
-from orchestrator.errors import AccessDenied, InputError, OrchestratorError
-
-if TYPE_CHECKING:
-    from orchestrator.client.wiring import Wired
-
+from orchestrator.errors import OrchestratorError, Remedy, remedy
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -37,6 +33,14 @@ class Exit(IntEnum):
     PIPE = 141  # who read our output has left
 
 
+EXITS = {
+    Remedy.NONE: Exit.OK,
+    Remedy.EDIT: Exit.INPUT,
+    Remedy.ACT: Exit.HUMAN,
+    Remedy.RETRY: Exit.UNAVAILABLE,
+}
+
+
 @dataclass(frozen=True)
 class Call:
     options: argparse.Namespace
@@ -50,9 +54,6 @@ class Call:
     @property
     def clock(self) -> Clock:
         return self.client.clock
-
-    def wired(self) -> Wired:
-        return self.client.wired()
 
     def command(self, *words: str) -> str:
         """A command of ours as this user would type it here."""
@@ -72,11 +73,13 @@ def _program() -> str:
 
 def exit_code(error: OrchestratorError | OSError) -> Exit:
     """By what the caller does next."""
-    if isinstance(error, OSError):
-        return Exit.HUMAN if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else Exit.UNAVAILABLE
-    if isinstance(error, InputError):
-        return Exit.INPUT
-    return Exit.HUMAN if isinstance(error, AccessDenied) else Exit.UNAVAILABLE
+    return EXITS[remedy(error)]
+
+
+def worst(remedies: Iterable[Remedy]) -> Exit:
+    """The exit code for all of it: first what a person must do, then what is to be edited."""
+    found = {EXITS[each] for each in remedies}
+    return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in found), Exit.OK)
 
 
 def os_error_text(error: OSError) -> str:

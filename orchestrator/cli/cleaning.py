@@ -1,75 +1,40 @@
-"""`doctor --clean`: what sessions left on the platforms though no run needs it any more; removed on consent.
+"""`doctor --clean`: lists what sessions left on the platforms though no run needs it; removes it on consent.
 
-Left over is what bears this home's mark and is of no live run of the ledger. Platforms are read before the
-ledger, and a session is in the ledger before it is anywhere else: what is being prepared is never taken for
-left over. What still runs, or is of a run that this ledger never had (it may be another database's), goes
-with `--discard` only. Decides which; the platforms say what there is, and remove it.
+What still runs, or is of a run that this ledger never had, goes with `--discard` only.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
-from orchestrator.cli.call import Call, Exit, exit_code
-from orchestrator.cli.output import count_text
-from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
-from orchestrator.platforms.platform import Cleaning, Leftover, Platform
+from orchestrator.cli.call import Call, worst
+from orchestrator.client.leftovers import Doubt, Leftovers, Orphan, Removal
+from orchestrator.core.wording import count_text
+from orchestrator.errors import InputError, OrchestratorError, remedy
 
-
-@dataclass(frozen=True)
-class Orphan:
-    """Something left over, and the platform that it is on, by its name in the config."""
-
-    platform: str
-    leftover: Leftover
-    known: bool = True  # its run is in the ledger, and over
-
-    @property
-    def place(self) -> str:
-        return f"{self.platform}: {self.leftover.kind} {self.leftover.name}"
-
-    @property
-    def doubt(self) -> str:
-        """Why removing it might lose something; empty where it cannot."""
-        if self.leftover.alive:
-            return "it still runs: `--discard` kills it"
-        return "" if self.known else "this ledger does not know its run: `--discard` removes it all the same"
+DOUBTS = {
+    Doubt.NONE: "",
+    Doubt.RUNS: "it still runs: `--discard` kills it",
+    Doubt.UNKNOWN_RUN: "this ledger does not know its run: `--discard` removes it all the same",
+}
 
 
-@dataclass
-class Tally:
-    """What came of it; places as `Orphan.place` has them."""
-
-    removed: list[str] = field(default_factory=list)
-    kept: dict[str, str] = field(default_factory=dict)  # place → why
-    troubles: dict[str, OrchestratorError] = field(default_factory=dict)  # platform or place → what
-
-    def fail(self, orphan: Orphan, error: OrchestratorError) -> None:
-        self.kept[orphan.place] = str(error)
-        self.troubles[orphan.place] = error
-
-    @property
-    def exit_code(self) -> Exit:
-        codes = {exit_code(error) for error in self.troubles.values()}
-        return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in codes), Exit.OK)
-
-
-def clean(call: Call, platforms: Mapping[str, Platform]) -> int:
-    """Lists what is left over on these platforms, asks, removes. Without a terminal and without `--yes` it
-    only lists."""
-    tally = Tally()
-    found = orphans(call, platforms, tally.troubles)
-    doomed = [each for each in found if call.options.discard or not each.doubt]
-    tally.kept = {each.place: each.doubt for each in found if each not in doomed}
-    _show(call, found)
+def clean(call: Call) -> int:
+    """Lists what is left over on all platforms or those named, asks, removes. Without a terminal and without
+    `--yes` it only lists."""
+    found = call.client.leftovers(call.options.names)
+    doomed = [each for each in found.orphans if call.options.discard or each.doubt is Doubt.NONE]
+    kept = {each: DOUBTS[each.doubt] for each in found.orphans if each not in doomed}
+    _show(call, found.orphans)
+    removal = Removal()
     if doomed and _consents(call, doomed):
-        remove(call, platforms, doomed, tally)
+        removal = call.client.remove_leftovers(doomed)
     elif doomed:
-        tally.kept |= {each.place: "not asked for: `--yes` removes it" for each in doomed}
-    _tell(call, found, tally)
-    return tally.exit_code
+        kept |= dict.fromkeys(doomed, "not asked for: `--yes` removes it")
+    _tell(call, found, kept, removal)
+    return worst(map(remedy, (*found.troubles.values(), *removal.troubles.values())))
 
 
 def check_options(call: Call) -> None:
@@ -81,41 +46,7 @@ def check_options(call: Call) -> None:
         )
 
 
-def orphans(
-    call: Call, platforms: Mapping[str, Platform], troubles: dict[str, OrchestratorError]
-) -> list[Orphan]:
-    """What is left over; platforms that do not answer are put into `troubles`."""
-    there: list[Orphan] = []
-    for name, platform in platforms.items():
-        try:
-            if isinstance(platform, Cleaning):
-                there += (Orphan(name, each) for each in platform.leftovers())
-        except OrchestratorError as error:
-            troubles[name] = error
-    return list(_of_no_live_run(call, there)) if there else []
-
-
-def _of_no_live_run(call: Call, there: Iterable[Orphan]) -> Iterator[Orphan]:
-    """Raises what opening the ledger raises: without its word nothing is left over."""
-    ledger = call.home.ledger_on_a_full_disk()
-    live: set[str] = set()
-    known = {""}  # what is of no run: a moment's container
-    if ledger is not None:
-        with ledger:
-            runs = ledger.summaries()
-            live = {each.run for each in ledger.live()}  # runs that are over too, if a session may still run
-            live |= set(ledger.unreadable)
-        live |= {each.run for each in runs if not each.phase.final}
-        known |= {each.run for each in runs}
-    for each in there:
-        if each.leftover.run not in live:
-            yield replace(each, known=each.leftover.run in known)
-
-
-def _show(call: Call, found: list[Orphan]) -> None:
-    if not found:
-        call.out.say("Nothing is left over.")
-        return
+def _show(call: Call, found: Iterable[Orphan]) -> None:
     rows = [
         (
             each.platform,
@@ -126,7 +57,10 @@ def _show(call: Call, found: list[Orphan]) -> None:
         )
         for each in found
     ]
-    call.out.table(("PLATFORM", "SESSION", "WHAT", "NAME", "STATE"), rows)
+    if rows:
+        call.out.table(("PLATFORM", "SESSION", "WHAT", "NAME", "STATE"), rows)
+    else:
+        call.out.say("Nothing is left over.")
 
 
 def _consents(call: Call, doomed: list[Orphan]) -> bool:
@@ -143,36 +77,21 @@ def _consents(call: Call, doomed: list[Orphan]) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def remove(call: Call, platforms: Mapping[str, Platform], doomed: list[Orphan], tally: Tally) -> None:
-    """Removes what is left over, and tells the tally. The ledger is asked again: the question may have waited
-    for its answer for long."""
-    still = list(_of_no_live_run(call, doomed))
-    tally.kept |= {each.place: "its run is live" for each in doomed if each not in still}
-    for each in still:
-        platform = platforms[each.platform]
-        assert isinstance(platform, Cleaning)
-        try:
-            platform.remove(each.leftover)
-            tally.removed.append(each.place)
-        except OrchestratorError as error:
-            tally.fail(each, error)
-        except OSError as error:  # one thing that resists is no reason to leave the others
-            kind = AccessDenied if exit_code(error) is Exit.HUMAN else Transient
-            tally.fail(each, kind(error.strerror or str(error)))
-
-
-def _tell(call: Call, found: list[Orphan], tally: Tally) -> None:
+def _tell(call: Call, found: Leftovers, undoomed: Mapping[Orphan, str], removal: Removal) -> None:
+    removed = [each.place for each in removal.removed]
+    kept = {each.place: why for each, why in (*undoomed.items(), *removal.kept.items())}
+    troubles: dict[str, OrchestratorError] = dict(found.troubles)
+    troubles |= {each.place: error for each, error in removal.troubles.items()}
     call.out.document({
-        "leftovers": [{"platform": each.platform, **asdict(each.leftover)} for each in found],
-        "removed": tally.removed,
-        "kept": tally.kept,
-        "troubles": {where: str(error) for where, error in tally.troubles.items()},
+        "leftovers": [{"platform": each.platform, **asdict(each.leftover)} for each in found.orphans],
+        "removed": removed,
+        "kept": kept,
+        "troubles": {where: str(error) for where, error in troubles.items()},
     })  # fmt: skip
-    if found:
+    if found.orphans:
         call.out.say()
-    unheard = {where: str(error) for where, error in tally.troubles.items() if where not in tally.kept}
     call.out.facts([
-        *(("removed", place) for place in tally.removed),
-        *(("kept", f"{place}: {why}") for place, why in tally.kept.items()),
-        *(("unheard", f"{name}: {text}") for name, text in unheard.items()),
+        *(("removed", place) for place in removed),
+        *(("kept", f"{place}: {why}") for place, why in kept.items()),
+        *(("unheard", f"{name}: {error}") for name, error in found.troubles.items()),
     ])  # fmt: skip

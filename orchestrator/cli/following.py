@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.cli import hints, watching
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import clock_text, count_text, size_text
+from orchestrator.cli.output import clock_text
 from orchestrator.cli.story import NEWS, event_text, short_session
 from orchestrator.cli.watching import View
 from orchestrator.client import Run, interrupt
@@ -20,6 +20,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Assigned, Event
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.core.wording import count_text, size_text
 
 ORPHAN_SECONDS = 4.0  # so long no controller may be seen before it is said
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.output import Output, size_text
+from orchestrator.cli.output import Output
 from orchestrator.client import Part, Plan
+from orchestrator.core.wording import size_text
 
 NAMES_SHOWN = 6
 

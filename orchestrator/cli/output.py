@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from orchestrator.cli.terminal import one_line, plain
-from orchestrator.core.wording import count_text as count_text
-from orchestrator.core.wording import size_text as size_text
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # Our own styles inside a text; nobody else can write one, as the word is drawn anew by each process.

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import number_text, size_text
+from orchestrator.cli.output import number_text
 from orchestrator.client import Checkpoint, Pulled, Run
 from orchestrator.client.pulling import Progressed, Wanted
+from orchestrator.core.wording import size_text
 from orchestrator.errors import CorruptCheckpoint
 
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000

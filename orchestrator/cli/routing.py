@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.cli.output import Output, count_text, number_text
+from orchestrator.cli.output import Output, number_text
 from orchestrator.client.routing import JudgedClaim, rate_is_known, until_text
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route
-from orchestrator.core.wording import span
+from orchestrator.core.wording import count_text, span
 
 
 def choice_text(choice: Choice, job: Job) -> str:

@@ -19,6 +19,7 @@ from orchestrator.cli.terminal import plain
 from orchestrator.client import Client
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock, utc_text
+from orchestrator.core.wording import size_text
 from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
 
@@ -86,10 +87,14 @@ def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) 
 
 
 def _free_hint(home: Home) -> str:
-    from orchestrator.cli import growth
+    from orchestrator.client import growth
 
-    found = growth.hint(home, SystemClock())
-    return f"; {found}" if found else ""
+    with contextlib.suppress(OrchestratorError, OSError):
+        found = growth.of_home(home, SystemClock(), growth.HINT_SECONDS)
+        if found.freed:
+            some = "" if found.complete else "at least "
+            return f"; it would free {some}{size_text(found.freed)}"
+    return ""
 
 
 def _bug(out: Output, bug: Exception, home: Home | None) -> int:

@@ -1,49 +1,9 @@
-"""`init`: looks at this machine and writes the config: its CPU, what its Docker engine gives, Kaggle's keys.
-
-Only reports what later versions will use. What does not answer is left out, with a word. Asks nothing beyond
-this machine and its engine: whether Kaggle takes the keys is `doctor`'s question.
-"""
+"""`init`: looks at this machine, writes the config and says what was found."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
-
-from orchestrator import config as configuration
 from orchestrator.cli.call import Call, Exit
-from orchestrator.config import PlatformConfig
-from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.platforms.docker import discovery
-from orchestrator.platforms.docker.discovery import FoundEngine
-from orchestrator.platforms.docker.gpus import Gpu
-from orchestrator.platforms.kaggle import credentials
-
-PROBE_SECONDS = 10.0
-MEMORY_SHARE = 0.8  # the rest is the system's, and the controller's
-# Renewed over the network, so not used: docs/references/kaggle.md#credentials
-_BROWSER_LOGIN = Path(".kaggle", "credentials.json")
-
-
-@dataclass(frozen=True)
-class Found:
-    """Something of this machine: what it is, what was found, whether the config uses it. `later`: another
-    version will."""
-
-    what: str
-    text: str
-    used: bool
-    later: bool = False
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """This machine and its engine, as platforms; `mend` is what a human does to have its GPUs used."""
-
-    found: tuple[Found, ...]
-    platforms: tuple[PlatformConfig, ...]
-    mend: tuple[str, ...] = ()
+from orchestrator.errors import InputError
 
 
 def init(call: Call) -> int:
@@ -51,140 +11,24 @@ def init(call: Call) -> int:
     path = call.home.folders.config
     if path.exists() and not call.options.force:
         raise InputError(f"{path} is there already: edit it, or `{call.command('init', '--force')}`")
-    memory = _memory_gb()
-    machine = _machine(memory)
-    kaggle = _kaggle()
-    found = [*machine.found, kaggle, _colab()]
-    platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
-    kept = _moved_away(path)
-    try:
-        configuration.write_default(call.home.path, platforms)
-    except BaseException:
-        if kept is not None:
-            kept.replace(path)
-        raise
-    call.out.document({"config": str(path), "kept": str(kept) if kept else None,
-                       "found": [vars(each) for each in found]})  # fmt: skip
+    made = call.client.init(force=call.options.force)
+    call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,
+                       "found": [vars(each) for each in made.found]})  # fmt: skip
     later = call.out.paint("  (not used by this version)", "dim")
-    call.out.facts((each.what, each.text + (later if each.later else "")) for each in found)
+    call.out.facts((each.what, each.text + (later if each.later else "")) for each in made.found)
     call.out.say()
     call.out.facts([
-        ("written", str(path)),
-        *(("platform", _platform_text(each)) for each in platforms),
-        *(("to have gpus", command) for command in machine.mend),
-        ("to have gpus", call.command("init", "--force") if machine.mend else ""),
-        ("kept", f"the old one as {kept}" if kept else ""),
+        ("written", str(made.config)),
+        *(("platform", _platform_text(each.name, each.type, each.options.get("accelerator")))
+          for each in made.platforms),
+        *(("to have gpus", command) for command in made.advice),
+        ("to have gpus", call.command("init", "--force") if made.advice else ""),
+        ("kept", f"the old one as {made.kept}" if made.kept else ""),
         ("next", call.command("doctor")),
         ("", call.command("submit", "JOB.yaml", "--follow")),
     ])  # fmt: skip
     return Exit.OK
 
 
-def _platform_text(given: PlatformConfig) -> str:
-    accelerator = given.options.get("accelerator", "what the account gives")
-    return f"{given.name}: {accelerator}, {given.type}"
-
-
-def _moved_away(path: Path) -> Path | None:
-    if not path.exists():
-        return None
-    number = 1
-    while (kept := path.with_name(f"{path.name}.old-{number}")).exists():
-        number += 1
-    path.rename(kept)
-    return kept
-
-
-def _memory_gb() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-
-
-def _machine(memory: float) -> _Machine:
-    cpu = Found("cpu", f"{os.cpu_count() or 1} cores, {memory:.0f} GB", used=True)
-    seen = discovery.seen_here(_answer(*discovery.ASK_NVIDIA))
-    engine, trouble = _engine(seen)
-    share = memory * MEMORY_SHARE
-    if engine is None:
-        gpus = Found("gpu", _names(seen), used=False)
-        here = PlatformConfig("here", "process", _process_options(share))
-        return _Machine((cpu, gpus, Found("docker", trouble, used=False)), (here,))
-    given = discovery.entries(engine, share / 2 if engine.here else engine.memory_gb * MEMORY_SHARE)
-    alone = not engine.here or any(each["accelerator"] != "cpu" for each in given.values())
-    here = PlatformConfig("here", "process", _process_options(share if alone else share / 2))
-    used = any("gpus" in each for each in given.values())
-    gpus = Found("gpu", _gpus_text(engine, seen), used=used)
-    docker = Found("docker", f"{engine.version} at {engine.place}", used=True)
-    return _Machine(
-        (cpu, gpus, docker),
-        (here, *(PlatformConfig(name, "docker", options) for name, options in given.items())),
-        engine.mend if seen and engine.here and not used else (),
-    )
-
-
-def _process_options(memory: float) -> dict[str, object]:
-    return {"accelerator": "cpu", "memory_gb": max(1, int(memory))}
-
-
-def _engine(seen: tuple[Gpu, ...]) -> tuple[FoundEngine | None, str]:
-    """The engine, or a word on why there is none."""
-    if not discovery.is_expected():
-        return None, "none"
-    try:
-        return discovery.find(seen), ""
-    except (OrchestratorError, OSError) as error:
-        return None, f"left out: {(str(error).splitlines() or [type(error).__name__])[0]}"
-
-
-def _gpus_text(engine: FoundEngine, seen: tuple[Gpu, ...]) -> str:
-    if not engine.gpus and engine.lack is None:
-        return "the engine gives some; which, is seen once it has an image: `doctor` says then"
-    if not engine.gpus:
-        return _names(seen) + (f"; {engine.lack}" if seen and engine.lack else "")
-    strange = discovery.strange(engine)
-    unknown = f"; not in the catalogue of accelerators: {', '.join(strange)}" if strange else ""
-    return _names(engine.gpus) + unknown
-
-
-def _names(gpus: tuple[Gpu, ...]) -> str:
-    return "; ".join(f"{each.name}, {each.memory_gb:.1f} GB" for each in gpus) or "none"
-
-
-def _kaggle() -> Found:
-    """What kaggle itself would use, or a word on why that cannot be; the account is not asked."""
-    browser = Path.home() / _BROWSER_LOGIN
-    try:
-        found = credentials.find(os.environ, Path.home())
-        only_browser = found is None and browser.is_file()
-    except (InputError, OSError) as error:
-        return Found("kaggle", f"left out: {error}", used=False)
-    if found is not None:
-        text = f"the key of {found.username}" if found.key else "an access token"
-        return Found("kaggle", text, used=True)
-    if only_browser:
-        text = f"left out: {browser} is a browser login; make a token at {credentials.SETTINGS}"
-        return Found("kaggle", text, used=False)
-    token = f"to have one, save a token of {credentials.SETTINGS} as ~/.kaggle/access_token"
-    return Found("kaggle", f"no account; {token}", used=False)
-
-
-def _colab() -> Found:
-    given = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(given or "~/.config/gcloud/application_default_credentials.json").expanduser()
-    there = path.is_file()
-    return Found("colab", f"credentials in {path}" if there else "none", used=False, later=there)
-
-
-def _answer(*command: str) -> str:
-    """What a program of this machine prints; nothing where it is missing, fails or hangs."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+def _platform_text(name: str, kind: str, accelerator: str | None) -> str:
+    return f"{name}: {accelerator or 'what the account gives'}, {kind}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import Output, clock_text, size_text
+from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
@@ -14,6 +14,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
+from orchestrator.core.wording import size_text
 
 NOTES_SHOWN = 12
 

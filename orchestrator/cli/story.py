@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from orchestrator.cli.output import count_text
 from orchestrator.clock import utc_text
 from orchestrator.core.event import (
     ActionFailed,
@@ -38,6 +37,7 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.notes import counted_text
 from orchestrator.core.order import Order, Outcome
+from orchestrator.core.wording import count_text
 
 # What a viewer is told of at once; the rest is for `why`.
 NEWS = (

@@ -14,12 +14,19 @@ from orchestrator.client.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
+    from orchestrator.client.checkup import Finding
+    from orchestrator.client.controlling import Controller, Started
+    from orchestrator.client.health import Health
+    from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
     from orchestrator.client.planning import Plan
+    from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
+    from orchestrator.client.quota import NoAnswer, Pool, Quotas
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
+    from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
@@ -33,20 +40,33 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Checkpoint": "client.checkpoints",
+    "Controller": "client.controlling",
+    "Finding": "client.checkup",
+    "Health": "client.health",
     "Hop": "core.estimate",
     "JudgedClaim": "client.routing",
+    "Leftovers": "client.leftovers",
     "LogLine": "client.logs",
+    "NoAnswer": "client.quota",
+    "Orphan": "client.leftovers",
     "Owner": "ledger",
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
     "Plan": "client.planning",
+    "Pool": "client.quota",
+    "PrunePlan": "client.pruning",
+    "Pruned": "client.pruning",
     "Pulled": "client.pulling",
+    "Quotas": "client.quota",
+    "Removal": "client.leftovers",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
     "RunRecord": "core.run",
     "RunStatus": "client.status",
     "SessionSummary": "client.sessions",
+    "SetUp": "client.setting_up",
+    "Started": "client.controlling",
     "Stored": "ledger",
     "Submission": "client.submitting",
     "Then": "client.wishing",
@@ -57,20 +77,33 @@ _HOMES = {
 __all__ = [
     "Checkpoint",
     "Client",
+    "Controller",
+    "Finding",
+    "Health",
     "Hop",
     "JudgedClaim",
+    "Leftovers",
     "LogLine",
+    "NoAnswer",
+    "Orphan",
     "Owner",
     "Part",
     "Phase",
     "Plan",
+    "Pool",
+    "PrunePlan",
+    "Pruned",
     "Pulled",
+    "Quotas",
+    "Removal",
     "Route",
     "Routing",
     "Run",
     "RunRecord",
     "RunStatus",
     "SessionSummary",
+    "SetUp",
+    "Started",
     "Stored",
     "Submission",
     "Then",

@@ -7,7 +7,7 @@ print, parse arguments or exit.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
@@ -15,11 +15,15 @@ from orchestrator.client.ledgers import Ledgers
 from orchestrator.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller
     from orchestrator.client.health import Health
+    from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.planning import Plan
+    from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
     from orchestrator.client.run import Run
+    from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wiring import Wired
@@ -134,3 +138,82 @@ class Client:
         from orchestrator.client import quota
 
         return quota.quota(self, platforms)
+
+    def doctor(self, names: Collection[str] = ()) -> Iterator[Finding]:
+        """What works, what is missing and how to fix it: of everything, or of these platforms and stores.
+
+        Each finding comes when it is known; all take up to a minute. What fails is a finding. Raises
+        InputError for a name that the config does not have.
+        """
+        from orchestrator.client import checkup
+
+        return checkup.findings(self.home, self.clock, names)
+
+    def leftovers(self, names: Collection[str] = ()) -> Leftovers:
+        """What sessions left on all platforms, or on these, though no run needs it. Changes nothing.
+
+        Raises SpecError or InputError for what is wrong in the config, InputError for a name that it lacks,
+        and what opening the ledger raises. A platform that does not answer is told apart.
+        """
+        from orchestrator.client import leftovers
+
+        return leftovers.find(self.home, leftovers.configured(self.home, self.clock, names))
+
+    def remove_leftovers(self, orphans: Iterable[Orphan]) -> Removal:
+        """Removes these, killing what runs, but for what a live run has come to need since they were listed.
+
+        Raises what `leftovers` raises.
+        """
+        from orchestrator.client import leftovers
+
+        return leftovers.remove(self.home, leftovers.configured(self.home, self.clock), orphans)
+
+    def prune_plan(
+        self,
+        *,
+        older_than_seconds: float = 30 * 86400.0,
+        keep: int = 0,
+        unknown: bool = False,
+        checkpoints: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> PrunePlan:
+        """What nothing in the home, the stores and on the platforms needs any more. Changes nothing.
+
+        Logs and sessions go that many seconds after their run's end. The newest `keep` runs of each job keep
+        everything. `unknown`: also what is of runs that this ledger does not know. `checkpoints`: also those
+        of finished runs, but for the newest and the best of each. `progress` hears what is being looked at.
+
+        Raises SpecError or InputError for what is wrong in the config, InputError for a `keep` below 0, and
+        what reading the ledger raises. A store or platform that does not answer is told apart.
+        """
+        from orchestrator.client import pruning
+        from orchestrator.pruning.rules import Policy
+
+        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints)
+        return pruning.plan(self.home, self.clock, policy, progress)
+
+    def prune(
+        self,
+        plan: PrunePlan,
+        *,
+        stopped: Callable[[], bool] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Pruned:
+        """Removes what the plan says goes, but for what is needed by now.
+
+        Stops soon after `stopped` says so: what is left stays whole, and another plan goes on. `progress`
+        hears how many more things are gone. Raises what `prune_plan` raises, and Transient where another
+        prune of this home is under way.
+        """
+        from orchestrator.client import pruning
+
+        return pruning.carry_out(self.home, self.clock, plan, stopped, progress)
+
+    def init(self, *, force: bool = False) -> SetUp:
+        """Looks at this machine and writes the config; with `force` also where there is one, which is kept.
+
+        Raises InputError where there is one, or it cannot be written.
+        """
+        from orchestrator.client import setting_up
+
+        return setting_up.init(self.home, force=force)

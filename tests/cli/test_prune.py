@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from orchestrator import Client
-from orchestrator.cli import cleaning, growth
-from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import Output
+from orchestrator.client import growth
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
-from orchestrator.core import wire
 from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Leftover, Platform
-from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
 from orchestrator.session.staging import Materials
 from tests.cli.calls import CONFIG, Answer, Caller, caller, wait_until
 from tests.conformance.test_platforms import any_order
@@ -237,34 +229,6 @@ def test_session_folders_of_finished_runs_go(grown: Grown) -> None:
     assert f"{grown.first}-s09" not in left
     assert {f"{grown.held}-s09", "strange-12345678-s09"} <= left
     assert "strange-12345678-s09" in grown.user("doctor", "--clean").out
-
-
-class Stubborn(ProcessPlatform):
-    """One that may not remove the first of its session folders, as where somebody else owns it."""
-
-    def remove(self, leftover: Leftover) -> None:
-        if leftover.name == "over-s01":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "over-s01/work")
-        super().remove(leftover)
-
-
-def test_a_session_folder_that_may_not_be_removed_is_told_and_the_others_go(user: Caller) -> None:
-    folder = user.home / "platforms" / "here"
-    platform = Stubborn("here", ProcessOptions(accelerator="cpu"), folder, SystemClock())
-    with Ledger.open(f"sqlite:///{user.home / 'ledger.sqlite'}") as ledger:
-        submitted = ledger.submit(Submitted("over", runs.job(), LONG_AGO))
-        ledger.append(submitted, [Cancelled(LONG_AGO)], due_at=None)
-    for name in ("over-s01", "over-s02"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "order.json").write_bytes(wire.encode(any_order(name, 10, 1, run="over")))
-    call = Call(Namespace(discard=False, yes=True), Client(user.home), Output(as_json=True))
-    platforms: dict[str, Platform] = {"here": platform}
-    tally = cleaning.Tally()
-    cleaning.remove(call, platforms, cleaning.orphans(call, platforms, tally.troubles), tally)
-    assert tally.removed == ["here: session folder over-s02"]
-    assert tally.kept == {"here: session folder over-s01": "Permission denied"}
-    assert tally.exit_code is Exit.HUMAN
-    assert cleaning.clean(call, platforms) is Exit.HUMAN
 
 
 # --- How much there is ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""How much lies in the home, by kind, and what `prune` would free: for `doctor`, and for a disk that is full.
+"""How much lies in the home and in a store, by kind, and what pruning would free.
 
 Bounded in time: whoever asks waits a few seconds, and hears "at least" where that was too short. Removes
-nothing; what `prune` finds in the store and on platforms is not counted here.
+nothing; what `prune` finds in the store and on platforms is not counted.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.cli.output import size_text
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
-from orchestrator.errors import OrchestratorError
+from orchestrator.core.wording import size_text
 from orchestrator.home import OLDER_CONTROLLER_LOG, PLATFORMS, RESULTS
 from orchestrator.pruning import listing, needs, rules
 from orchestrator.pruning.rules import Policy
@@ -69,16 +68,6 @@ def of_store(store: Store, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Gro
     enough = _after(clock, seconds)
     size = sum(size for _, size in stored.sizes(store, enough))
     return Growth({"checkpoints": size}, complete=not enough())
-
-
-def hint(home: Home, clock: Clock) -> str:
-    """How much `prune` would free, in words, where that is quickly known."""
-    with contextlib.suppress(OrchestratorError, OSError):
-        found = of_home(home, clock, HINT_SECONDS)
-        if found.freed:
-            some = "" if found.complete else "at least "
-            return f"it would free {some}{size_text(found.freed)}"
-    return ""
 
 
 def _after(clock: Clock, seconds: float) -> Callable[[], bool]:

@@ -1,0 +1,261 @@
+"""What works here, what is missing, and how to fix it: one finding after another, as each takes its time.
+
+Leaves nothing behind but the folder of a store that had none. Must never know how a finding is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import platform
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from orchestrator.client import growth, leftovers, routing
+from orchestrator.client.home import Home
+from orchestrator.client.lost import lost
+from orchestrator.client.wiring import Wired
+from orchestrator.clock import Clock
+from orchestrator.config import Config
+from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.core.wording import count_text, size_text
+from orchestrator.engine.market import Surveyed
+from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
+from orchestrator.platforms.platform import Checkup, Health, Platform
+from orchestrator.stores.store import Store
+
+PYTHON_MIN = (3, 11)
+FREE_BYTES_MIN = 2e9
+CONTENTS = "home: contents"
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # it works, and something is not as it should be
+    MISSING = "missing"  # it does not work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `advice`: what a person does about it or, where all is well, does to have more;
+    one command or sentence a line. `command`: words of a command of ours that helps, as ("prune",). `error`:
+    what was raised, where that is what was found."""
+
+    what: str
+    state: State
+    text: str
+    advice: str = ""
+    remedy: Remedy = Remedy.NONE
+    command: tuple[str, ...] = ()
+    error: OrchestratorError | OSError | None = None
+
+
+def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[Finding]:
+    """Looks at everything, or at these platforms and stores, one after the other. Raises InputError for a
+    name that is neither."""
+    if not names:
+        yield _python()
+        yield from _looked_at("home", lambda: _home(home))
+        yield from _looked_at("ledger", lambda: _ledger(home))
+        yield from _grown(home, clock)
+        yield from _looked_at("agent", _agent)
+    try:
+        wired = Wired.from_home(home.path, clock)
+        path = home.folders.config
+        yield Finding("config", State.OK, str(path) if path.exists() else "the defaults; `init` writes one")
+    except (OrchestratorError, OSError) as error:
+        yield _trouble("config", error)
+        return
+    leftovers.check_names(wired.config, names)
+    yield from _platforms(home, wired, names)
+    if not names:
+        with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`
+            yield from _taken_out(home, wired.config)
+    for given in wired.config.stores:
+        if not names or given.name in names:
+            yield from _looked_at(
+                f"store {given.name}",
+                lambda given=given: _store(clock, given.type, wired.built(given)),  # type: ignore[misc]
+            )
+
+
+def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Finding]:
+    """What a look found, or its failure."""
+    try:
+        yield Finding(what, *look())
+    except (OrchestratorError, OSError) as error:
+        yield _trouble(what, error)
+
+
+def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:
+    first, *rest = _text(error).splitlines() or [type(error).__name__]
+    more = f" (and {count_text(len(rest), 'more fault')})" if rest else ""
+    advice = "\n".join(rest) or _advice(what, error)
+    return Finding(what, State.MISSING, first + more, advice, remedy(error), error=error)
+
+
+def _text(error: OrchestratorError | OSError) -> str:
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+
+
+def _advice(what: str, error: OrchestratorError | OSError) -> str:
+    if what == "home" and remedy(error) is Remedy.ACT:
+        return "set ORCHESTRATOR_HOME (or --home) to a folder that you may write to"
+    return "correct the config" if isinstance(error, SpecError) else ""  # others say what to do
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < PYTHON_MIN:
+        return Finding("python", State.MISSING, found, "install Python 3.11 or newer", Remedy.ACT)
+    return Finding("python", State.OK, found)
+
+
+def _home(home: Home) -> tuple[State, str]:
+    path = home.path
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    with tempfile.TemporaryFile(dir=there) as stream:
+        stream.write(b"x")
+        stream.flush()
+    free = shutil.disk_usage(there).free
+    text = f"{path}, {size_text(free)} free" + ("" if there == path else " (not made yet)")
+    return (State.OK if free >= FREE_BYTES_MIN else State.WARNING), text
+
+
+def _ledger(home: Home) -> tuple[State, str]:
+    ledger = home.existing_ledger()
+    if ledger is None:
+        return State.OK, "none yet: the first submit makes it"
+    with ledger:
+        runs, size = len(ledger.summaries()), ledger.size()
+        owner = ledger.owner()
+    controls = f"controlled by {owner}" if owner else "no controller runs; submit starts one"
+    return State.OK, f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
+
+
+def _grown(home: Home, clock: Clock) -> Iterator[Finding]:
+    """What lies in the home. A disk that is nearly full is told under `home`, and advised on here."""
+    if not home.path.is_dir():
+        return
+    with contextlib.suppress(OrchestratorError):  # told under `ledger`
+        try:
+            found = growth.of_home(home, clock)
+        except OSError as error:
+            yield _trouble(CONTENTS, error)
+            return
+        full = shutil.disk_usage(home.path).free < FREE_BYTES_MIN
+        state = State.WARNING if full else State.OK
+        yield Finding(CONTENTS, state, found.text, command=("prune",) if found.freed else ())
+
+
+def _agent() -> tuple[State, str]:
+    from orchestrator.agent import archive
+
+    return State.OK, f"builds, {size_text(len(archive.content()))}"
+
+
+def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Finding]:
+    try:
+        answers = routing.survey_all(wired)
+    except InputError as error:
+        yield _trouble("platforms", error)
+        return
+    types = {each.name: each.type for each in wired.config.platforms}
+    platforms = wired.platforms()
+    for answer in answers:
+        if names and answer.platform not in names:
+            continue
+        yield _platform(answer, types[answer.platform])
+        if answer.trouble is None:
+            yield from _checkup(answer.platform, platforms[answer.platform])
+            yield from _left_over(home, answer.platform, platforms[answer.platform])
+
+
+def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
+    """What the platform says of itself, where it says anything."""
+    if not isinstance(platform, Checkup):
+        return
+    try:
+        for found in platform.checkup():
+            needed = Remedy.ACT if found.health is Health.MISSING else Remedy.NONE
+            yield Finding(f"{name}: {found.what}", State(found.health), found.text, found.mend, needed)
+    except (OrchestratorError, OSError) as error:
+        yield _trouble(f"{name}: checkup", error)
+
+
+def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:
+    with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`, or in the checkup
+        found = leftovers.find(home, {name: platform}).orphans
+        if found:
+            text = f"{count_text(len(found), 'thing')} of runs that are over, or that nobody knows"
+            yield Finding(f"{name}: leftovers", State.WARNING, text, command=("doctor", "--clean"))
+
+
+def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
+    """Platforms and stores that the config no longer has, though runs need them: these are held."""
+    ledger = home.existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        found = lost(ledger, config)
+    for what, runs in found.items():
+        text = f"not in the config any more, but needed by {', '.join(runs)}"
+        advice = "put it back into the config until they are over; they go on as soon as a controller runs"
+        yield Finding(
+            what.replace("'", ""), State.MISSING, text, advice, Remedy.EDIT, command=("up", "--detach")
+        )
+
+
+def _platform(answer: Surveyed, kind: str) -> Finding:
+    what = f"platform {answer.platform}"
+    if answer.trouble is not None:
+        needed = Remedy.ACT if answer.denied else Remedy.RETRY
+        # What is denied says itself what to do.
+        advice = "" if answer.denied else "see that it runs, and that the config says where"
+        return Finding(what, State.MISSING, f"{kind}: {answer.trouble}", advice, needed)
+    waiting = [
+        offer.unavailable.until
+        for offer in answer.offers
+        if offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.HUMAN
+    ]
+    text = f"{kind}: {'; '.join(map(_offer_text, answer.offers)) or 'offers nothing'}"
+    advice = "\n".join(dict.fromkeys(command for until in waiting for command in until.commands))
+    if waiting and len(waiting) == len(answer.offers):
+        return Finding(what, State.MISSING, text, advice, Remedy.ACT)
+    state = State.OK if answer.offers and not waiting else State.WARNING
+    return Finding(what, state, text, advice)
+
+
+def _offer_text(offer: Offer) -> str:
+    if offer.unavailable is not None:
+        when = "never" if offer.unavailable.until.kind is UntilKind.NEVER else "not now"
+        return f"{offer.accelerator}, {when}: {offer.unavailable.reason}"
+    text = f"{offer.accelerator}, {count_text(offer.slots, 'slot')}"
+    text += f", {offer.memory_gb:.1f} GB" if offer.memory_gb is not None else ""
+    wall = offer.traits.session_seconds
+    return text + (f", sessions of {wall:,.0f} s" if wall is not None else "")
+
+
+def _store(clock: Clock, kind: str, store: Store) -> tuple[State, str]:
+    """Puts, gets and deletes an object of a few bytes."""
+    data = secrets.token_bytes(32)
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = f"doctor/{sha256[:16]}"
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        source, target = Path(folder) / "source", Path(folder) / "target"
+        source.write_bytes(data)
+        store.put(key, source, sha256)
+        try:
+            store.get(key, target, sha256)
+        finally:
+            store.delete(key)
+    held = growth.of_store(store, clock)
+    return State.OK, f"{kind}: an object was put, read back and deleted; it holds {held.text}"
