@@ -15,7 +15,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Sighting
 from orchestrator.engine.engine import Engine
 from orchestrator.engine.market import Market
-from orchestrator.engine.perform import Backends, Folders
+from orchestrator.engine.perform import Backends
+from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
