@@ -1,2 +1,2 @@
-"""The program beside the training command inside every session. Shipped as one zip application, so it uses
-the standard library and the pure core only. docs/session-folder.md is its contract with the platforms."""
+"""The program that runs beside the training command in every session. It ships as one zip application, and
+uses only the standard library and the pure core. Its contract with the platforms: docs/session-folder.md."""

@@ -1,4 +1,4 @@
-"""`python agent.pyz FOLDER`: lives one session. Decides only which of its two programs this start is."""
+"""`python agent.pyz FOLDER` runs one session. This module only decides which of the two programs to run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ USAGE = "usage: python agent.pyz FOLDER [--settings JSON]\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Exit codes: 0 a result was written, 1 it could not be, 2 wrong usage, 4 the session is another's."""
+    """Exit codes: 0 the result was written, 1 the result could not be written, 2 wrong usage, 4 another
+    process has the session."""
     match arguments:
-        case ["--exec", parent, memory, *command] if command:  # imports nothing else: it starts every time
+        case ["--exec", parent, memory, *command] if command:  # runs at every start, so it imports little
             from orchestrator.agent import stage
 
             return stage.run(int(parent), None if memory == "-" else int(memory), command)

@@ -1,6 +1,7 @@
-"""How the session ended, by what to do next. Pure.
+"""Decides how the session ended, which tells the engine what to do next. Pure.
 
-Reads the exit code, what the agent had asked for, the checkpoints and the log's end; never a file.
+Looks at the exit code, at what the agent asked for, at the checkpoints and at the end of the log. Reads no
+file.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ class Stop(StrEnum):
     DEADLINE = "the session's deadline"
     REQUEST = "a request to stop"
     STALL = "a stall"
-    DISK = "the disk it takes"
+    DISK = "the disk limit"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """All that is known when the command is gone. `exit_code` of a signal is negative; `killed`: by the
-    agent. `committed` is the newest checkpoint's step of this session, `reached` the last step reported;
-    `oom_kills` how many processes the kernel killed for memory meanwhile; `unpublished` why a saved
-    checkpoint could not be committed."""
+    """Everything that is known once the command has ended.
+
+    `exit_code` is negative for a signal. `killed` means that the agent killed the command. `committed` is the
+    step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
+    processes that the kernel killed to free memory during the session. `unpublished` says why a saved
+    checkpoint could not be committed.
+    """
 
     exit_code: int
     stop: Stop | None
@@ -56,7 +60,7 @@ class Ending:
 
     @property
     def newer(self) -> bool:
-        """Whether this session brought a newer checkpoint than it began with."""
+        """Whether this session committed a newer checkpoint than the one it resumed from."""
         return self.committed is not None and self.committed > (self.resume_step or 0)
 
     @property
@@ -84,10 +88,10 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if newest is None or (ending.committed is None and newest < ending.steps_total):
         reason = "exited 0 without a final checkpoint"
     elif ending.stop is not None and newest < ending.steps_total and ending.newer:
-        # a script that knows SIGTERM but not 75: it was asked to leave and is not done
+        # a script that handles SIGTERM but does not know exit code 75: it left when asked, before its end
         return Outcome.STOPPED, f"saved step {newest} and left for {ending.stop}, with exit code 0"
     elif newest < ending.steps_total and reached is not None and newest < reached:
-        reason = f"exited 0 at step {reached}, but its last checkpoint is of step {newest}"
+        reason = f"exited 0 at step {reached}, but its last checkpoint is at step {newest}"
     else:
         return Outcome.COMPLETED, f"completed at step {newest}"
     return Outcome.CRASHED, f"{reason}{_unpublished(ending)}"
@@ -128,7 +132,7 @@ def _unpublished(ending: Ending) -> str:
 
 
 def _cause(ending: Ending) -> str:
-    """The exit code or signal, and the last line the command said: mostly the exception."""
+    """The exit code or signal, and the command's last line of output, which is usually the exception."""
     code = ending.exit_code
     how = f"exit code {code}"
     if code < 0:

@@ -1,7 +1,7 @@
-"""Commits saved checkpoints beside the training, one after the other, in a thread of its own.
+"""Commits saved checkpoints one after the other, in its own thread, while the training goes on.
 
-Decides what becomes of a save that could not be committed: it is tried again until a newer one is there,
-which supersedes it. Says what happened as news; touches no status.
+Decides what happens to a save that could not be committed: it is retried until a newer save replaces it.
+Reports what happened as news, and never touches the status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class NotCommitted:
-    """`again`: it is still there and will be tried again."""
+    """`again`: the save is still there and will be retried."""
 
     step: int
     reason: str
@@ -33,7 +33,7 @@ class NotCommitted:
 
 
 class Committer(threading.Thread):
-    """`news` is emptied by its one reader; `bug` is what ended the thread before it was told to finish."""
+    """`news` has one reader, which empties it. `bug` is the exception that ended the thread too early."""
 
     def __init__(self, outbox: Outbox, clock: Clock, retry_seconds: float) -> None:
         super().__init__(name="committer", daemon=True)
@@ -47,11 +47,11 @@ class Committer(threading.Thread):
         self.bug: Exception | None = None
 
     def offer(self, saved: Path) -> None:
-        """Hands over a `step-<n>` folder; it is taken away once it is committed."""
+        """Hands over a `step-<n>` folder, which is removed once it is committed."""
         self._offers.put(saved)
 
     def finish(self) -> None:
-        """Nothing more will be offered: what is pending is tried once more, then the thread ends."""
+        """Ends the thread, after one more try for each pending save. Offer nothing after this call."""
         self._offers.put(None)
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class Committer(threading.Thread):
             self.bug = error
 
     def _gather(self) -> None:
-        """Waits for an offer, or until it is time to try again; then takes all there are."""
+        """Waits for an offer, or until the next retry is due, and then takes every waiting offer."""
         try:
             self._take(self._offers.get(timeout=self._retry_seconds if self._pending else None))
             while True:

@@ -1,7 +1,7 @@
-"""Nothing of the training outlives the agent: a second process that notices its death and kills the rest.
+"""A second process that kills the training when the agent dies, so that nothing of it outlives the agent.
 
-The training is found by its process group and by a mark in its environment, so that launchers which put
-their workers into sessions of their own (torchrun does) do not escape. Decides nothing else.
+It finds the training by its process group and by a mark in its environment. The mark also finds workers that
+a launcher puts into their own sessions, as torchrun does. Decides nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MARK = "ORCHESTRATOR_INCARNATION"
 
 
 class Guardian:
-    """Started before the agent has any thread, because it is a plain fork. It shares the agent's lock, so
-    the session counts as alive until it has cleaned up."""
+    """It is a plain fork, so it must start before the agent has any threads. It shares the agent's lock, so
+    the session counts as alive until the guardian has cleaned up."""
 
     def __init__(self, pid: int, pipe: int, incarnation: str) -> None:
         self._pid = pid
@@ -37,13 +37,13 @@ class Guardian:
         return cls(pid, writing, incarnation)
 
     def watch(self, group: int | None) -> None:
-        """From now on this group is the training's; None before its leader is reaped and frees its number."""
+        """Sets the training's process group. Pass None before the leader is reaped and frees its number."""
         self._group = group
         with suppress(BrokenPipeError):
             os.write(self._pipe, b"none\n" if group is None else b"%d\n" % group)
 
     def kill(self) -> None:
-        """Kills all that is left of the training; returns when it is gone."""
+        """Kills everything that is left of the training, and returns once it is gone."""
         kill_all(self._group, self._incarnation)
 
     def dismiss(self) -> None:
@@ -76,15 +76,15 @@ def _guard(pipe: int, incarnation: str) -> NoReturn:
 
 
 def kill_all(group: int | None, incarnation: str) -> None:
-    """SIGKILL to the group and to every process that carries the mark; returns when they are dead.
+    """Sends SIGKILL to the group and to every process with the mark, and returns once they are dead.
 
-    The group's number must still be held: by its unreaped leader, or by the death of the one who would
-    have reaped it.
+    The group's number must still be taken, so that no other process can have it: either its leader has not
+    been reaped yet, or the process that would have reaped it is dead.
     """
     mark = f"{MARK}={incarnation}"
-    marked = processes.find(mark)  # before the first signal: the dying lose their environment first
+    marked = processes.find(mark)  # before the first signal: a dying process loses its environment first
     if group is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     processes.kill(marked)
-    processes.end(mark)  # what was born meanwhile
+    processes.end(mark)  # processes that started meanwhile

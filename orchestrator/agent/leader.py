@@ -1,7 +1,7 @@
-"""The training command as a process: what it is given, how it is started, signalled and reaped.
+"""The training command as a process: its environment, and how it is started, signalled and reaped.
 
-The leader alone is signalled; a signal to the group would kill data-loader workers
-(docs/training-contract.md). Decides neither when to stop it nor what its end means.
+Only the leader is signalled, because a signal to the group would kill data-loader workers
+(docs/training-contract.md). Does not decide when to stop the command or what its exit means.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ def environment(
     deadline: float | None,
     site: Site | None = None,
 ) -> dict[str, str]:
-    """The command's variables. The contract's own and the pinned threads win over the job's, those over
-    what the agent was started with. `deadline` in unix seconds; `site` holds the job's requirements."""
+    """The command's environment variables.
+
+    The contract's variables and the pinned thread counts win over the job's. The job's win over those that
+    the agent was started with. `deadline` is in unix seconds; `site` holds the job's requirements.
+    """
     variables = {name: value for name, value in inherited.items() if not name.startswith("ORCHESTRATOR_")}
     programs = [str(Path(sys.executable).parent), *([str(site.scripts)] if site is not None else [])]
     variables["PATH"] = ":".join([*programs, inherited.get("PATH", os.defpath)])
@@ -52,7 +55,7 @@ def environment(
         MARK: incarnation,
     }
     if SESSION in inherited:
-        variables[SESSION] = inherited[SESSION]  # so that its platform finds what outlives the agent
+        variables[SESSION] = inherited[SESSION]  # so that the platform finds processes that outlive the agent
     if resume is not None:
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:
@@ -69,7 +72,7 @@ def environment(
 
 
 class Leader:
-    """The first process of the training, and the group it leads."""
+    """The training's first process, and the process group that it leads."""
 
     def __init__(self, process: subprocess.Popen[bytes], guardian: Guardian) -> None:
         self._process = process
@@ -77,7 +80,7 @@ class Leader:
 
     @classmethod
     def start(cls, folder: Folder, order: Order, variables: Mapping[str, str], guardian: Guardian) -> Leader:
-        """Call it in the main thread: the kernel ties the leader's life to the thread that starts it."""
+        """Call this in the main thread: the kernel kills the leader when the thread that started it ends."""
         memory = "-" if order.memory_bytes is None else str(order.memory_bytes)
         stage = [sys.executable, "-I", "-S", str(folder.agent), "--exec", str(os.getpid()), memory]
         process = subprocess.Popen(
@@ -98,14 +101,14 @@ class Leader:
         return self._process.stdout
 
     def terminate(self) -> None:
-        """SIGTERM to the leader alone: save and exit 75."""
+        """Sends SIGTERM to the leader only, which asks it to save and exit with 75."""
         os.kill(self._process.pid, signal.SIGTERM)  # not reaped yet, so the number is still its own
 
     def kill(self) -> None:
         self._guardian.kill()
 
     def poll(self) -> int | None:
-        """The exit code (a signal's number, negative) once it has ended; by then its group is gone too."""
+        """The exit code once the leader has ended, negative for a signal. By then its group is gone too."""
         if self._process.returncode is None:
             if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 return None

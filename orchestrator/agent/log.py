@@ -1,7 +1,7 @@
-"""The session's log: what the command and the agent say, in segments, bounded, without the secrets.
+"""The session's log: the output of the command and the agent, in segments, with a size limit and no secrets.
 
-Of a log beyond its bound the first segments stay (how it began) and the newest; the middle goes. Decides
-nothing; a disk that is full costs lines, never the training.
+When the log exceeds its limit, the first segments (how it began) and the newest ones stay, and the middle is
+dropped. Decides nothing. A full disk costs log lines, but never the training.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TAIL_BYTES = 8 * 1024
 
 
 class Log:
-    """Thread-safe. `written` counts the bytes the command has said, `lost` those that found no room; `mask`
-    takes the secrets out of both its own lines and the command's."""
+    """Thread-safe. `written` counts the bytes of the command's output, `lost` those that could not be written
+    to disk. `mask` removes the secrets from the agent's own lines and from the command's."""
 
     def __init__(self, folder: Path, clock: Clock, segment_bytes: int, total_bytes: int) -> None:
         self._folder = folder
@@ -40,13 +40,13 @@ class Log:
         self.lost = 0
 
     def hide(self, mask: Mask) -> None:
-        """From now on what it masks appears as `***`. Call it before the command says anything."""
+        """From now on, secrets appear as `***`. Call this before the command writes anything."""
         with self._lock:
             self.mask = mask
             self._masked = MaskedStream(mask)
 
     def say(self, text: str) -> None:
-        """One line of the agent's own."""
+        """Writes one line of the agent."""
         with self._lock:
             line = self._own_line(text)
             self._append(line if self._fresh else b"\n" + line)
@@ -55,7 +55,7 @@ class Log:
         return f"[agent {utc_text(self._clock.now())}] {self.mask.text(text)}\n".encode(errors="replace")
 
     def pump(self, output: IO[bytes]) -> None:
-        """Copies the command's output until its end; always goes on reading, or the command would block."""
+        """Copies the command's output until its end. It must never stop reading: the command would block."""
         while data := output.read1(1 << 16):  # type: ignore[attr-defined]
             self.write(data)
         self.write(b"", last=True)
@@ -68,7 +68,7 @@ class Log:
             self._append(shown)
 
     def tail(self) -> str:
-        """The end of what the command said: whole lines, within TAIL_LINES and TAIL_BYTES."""
+        """The end of the command's output: whole lines, within TAIL_LINES and TAIL_BYTES."""
         with self._lock:
             data = self._tail
         if len(data) > TAIL_BYTES:
@@ -96,7 +96,7 @@ class Log:
         self._fresh = piece.endswith(b"\n")
 
     def _cut(self, data: bytes, room: int) -> int:
-        """Where to end a segment: after the last line that fits; a line longer than a segment is torn."""
+        """Where to end a segment: after the last line that fits. A line longer than a segment is split."""
         newline = data.rfind(b"\n", 0, room)
         return newline + 1 if newline >= 0 or self._size else room
 
@@ -106,6 +106,6 @@ class Log:
         self._kept.append(self._number)
         if len(self._kept) > self._segments_max:
             limit = bounds.size_text(self._segments_max * self._segment_bytes)
-            self._put(self._own_line(f"the log is longer than {limit}: some of it before this is left out"))
+            self._put(self._own_line(f"the log is longer than {limit}: some earlier lines were dropped"))
             dropped = self._kept.pop(max(1, self._segments_max // 8))
             (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""What the agent reads of the machine: what bitwise resume depends on, and kills for want of memory.
+"""What the agent reads about the machine: what a bitwise resume depends on, and the out-of-memory kills.
 
-Everything here may be missing on some machine; missing is empty, never an error.
+Any of it may be missing on some machine. A missing value is empty, never an error.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def fingerprint(order: Order) -> dict[str, str]:
 
 
 def instruction_set(cpuinfo: str) -> str:
-    """The machine's architecture, its processor's maker (docs/decisions/012), and those flags of
-    /proc/cpuinfo that choose arithmetic kernels, sorted."""
+    """The machine's architecture, the processor's vendor (docs/decisions/012), and the sorted flags of
+    /proc/cpuinfo that decide which arithmetic kernels run."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     flags = sorted(flag for flag in set(match[1].split()) if _VECTOR.fullmatch(flag)) if match else []
     maker = re.search(r"^(?:vendor_id|CPU implementer)\s*:\s*(\S+)$", cpuinfo, re.MULTILINE)
@@ -42,7 +42,7 @@ def instruction_set(cpuinfo: str) -> str:
 
 
 def oom_kills() -> int:
-    """How many processes of this control group the kernel has killed for want of memory, ever."""
+    """How many processes of this control group the kernel has ever killed because memory ran out."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

@@ -1,7 +1,7 @@
-"""The agent's eye on the running command: each tick it looks, then acts as `plan` says.
+"""Watches the running command: on each tick it looks, then acts as `plan` says.
 
-Looks at progress, saves and the committer's news; asks for saves, asks the command to leave, loses patience.
-Decides no times of its own and no outcome: those are `plan` and `classify`.
+Looks at progress, at saves and at the committer's news. Requests saves, asks the command to exit, and kills a
+command that does not. Decides no times and no outcome: `plan` and `classify` do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PUMP_SECONDS = 5.0
 
 
 class Monitor:
-    """`committed` is the step of the newest committed checkpoint, None before the first."""
+    """`committed` is the step of the newest committed checkpoint; None before the first one."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Monitor:
         self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
         self.pump.start()
         now = self.clock.monotonic()
-        self._offered: set[tuple[int, int]] = set()  # step, inode: a step may be saved again
+        self._offered: set[tuple[int, int]] = set()  # (step, inode), because a step may be saved again
         self._alive_at = now
         self._heard = 0
         self._requests = 0
         self._requested_at: float | None = None
-        self._saved_at = now  # or asked to; the interval counts from here
+        self._saved_at = now  # when it last saved or was asked to; the interval counts from here
         self._usage = Usage((folder.work, folder.outbox), self.clock, settings.disk_period)
         if settings.disk_bytes is not None:
             self._usage.start()
@@ -70,7 +70,7 @@ class Monitor:
         self._killed = False
 
     def tick(self) -> None:
-        """One look and what follows from it."""
+        """Looks once, and acts on what it sees."""
         self._look()
         if self._stop is None:
             self._consider_stop()
@@ -78,12 +78,12 @@ class Monitor:
             self._consider_save()
         elif not self._killed and self._out_of_grace():
             self._killed = True
-            self.log.say("the grace is over: killing the training")
+            self.log.say("the grace period is over: killing the training")
             self.leader.kill()
         self.report.beat(self._state())
 
     def ask_to_leave(self, why: Stop) -> None:
-        """SIGTERM to the leader, once; it then has until the grace or the budget is over."""
+        """Sends SIGTERM to the leader, once. It then has until its grace period or the budget is over."""
         if self._stop is not None:
             return
         self._stop = why
@@ -96,7 +96,8 @@ class Monitor:
         self.leader.terminate()
 
     def conclude(self, exit_code: int, oom_kills: int) -> Result:
-        """Commits what was saved, and says how the session ended. The command and its group are gone."""
+        """Commits what was saved, and returns how the session ended. Call it once the command's group is
+        gone."""
         self.pump.join(_PUMP_SECONDS)
         self._usage.finish()
         self._look()
@@ -132,7 +133,7 @@ class Monitor:
         if self.progress.read(now):
             self._alive_at = now
         elif self.progress.step is None and self.log.written > self._heard:
-            self._alive_at = now  # what never reports a step at least speaks
+            self._alive_at = now  # before the first step, output counts as a sign of life
         self._heard = self.log.written
         self.relay.copy()
         self._find_saves(now)
@@ -157,7 +158,7 @@ class Monitor:
 
     def _hear(self, news: Committed | NotCommitted) -> None:
         if isinstance(news, NotCommitted):
-            after = "will be tried again" if news.again else "given up"
+            after = "it will be retried" if news.again else "it was given up"
             self.unpublished = f"the checkpoint of step {news.step} was not committed: {news.reason}"
             self._warn(f"{self.unpublished}; {after}")
             return
@@ -174,11 +175,11 @@ class Monitor:
             loss, step = self.progress.not_finite
             self._warn(f"loss is {loss} at step {step}")
         if self.progress.unreadable:
-            self._warn("progress.jsonl holds lines that are no reports; they are skipped")
+            self._warn("ignored malformed lines in progress.jsonl")
         if self.progress.odd:
             self._warn(f"progress cannot be read: {self.progress.odd}")
         if self.log.lost:
-            self._warn("some of the log found no room on the disk")
+            self._warn("part of the log was lost: it could not be written to disk")
 
     def _warn(self, text: str) -> None:
         if self.report.warn(text):
@@ -198,19 +199,20 @@ class Monitor:
             self.ask_to_leave(Stop.STALL)
 
     def _takes(self, share: float) -> bool:
-        """Whether the session takes more than this share of the disk it may."""
+        """Whether the session uses more than this share of its disk limit."""
         allowed = self.settings.disk_bytes
         return allowed is not None and self._usage.bytes > share * allowed
 
     def _disk_text(self) -> str:
         taken, allowed = self._usage.bytes / 1e9, (self.settings.disk_bytes or 0) / 1e9
         return (
-            f"it took {taken:.3g} GB of disk and may take {allowed:.3g}: raise needs.disk_gb of the job, or "
-            "disk_gb of the platform"
+            f"it used {taken:.3g} GB of disk, and its limit is {allowed:.3g} GB: raise the job's "
+            "needs.disk_gb or the platform's disk_gb"
         )
 
     def _consider_save(self) -> None:
-        """Asks again after an interval without an answer: a command may start to listen late."""
+        """Requests a save when it is due. Repeats an unanswered request after an interval, because a command
+        may start to listen late."""
         every = plan.interval(self.order.interval_seconds, self.clocks.budget, self.costs, self.settings)
         now = self.clock.monotonic()
         if now - self._saved_at < every or (self.progress.step or 0) <= self._newest_step():
@@ -220,12 +222,13 @@ class Monitor:
         try:
             write_whole(self.folder.save_request, b"%d\n" % self._requests, durable=False)
         except OSError as error:
-            self._warn(f"a save could not be asked for: {error.strerror}")
+            self._warn(f"a save could not be requested: {error.strerror}")
             return
         self._requested_at = now
 
     def _newest_step(self) -> int:
-        """Nothing to save before a step beyond it; a command that reports no steps is always asked."""
+        """The step that progress must pass before a save is worth requesting. A command that reports no steps
+        is always asked."""
         if self.progress.step is None:
             return -1
         return max(self.committed or 0, self.order.resume_step)
@@ -234,7 +237,7 @@ class Monitor:
         return self.progress.step is not None
 
     def _step_seconds(self) -> float:
-        """As measured, else as expected; 0 where neither is known."""
+        """The measured seconds per step, or else the expected ones; 0 when neither is known."""
         rate = self.progress.rate() or self.order.expected_steps_per_second
         return 1.0 / rate if rate else 0.0
 

@@ -1,6 +1,6 @@
-"""When to ask for a save, when to stop, when to lose patience. Pure: times and measurements come in.
+"""When to request a save, when to stop, and when a command counts as stalled. Pure.
 
-All times in seconds; "elapsed" counts from the agent's start and goes on while the machine sleeps.
+All times are in seconds. "Elapsed" counts from the agent's start, and includes the time the machine sleeps.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from statistics import fmean, pvariance
 from orchestrator.agent.settings import Settings
 
 _RESERVE_SHARE_MAX = 0.5  # of the budget: a session that only saves makes no progress
-_INTERVAL_SHARE_MAX = 1 / 3  # of the budget: two saves before the one at its end
+_INTERVAL_SHARE_MAX = 1 / 3  # of the budget: time for two saves before the last one
 _RECENT = 8
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured durations, oldest first: of saves (from the request until the checkpoint was there, the wait
-    for the step's end included) and of publications (hashing and committing)."""
+    """Measured durations, oldest first. A save counts from the request until the checkpoint is there, which
+    includes the wait for the step's end. A publication is hashing and committing."""
 
     saves: tuple[float, ...] = ()
     publications: tuple[float, ...] = ()
@@ -32,11 +32,11 @@ class Costs:
 
 
 def interval(asked: float | None, budget: float | None, costs: Costs, settings: Settings) -> float:
-    """Seconds between saves: what the job asks for, else Young's optimum within its bounds.
+    """Seconds between saves: the job's own setting, or else Young's optimum within bounds.
 
-    W = clamp(√(2·C·M), max(L, floor), ceiling), where C is what a save costs, M the mean time between
-    failures and L a publication (docs/references/training.md#checkpoint-interval). Never more than a third of
-    the budget.
+    W = clamp(√(2·C·M), max(L, floor), ceiling), where C is the cost of a save, M the mean time between
+    failures and L the duration of a publication (docs/references/training.md#checkpoint-interval). It is
+    never more than a third of the budget.
     """
     if asked is not None:
         return asked
@@ -47,9 +47,9 @@ def interval(asked: float | None, budget: float | None, costs: Costs, settings: 
 
 
 def stop_at(budget: float | None, costs: Costs, step_seconds: float, settings: Settings) -> float | None:
-    """Elapsed seconds at which to send SIGTERM: save + publish + 2σ + margin before the budget's end.
+    """Elapsed seconds at which to send SIGTERM: save + publish + 2σ + margin before the end of the budget.
 
-    Until a save was measured one step's duration is added, which a measured save includes.
+    Until a save has been measured, the duration of one step is added. A measured save includes it.
     """
     if budget is None:
         return None
@@ -62,7 +62,7 @@ def stop_at(budget: float | None, costs: Costs, step_seconds: float, settings: S
 
 
 def kill_at(budget: float | None, costs: Costs, settings: Settings) -> float | None:
-    """Elapsed seconds after which nothing that the command still does can be published in time."""
+    """Elapsed seconds after which a new save could no longer be published in time."""
     if budget is None:
         return None
     reserve = _publication(budget, costs, settings) + 2.0 * math.sqrt(_variance(costs.publications))
@@ -71,7 +71,7 @@ def kill_at(budget: float | None, costs: Costs, settings: Settings) -> float | N
 
 
 def patience(stepped: bool, step_seconds: float, settings: Settings) -> float:
-    """How long the command may give no sign of life before it counts as stalled."""
+    """Seconds without a sign of life after which the command counts as stalled."""
     if not stepped:
         return settings.first_step
     return max(settings.stall_factor * step_seconds, settings.stall_floor)

@@ -1,7 +1,7 @@
-"""Whether this machine has what the order says: platforms substitute other accelerators without a word.
+"""Checks that this machine has the accelerator of the order: platforms may substitute another one silently.
 
-Reads what the driver and the kernel show and loads no framework, which would take memory and seconds. Decides
-nothing about the session; must never know a platform.
+Reads what the driver and the kernel report. Loads no framework, which would take memory and seconds. Decides
+nothing about the session, and must never know a platform.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from orchestrator.core.gpu_names import accelerator_of, several
 from orchestrator.core.order import Order
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
-_TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools if their PATH lacks them
-_PATIENCE = 120.0  # seconds: a driver that nobody holds open initialises every GPU at the first question
+_TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
+_PATIENCE = 120.0  # seconds: an idle driver initialises every GPU at the first query
 _GOOGLE = "0x1ae0"
 _TPUS = {
     "0x0027": "tpu-v3",
@@ -33,16 +33,16 @@ _TPU_TYPE = re.compile(r"(v\d+[ep]?)(?:litepod)?-\d+")
 
 
 class Substituted(Exception):
-    """The machine is another than the order's; the message names both."""
+    """The machine does not have the accelerator of the order; the message names both."""
 
 
 def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
-    """Raises Substituted unless at least `order.devices` devices of the order's accelerator are here.
+    """Raises Substituted unless this machine has at least `order.devices` devices of the order's accelerator.
 
-    Returns what the command's environment needs besides: of more GPUs than ordered it sees only those. GPUs
-    are those of nvidia-smi, which is looked up and run with `variables`; `root` is where /sys and /dev lie.
-    May take seconds. Kaggle may give another machine without an error
-    (docs/references/kaggle.md#accelerators).
+    Returns extra variables for the command's environment: where the machine has more GPUs than ordered, they
+    show the command only the ordered ones. GPUs are counted by nvidia-smi, which is found and run with
+    `variables`. `root` is the folder that holds /sys and /dev. May take seconds. Kaggle may give another
+    machine without an error (docs/references/kaggle.md#accelerators).
     """
     row = catalogue[order.accelerator]
     if row.arch.startswith("sm_"):
@@ -60,7 +60,7 @@ def _check_gpus(order: Order, row: Accelerator, variables: Mapping[str, str]) ->
     if len(names) == order.devices:
         return {}
     seen = ",".join(map(str, fitting[: order.devices]))
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seen}  # nvidia-smi counts by bus
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seen}  # nvidia-smi's order
 
 
 def _is(name: str, row: Accelerator) -> bool:
@@ -69,10 +69,10 @@ def _is(name: str, row: Accelerator) -> bool:
 
 
 def _gpus(variables: Mapping[str, str]) -> tuple[list[str], str]:
-    """The driver's names of the GPUs in its order; and if there are none, why, as far as it is known."""
+    """The driver's names of the GPUs, in its order. If there are none, also the reason where it is known."""
     tool = shutil.which("nvidia-smi", path=f"{variables.get('PATH', os.defpath)}:{_TOOLS}")
     if tool is None:
-        return [], " (nvidia-smi is not there)"
+        return [], " (nvidia-smi not found)"
     try:
         answer = subprocess.run(
             [tool, *_QUERY],
@@ -88,20 +88,21 @@ def _gpus(variables: Mapping[str, str]) -> tuple[list[str], str]:
     except OSError as error:
         return [], f" (nvidia-smi: {error.strerror})"
     lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode:  # it says its failures on stdout
+    if answer.returncode:  # nvidia-smi writes its errors to stdout
         words = " ".join([*lines, *answer.stderr.split()])
         return [], f" (nvidia-smi: {words[:200] or f'exit code {answer.returncode}'})"
     return ([], f" (nvidia-smi: {lines[0]})") if lines[:1] == ["No devices were found"] else (lines, "")
 
 
 def _check_tpus(order: Order, row: Accelerator, variables: Mapping[str, str], root: Path) -> None:
-    """A TPU host by its documented signs; none was seen here, nobody has run this on one yet.
+    """Recognises a TPU host by its documented signs. Nobody has run this on a real TPU host yet.
 
-    Generation and number of chips: the PCI ids that JAX's hardware_utils and torch_xla's tpu module look
-    for. Device nodes, one a chip: /dev/vfio/<n> from v5e on, /dev/accel<n> before (Google's tpu-info);
-    both are counted, since Kaggle's maintainers speak of /dev/accel* on v5e-8 (KC#1197). The nodes are
-    required: an image of the wrong kind lacks them though the host has chips. Where /sys shows no chip at
-    all (a sandbox), TPU_ACCELERATOR_TYPE, as of a TPU VM, names the generation and the nodes are counted.
+    The generation and the number of chips come from the PCI ids that JAX's hardware_utils and torch_xla's tpu
+    module look for. Each chip has a device node: /dev/vfio/<n> from v5e on, /dev/accel<n> before that
+    (Google's tpu-info). Both are counted, since Kaggle's maintainers mention /dev/accel* on v5e-8 (KC#1197).
+    The nodes are required: in the wrong kind of image they are missing even if the host has chips. A sandbox
+    may show no chip in /sys. Then TPU_ACCELERATOR_TYPE, which a TPU VM sets, names the generation, and the
+    nodes are counted.
     """
     chips = _tpu_chips(root)
     nodes = [*(root / "dev").glob("accel[0-9]*"), *(root / "dev" / "vfio").glob("[0-9]*")]
@@ -136,5 +137,5 @@ def _counted(names: list[str]) -> str:
 
 def _substituted(order: Order, there: str) -> Substituted:
     return Substituted(
-        f"this machine has {there}, the order is for {order.accelerator}: substituted by the platform"
+        f"this machine has {there}, but the order is for {order.accelerator}: substituted by the platform"
     )

@@ -1,7 +1,7 @@
-"""What the command reports of itself: the step, the loss, and from these the rate.
+"""The progress that the command reports: the step, the loss, and the rate that follows from them.
 
-Reads progress.jsonl as it grows. Torn and foreign lines are counted and skipped: a training is never ended
-for what it writes there.
+Reads progress.jsonl as it grows. Incomplete and malformed lines are counted and skipped: nothing that the
+training writes there can end it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _READ_BYTES = 1 << 20
 
 
 class Progress:
-    """`step` and `loss` are the newest reported; `not_finite` is the first loss that was no number, with its
-    step; `unreadable` counts lines that were none of ours; `odd` is what lies in the file's place."""
+    """`step` and `loss` are the newest reported values. `not_finite` is the first loss that was not a finite
+    number, with its step. `unreadable` counts malformed lines. `odd` says why the file could not be read."""
 
     def __init__(self, path: Path, window_seconds: float) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class Progress:
         self.odd = ""
 
     def read(self, now: float) -> bool:
-        """Takes in what was appended since; returns whether there was a report. `now` is monotonic."""
+        """Reads what is new in the file, and returns whether it held a report. `now` is monotonic."""
         reported = False
         for line in self._lines():
             report = _report(line)
@@ -47,7 +47,7 @@ class Progress:
         return reported
 
     def rate(self) -> float | None:
-        """Steps per second over the last window, None until two different steps were seen."""
+        """Steps per second over the last window; None until two reports were seen at different times."""
         if len(self._seen) < 2:
             return None
         (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
@@ -75,7 +75,7 @@ class Progress:
             with files.opened(self._path.parent, self._path.name) as file:
                 if file is None:
                     return []
-                if file.seek(0, 2) < self._offset:  # the command began the file anew
+                if file.seek(0, 2) < self._offset:  # the command started the file again
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 data = file.read(_READ_BYTES)

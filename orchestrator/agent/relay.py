@@ -1,7 +1,7 @@
-"""The command's own reports on their way out: copied to where they are collected, without the secrets.
+"""Copies the command's progress reports into the outbox, without the secrets.
 
-Bounded in what it reads at a time and in all; a disk that is full costs lines. Decides nothing, understands
-no line: that is `progress`.
+Limits how much it reads at a time and in total. A full disk costs lines. Decides nothing, and does not parse
+the lines: `progress` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READ_BYTES = 1 << 20
 
 
 class Relay:
-    """Appends what grows in `source` to `target`. A source that was begun anew is read from its beginning."""
+    """Copies new data from `source` to `target`. A source that starts again is read from its beginning."""
 
     def __init__(self, source: Path, target: Path, mask: Mask) -> None:
         self._source = source
@@ -27,13 +27,13 @@ class Relay:
         self._left = bounds.RELAYED_PROGRESS_BYTES_MAX
 
     def copy(self) -> bool:
-        """Takes a piece of what is new; returns whether there may be more."""
+        """Copies a piece of what is new, and returns whether there may be more."""
         data = self._read()
         self._write(self._masked.feed(data))
         return len(data) == _READ_BYTES
 
     def finish(self) -> None:
-        """The command is gone: everything that is left."""
+        """Copies everything that is left, once the command has ended."""
         while self.copy():
             pass
         self._write(self._masked.feed(b"", last=True))

@@ -1,6 +1,6 @@
-"""The agent's word to the outside: the heartbeat in status.json, and at the very end result.json.
+"""What the agent tells the engine: the heartbeat in status.json, and result.json at the end.
 
-Gathers what the others found out; decides nothing.
+Gathers what the other modules found out. Decides nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Clocks:
     budget: float | None
 
     def elapsed(self) -> float:
-        """Seconds since the session began, those the machine slept included."""
+        """Seconds since the session began, including the time the machine slept."""
         return self.clock.elapsed() - self.started
 
     def deadline(self) -> float | None:
@@ -35,8 +35,8 @@ class Clocks:
 
 
 class Report:
-    """Set the attributes as they become known; `beat` writes them when it is time or something changed. What
-    `mask` knows is in no text that is written."""
+    """Set the attributes as they become known. `beat` writes them when a heartbeat is due or when something
+    changed. `mask` removes the secrets from every text that is written."""
 
     def __init__(self, folder: Folder, incarnation: str, clock: Clock, period: float) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class Report:
         return True
 
     def beat(self, state: str) -> None:
-        """Writes the status when the period is over, or at once for another state, checkpoint or warning."""
+        """Writes the status once per period, or at once for a new state, checkpoint or warning."""
         now, noticed = self._clock.monotonic(), (state, self.checkpoint, self._warnings)
         if now < self._next and noticed == self._last:
             return
@@ -76,7 +76,10 @@ class Report:
             write_whole(self._folder.outbox / STATUS, self._encoded(state), durable=False)
 
     def end(self, result: Result) -> bool:
-        """Writes the last status and then the result, if need be in the room that was kept free for it."""
+        """Writes the last status, then the result, and returns whether the result could be written.
+
+        First frees the space that was reserved for it. On a full disk it removes more of the session's files.
+        """
         self._last = None
         message, tail = self.mask.text(result.message), self.mask.text(result.tail)
         message = bounds.text(message, bounds.MESSAGE_BYTES_MAX)
@@ -93,7 +96,7 @@ class Report:
         return False
 
     def _encoded(self, state: str) -> bytes:
-        """With as many of the newest warnings as fit: in JSON a sign may take twelve bytes."""
+        """The status, with the newest warnings that fit: one character may take twelve bytes in JSON."""
         status = self._status(state)
         while len(data := wire.encode(status)) > bounds.STATUS_BYTES_MAX and status.warnings:
             status = replace(status, warnings=status.warnings[1:])

@@ -1,15 +1,15 @@
-"""The job's own packages, installed by pip beside the platform's before the training; never instead of them.
+"""Installs the job's own packages with pip before the training. The platform's packages stay as they are.
 
-They go into work/site, a virtual environment that sees all the platform has. So pip takes what is there for
-installed and removes nothing of it; it needs no writable site-packages and minds no externally-managed mark;
-and the agent, which uses the standard library alone, cannot be broken by any of it. The training runs on the
-platform's interpreter as ever, with work/site on PYTHONPATH (which reads no .pth files: an editable install
-stays invisible) and its scripts on PATH.
+The packages go into work/site, a virtual environment that sees all the platform's packages. So pip treats
+those as installed and removes none of them. It needs no writable site-packages, and an externally-managed
+mark does not stop it. None of this can break the agent, which uses only the standard library. The training
+still runs on the platform's interpreter, with work/site on PYTHONPATH and its scripts on PATH. PYTHONPATH
+reads no .pth files, so an editable install stays invisible.
 
-What the platform has of torch, JAX and what they are built on keeps its version. Where the order brings a
-lock, pip first fetches what it lists, checked by its hashes, and then installs from these files alone: what
-the platform has and the requirements allow stays, anything else comes in the version of the lock. Decides how
-a failed installation reads, not what becomes of the session.
+torch, JAX and the packages they are built on keep the platform's versions. Where the order has a lock, pip
+first fetches what the lock lists, checks the hashes, and then installs from these files only. A package that
+the platform has and the requirements allow stays; any other comes in the lock's version. Decides how a failed
+installation is reported, not what happens to the session.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pathlib import Path
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
 
-# Built for the platform's driver and for one another: another version of one breaks the rest.
+# Built for the platform's driver and for each other: another version of one breaks the rest.
 _KEPT = frozenset({
     "torch", "torchvision", "torchaudio", "torchtext", "torch-xla", "torch-tpu", "triton", "pytorch-triton",
     "jax", "jaxlib", "libtpu", "libtpu-nightly",
 })  # fmt: skip
 _KEPT_FAMILIES = ("nvidia-", "jax-cuda", "jax-rocm")
-# What is compiled for one major version of numpy fails on the next; within it newer ones serve older callers.
+# Code compiled for one major version of numpy fails on the next, but works with newer minor versions.
 _KEPT_MAJOR = frozenset({"numpy"})
 
 _ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONPATH"})
@@ -53,7 +53,7 @@ _URL_QUERY = re.compile(r"(://[^\s?]+\?)[^\s'\")]+")
 _CUT_OFF = re.compile(
     r"""NewConnectionError | ConnectTimeout | ReadTimeout | NameResolutionError | ProxyError | ProtocolError
     | IncompleteRead | RemoteDisconnected | Connection(?:Reset|Refused|Aborted)?Error
-    | Max[ ]retries[ ]exceeded | ERROR:[ ]Wheel[ ].*[ ]is[ ]invalid  # this is how a download ends that is cut
+    | Max[ ]retries[ ]exceeded | ERROR:[ ]Wheel[ ].*[ ]is[ ]invalid  # a download that was cut off
     | [Cc]onnection[ ](?:aborted|refused|reset|timed[ ]out) | [Rr]ead[ ]timed[ ]out
     | Network[ ]is[ ]unreachable | No[ ]route[ ]to[ ]host | [nN]ame[ ]resolution
     | HTTP[ ]error[ ](?:429|5\d\d) | (?:429|5\d\d)[ ](?:Client|Server)[ ]Error
@@ -66,8 +66,8 @@ _FATAL = re.compile(r"^(?:ERROR: |[\w.]+(?:Error|Exception): )")
 
 
 class Failed(Exception):
-    """The requirements are not installed. `tail` is the end of what pip said; `cut_off`: because nothing
-    could be fetched, which is no fault of theirs."""
+    """The requirements are not installed. `tail` is the end of pip's output. `cut_off` means that nothing
+    could be fetched, so the requirements themselves may be right."""
 
     def __init__(self, message: str, tail: str = "", *, cut_off: bool = False) -> None:
         super().__init__(message)
@@ -91,12 +91,12 @@ class Site:
 
     @property
     def pip_log(self) -> Path:
-        """All that pip has to say; it never leaves the session."""
+        """pip's full log, which never leaves the session."""
         return self.root / "pip.log"
 
     @property
     def wheels(self) -> Path:
-        """What the lock lists, fetched and checked."""
+        """The fetched and checked files of the lock."""
         return self.root / "wheels"
 
     @property
@@ -106,7 +106,7 @@ class Site:
 
 
 class Installation:
-    """One run of pip. Begin it in the main thread, so that nothing can start after a stop was heard."""
+    """One run of pip. Begin it in the main thread, so that it cannot start after a stop request."""
 
     def __init__(self, site: Site, process: subprocess.Popen[bytes], log: Log) -> None:
         self._site = site
@@ -123,10 +123,10 @@ class Installation:
         *,
         lock: str | None = None,
     ) -> Installation:
-        """Starts pip on `path` in the unpacked bundle, in that folder, as pip.conf and PIP_* say, held to the
-        versions of `lock` there.
+        """Starts pip on `path`, in the folder of the unpacked bundle that holds both `path` and `lock`.
 
-        `variables` must carry the guardian's mark: by it pip dies with the session. Raises Failed, OSError.
+        pip follows pip.conf and PIP_*, and keeps to the versions of `lock`. `variables` must carry the
+        guardian's mark, so that pip dies with the session. Raises Failed, OSError.
         """
         listed = folder.source / path
         if not listed.is_file():
@@ -137,15 +137,15 @@ class Installation:
         there = [(found.metadata["Name"], found.version) for found in metadata.distributions()]
         kept = constraints(there)
         constraint = site.root / "constraints.txt"
-        log.say(f"installing {path}; the platform's stay: {', '.join(kept) or 'none is there'}")
-        # -I: neither the job's source nor its PYTHONPATH comes before pip's own modules
+        log.say(f"installing {path}; kept from the platform: {', '.join(kept) or 'nothing'}")
+        # -I: the job's source and its PYTHONPATH must not come before pip's own modules
         python = (str(site.python), "-I", "-u")
         install = [*python, *_PIP, "--log", str(site.pip_log), "-r", str(listed), "-c", str(constraint)]
         command = install
         if lock is not None:
             locked = _read_lock(folder.source / lock)
             needed = missing(locked, there)
-            log.say(f"{lock}: {len(needed)} packages to fetch, each in one version and checked by its hashes")
+            log.say(f"{lock}: {len(needed)} packages to fetch, each pinned and checked by its hashes")
             kept += pins(locked, there)
             command = ["/bin/sh", "-c", _in_two_steps(site, python, locked, needed, install)]
         constraint.write_text("".join(f"{line}\n" for line in kept))
@@ -160,7 +160,7 @@ class Installation:
         return cls(site, process, log)
 
     def finish(self) -> Site:
-        """Logs what pip says until it ends. Raises Failed."""
+        """Logs pip's output until it ends. Raises Failed."""
         assert self._process.stdout is not None
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for raw in self._process.stdout:
@@ -175,7 +175,7 @@ class Installation:
         return self._site
 
     def _unreachable(self) -> bool:
-        """Whether an index failed to answer, which pip keeps to its own log."""
+        """Whether an index did not answer. pip says so only in its own log."""
         try:
             lines = self._site.pip_log.read_text(errors="replace").splitlines()
         except OSError:
@@ -184,14 +184,15 @@ class Installation:
 
 
 def masked(line: str) -> str:
-    """The line without credentials and signatures in URLs; empty if it names index or proxy."""
+    """The line without the credentials and signatures in URLs; empty if it names an index or a proxy."""
     if _UNSAID.search(line):
         return ""
     return _URL_QUERY.sub(r"\1***", _CREDENTIALS.sub("***@", line))
 
 
 def constraints(installed: Iterable[tuple[str, str]]) -> list[str]:
-    """The lines for pip that keep the platform's torch and its kin, from (name, version) in import order."""
+    """The constraints for pip that keep the platform's versions of torch, JAX and the packages they are built
+    on. `installed` as (name, version), in import order."""
     kept: dict[str, str] = {}
     for given, version in installed:
         name = _normal(given)
@@ -206,8 +207,11 @@ def constraints(installed: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def missing(lock: str, installed: Iterable[tuple[str, str]]) -> list[str]:
-    """The entries of a lock to fetch here: not what the platform keeps, nor what only that needs, nor what is
-    there in this very version. `installed` as (name, version), in import order."""
+    """The entries of a lock to fetch here.
+
+    Leaves out what the platform keeps, what only those packages need, and what is installed in the same
+    version. `installed` as (name, version), in import order.
+    """
     there: dict[str, str] = {}
     for given, version in installed:
         there.setdefault(_normal(given), version)
@@ -222,14 +226,14 @@ def missing(lock: str, installed: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _wanted_by(entry: str) -> set[str]:
-    """The packages that require this one; "" stands for the job itself, and for a lock that does not say."""
+    """The packages that require this one. "" stands for the job itself, and for a lock that does not say."""
     said = _WANTED_BY.search(entry)
     names = said[1].split(", ") if said is not None else ["-r"]
     return {"" if name.startswith("-r") else name for name in names if not name.startswith("-c")}
 
 
 def pins(lock: str, installed: Iterable[tuple[str, str]]) -> list[str]:
-    """The lines for pip that hold to the lock's version what the platform does not have."""
+    """The constraints for pip that pin every package the platform does not have to the lock's version."""
     there = {_normal(given) for given, _ in installed}
     lines = [
         each[0].partition("\n")[0].rstrip(" \\") for each in _LOCKED.finditer(lock) if each[1] not in there
@@ -246,8 +250,11 @@ def _read_lock(path: Path) -> str:
 def _in_two_steps(
     site: Site, python: tuple[str, ...], lock: str, needed: list[str], install: list[str]
 ) -> str:
-    """Shell: fetch what is needed, unless the platform has all of it, which asks no index; then install from
-    there, whatever pip's settings say of other places."""
+    """A shell command that fetches what is needed and then installs from these files only.
+
+    Where the platform has everything, it fetches nothing and asks no index. The installation ignores other
+    places that pip's settings name.
+    """
     site.wheels.mkdir()
     listed = site.root / "needed.txt"
     options = [line for line in lock.splitlines() if line.startswith("-")]
@@ -265,14 +272,16 @@ def _normal(name: str | None) -> str:
 
 
 def _seen() -> str:
-    """Lines of a .pth file that show a virtual environment all this interpreter imports from, their own .pth
-    files included; unlike `--system-site-packages` also from within a virtual environment."""
+    """Lines of a .pth file that show a virtual environment every folder this interpreter imports from,
+    including their own .pth files. Unlike `--system-site-packages`, this also works inside a virtual
+    environment."""
     folders = [path for path in sys.path if path and Path(path).is_dir()]
     return "".join(f"import site; site.addsitedir({path!r})\n" for path in folders)
 
 
 def _failed(code: int, tail: list[str], unreachable: bool) -> Failed:
-    """Cut off: what ended pip is a connection's failure, or nothing was found and an index out of reach."""
+    """`cut_off` is set when a failed connection ended pip, or when nothing was found and an index did not
+    answer."""
     fatal = [line for line in tail if _FATAL.match(line)] or tail[-1:]
     cut_off = any(_CUT_OFF.search(line) or (unreachable and _NOTHING_KNOWN in line) for line in fatal)
     said = fatal[-1].removeprefix("ERROR: ")[:300] if fatal else f"exit code {code}"

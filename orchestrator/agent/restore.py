@@ -1,7 +1,7 @@
-"""What is there before the command starts: its source unpacked, the checkpoint to resume from laid out.
+"""Prepares the command's files before it starts: unpacks the source, lays out the checkpoint to resume from.
 
-Trusts nothing that was carried here: every byte is checked against the order and the manifest. Decides
-nothing about how the command runs.
+Trusts nothing that was staged: every byte is checked against the order and the manifest. Decides nothing
+about how the command runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from orchestrator.errors import CorruptCheckpoint
 from orchestrator.session.layout import BLOBS, manifest_path
 
 _CHUNK = 1024 * 1024
-_DAMAGED = (  # by the bundle's fault; a full disk, say, is not
+_DAMAGED = (  # the bundle is damaged; other errors, such as a full disk, have another cause
     FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, gzip.BadGzipFile, EOFError,
     zlib.error, tarfile.TarError,
 )  # fmt: skip
 
 
 class CorruptBundle(Exception):
-    """The source that was staged is not the one the order names, or would write outside its folder."""
+    """The staged source is damaged, is not the one in the order, or would write outside its folder."""
 
 
 def unpack(folder: Folder, order: Order) -> None:
@@ -37,7 +37,9 @@ def unpack(folder: Folder, order: Order) -> None:
         with folder.bundle.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != order.bundle:
-            raise CorruptBundle(f"the staged bundle is {found[:12]}…, the order names {order.bundle[:12]}…")
+            raise CorruptBundle(
+                f"the staged bundle is {found[:12]}…, but the order names {order.bundle[:12]}…"
+            )
         with tarfile.open(folder.bundle, "r:gz") as archive:
             _unpack(archive, folder.source)
     except _DAMAGED as error:
@@ -45,15 +47,15 @@ def unpack(folder: Folder, order: Order) -> None:
 
 
 def _unpack(archive: tarfile.TarFile, target: Path) -> None:
-    """By hand, because `filter="data"` came with Python 3.11.4 and Debian 12 has 3.11.2. Links come last:
-    nothing is ever written through one."""
+    """Unpacks by hand, because `filter="data"` came with Python 3.11.4 and Debian 12 has 3.11.2. Creates the
+    links last, so that nothing is ever written through one."""
     links = []
     for member in archive:
         name = member.name.removeprefix("./").rstrip("/")
         if member.isdir() and name in ("", "."):
             continue
         if not checkpoint.safe_path(name):
-            raise CorruptBundle(f"the bundle holds {member.name!r}, which leaves its folder")
+            raise CorruptBundle(f"the bundle holds {member.name!r}, which is outside its folder")
         path = target / name
         if member.isdir():
             path.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> None:
             links.append((path, member.linkname))
         else:
             raise CorruptBundle(
-                f"the bundle holds {member.name!r}, which is no file, folder or symbolic link"
+                f"the bundle holds {member.name!r}, which is not a file, folder or symbolic link"
             )
     for path, link in links:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,9 +82,9 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> None:
 
 
 def lay_out_resume(folder: Folder, order: Order) -> Path | None:
-    """Lays the staged checkpoint out as work/resume/step-<n>, copied and verified in one pass.
+    """Copies the staged checkpoint to work/resume/step-<n>, and verifies it in the same pass.
 
-    Returns the folder, or None where the order resumes nothing. Raises CorruptCheckpoint.
+    Returns the folder, or None where the order does not resume. Raises CorruptCheckpoint.
     """
     if order.resume is None:
         return None
@@ -95,7 +97,7 @@ def lay_out_resume(folder: Folder, order: Order) -> Path | None:
 
 def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     if CheckpointRef.parse(name) is None:
-        raise CorruptCheckpoint(name, "that is no checkpoint's name")
+        raise CorruptCheckpoint(name, "that is not a checkpoint name")
     try:
         data = (folder.staged / manifest_path(name)).read_bytes()
     except OSError as error:
@@ -103,12 +105,12 @@ def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     checkpoint.authenticate(name, data, order.resume_sha256)
     manifest = checkpoint.decode(name, data)
     if manifest.run != order.run:
-        raise CorruptCheckpoint(name, f"it is of run {manifest.run}")
+        raise CorruptCheckpoint(name, f"it belongs to run {manifest.run}")
     return manifest
 
 
 def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -> None:
-    """A copy, never a link: the staged blob may share its bytes with a store."""
+    """Copies and never links, because the staged blob may share its bytes with a store."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
         for part in entry.parts:
@@ -123,4 +125,4 @@ def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -
                     size += len(chunk)
                     file.write(chunk)
             if size != part.size or digest.hexdigest() != part.sha256:
-                raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was altered on the way")
+                raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was changed on the way")

@@ -1,7 +1,7 @@
-"""One session, as a list of steps: claim, restore, train until the end or the wall, commit, say how it went.
+"""One session as a list of steps: claim, restore, train until the end or the wall, commit, report the result.
 
-Decides by `plan` when to save and to stop and by `classify` what the end means. Must never know a platform
-or a store.
+`plan` decides when to save and to stop, and `classify` what the end means. Must never know a platform or a
+store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ T = TypeVar("T")
 
 
 class Over(Exception):
-    """The session ends before, or without, the command; carries how, and the end of what led to it."""
+    """The session ends before the command starts. Carries the outcome, the reason, and the end of the output
+    that led to it."""
 
     def __init__(self, outcome: Outcome, message: str, tail: str = "") -> None:
         super().__init__(message)
@@ -50,7 +51,7 @@ class Over(Exception):
 
 
 def live(folder: Folder, settings: Settings) -> int:
-    """Lives the session of this folder, to its result. Returns the agent's exit code."""
+    """Runs the session of this folder until its result. Returns the agent's exit code."""
     incarnation = secrets.token_hex(8)
     session = Session(folder, incarnation, SystemClock(), settings)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -65,7 +66,8 @@ def live(folder: Folder, settings: Settings) -> int:
 
 
 class Session:
-    """One incarnation's life, in the main thread; the log's pump and the committer run beside it."""
+    """One incarnation of the session, in the main thread. The log pump and the committer have their own
+    threads."""
 
     def __init__(self, folder: Folder, incarnation: str, clock: Clock, settings: Settings) -> None:
         self.folder = folder
@@ -79,7 +81,7 @@ class Session:
         self.report = Report(folder, incarnation, clock, settings.heartbeat)
 
     def ask_to_stop(self, *_: object) -> None:
-        """The signal handler: only notes it, for the next tick."""
+        """The signal handler. It only records the signal for the next tick."""
         self.stop_signal = True
 
     def live(self) -> int:
@@ -90,10 +92,10 @@ class Session:
             result = self._steps(guardian)
         except Over as over:
             result = replace(self._result(over.outcome, str(over)), tail=over.tail or self.log.tail())
-        except Exception:  # noqa: BLE001 - whatever it is, the engine must hear of it
+        except Exception:  # noqa: BLE001 - the engine must hear of every failure
             tail = self.log.mask.text(traceback.format_exc())[-8192:]
             result = replace(
-                self._result(Outcome.CRASHED, "the agent failed; this is its own bug"), tail=tail
+                self._result(Outcome.CRASHED, "the agent failed: this is a bug in the agent"), tail=tail
             )
         if guardian is not None:
             guardian.kill()
@@ -144,8 +146,8 @@ class Session:
         return values
 
     def _hide(self, mask: Mask) -> None:
-        """From now on no secret is said, not even by a bug's traceback on standard error, which a platform
-        may keep."""
+        """From now on no output shows a secret. This includes the traceback of a bug on standard error, which
+        a platform may keep."""
         self.log.hide(mask)
         self.report.mask = mask
 
@@ -156,15 +158,16 @@ class Session:
         threading.excepthook = lambda thread: last_words(thread.exc_value)
 
     def _probe(self, order: Order) -> dict[str, str]:
-        """What the command needs to see its devices. A substitution is a lack of what was ordered."""
+        """Variables that the command needs to see its devices. A substituted accelerator counts as no
+        capacity."""
         try:
             return probe.check(order, dict(os.environ) | {MARK: self.incarnation})
         except probe.Substituted as error:
             raise Over(Outcome.NO_CAPACITY, str(error)) from error
 
     def _install(self, order: Order, values: dict[str, str], clocks: Clocks) -> Site | None:
-        """Requirements that cannot be fetched are this place's loss: LOST sends the run on, yet counts, so
-        that a job which finds its index nowhere fails in the end, with this message."""
+        """Requirements that cannot be fetched end the session as LOST, so that the run continues elsewhere.
+        LOST is counted: a job whose index cannot be reached anywhere fails in the end, with this message."""
         if not self.settings.requirements or order.requirements is None:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
@@ -178,7 +181,7 @@ class Session:
                 raise Over(
                     Outcome.CRASHED, f"the requirements failed to install: {error}", error.tail
                 ) from error
-            offline = "" if order.internet else " (the job asks for no internet: needs.internet)"
+            offline = "" if order.internet else " (the job has no internet: set needs.internet)"
             message = f"the requirements could not be fetched{offline}: {error}"
             raise Over(Outcome.LOST, message, error.tail) from error
         except OSError as error:
@@ -187,8 +190,8 @@ class Session:
         return site
 
     def _restore(self, order: Order) -> Path | None:
-        """A bundle or checkpoint that was damaged on the way here is this place's loss, not the run's:
-        LOST sends the run on, from the checkpoint it would have resumed here."""
+        """A bundle or checkpoint that was damaged on the way here ends the session as LOST. The run continues
+        elsewhere from the same checkpoint."""
         try:
             restore.unpack(self.folder, order)
             return restore.lay_out_resume(self.folder, order)
@@ -200,7 +203,7 @@ class Session:
             raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}") from error
 
     def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:
-        """Does the work in a thread while the heartbeat goes on; a stop or the budget's end breaks it off."""
+        """Does the work in a thread while the heartbeat goes on. A stop or the budget's end interrupts it."""
         outcome: list[T] = []
         failure: list[BaseException] = []
 
@@ -259,7 +262,7 @@ class Session:
 
 
 def _started(clock: Clock) -> float:
-    """When the session began, on `clock.elapsed`: earlier than now where the launcher knows."""
+    """When the session began, on `clock.elapsed`. The launcher may have set an earlier time than now."""
     try:
         given = float(os.environ.get(_STARTED, "nan"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The agent's constants in one place: periods, sizes and patience. Values only; tests pass smaller ones."""
+"""The agent's constants in one place: periods, sizes and timeouts. Values only; tests pass smaller ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from orchestrator.core.bounds import PART_BYTES_MAX
 class Settings:
     """All times in seconds, sizes in bytes.
 
-    Saves: `save_floor` to `save_ceiling` bound the automatic interval. `mean_time_to_failure` is a guess
-    (docs/references/training.md#checkpoint-interval). `save_guess` stands in for a save and its publication
-    until one has been measured. `margin` stays unused before the wall, at most `margin_share` of the budget.
-    Stall: no sign of life within `stall_factor` expected steps, but never before `stall_floor`;
-    `first_step` until there was a first step (imports, compilation, downloads). `grace` is what the command
-    has to save after a stop that no deadline cuts short; `stall_grace` after it was found stalled.
-    Disk: a session whose folders take more than `disk_bytes` (None: no limit), looked at every
-    `disk_period`, is asked to leave, and killed at once where it takes twice that.
-    For platforms that need it: `probe` checks that the machine has the order's accelerator, `requirements`
-    installs the job's.
+    Saves: the automatic interval lies between `save_floor` and `save_ceiling`. `mean_time_to_failure` is a
+    guess (docs/references/training.md#checkpoint-interval). `save_guess` stands for a save and its
+    publication until one has been measured. `margin` stays unused before the wall; it is at most
+    `margin_share` of the budget.
+    Stall: the command counts as stalled after `stall_factor` expected steps without a sign of life, but never
+    before `stall_floor`. Until the first step (imports, compilation, downloads) the limit is `first_step`.
+    `grace` is the time the command has to save when it is asked to stop before any deadline, `stall_grace`
+    the time after a stall.
+    Disk: every `disk_period` the session's folders are measured. A session that uses more than `disk_bytes`
+    (None: no limit) is asked to exit. One that uses twice as much is killed at once.
+    Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
+    installs the job's requirements.
     """
 
     probe: bool = False

@@ -1,6 +1,6 @@
-"""How much disk a session takes, measured now and then beside the training. Decides nothing.
+"""Measures from time to time how much disk a session uses. Decides nothing.
 
-Counts what is really on the disk: a file of holes costs nobody anything, two names of one file count once.
+Counts the blocks that are really on the disk: holes in a file cost nothing, and hard links count once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 
-_SHARE = 20.0  # a look that takes a second is followed by at least so many without one
+_SHARE = 20.0  # after a measurement of one second, wait at least this many seconds
 
 
 class Usage(threading.Thread):
-    """`bytes` is the newest sum over the folders; it lags by `period_seconds`, or by more where a
-    look takes long."""
+    """`bytes` is the newest sum over the folders. It lags by `period_seconds`, or by more where a measurement
+    takes long."""
 
     def __init__(self, folders: Iterable[Path], clock: Clock, period_seconds: float) -> None:
         super().__init__(name="usage", daemon=True)

@@ -1,6 +1,6 @@
-"""Session folders for tests: built from an order and a source folder, lived by a real agent process.
+"""Session folders for tests, built from an order and a source folder and run by a real agent process.
 
-For other suites too: `new_order`, `build`, and `Stay` to start, watch and kill what lives there.
+Other suites use it too: `new_order`, `build`, and `Stay`, which starts, watches and kills agents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _agent = cache(archive.content)
 
 
 def new_order(*command: str, **changes: Any) -> Order:
-    """An order of run `demo-abcdefgh` that runs `python <command>`; `changes` are any of its fields."""
+    """An order of run `demo-abcdefgh` that runs `python <command>`; `changes` replace any of its fields."""
     order = Order(
         run="demo-abcdefgh", session="demo-abcdefgh-s01", generation=1, platform="here", accelerator="cpu",
         devices=1, command=("python", *command), bundle="", global_batch=8, micro_batch=8,
@@ -58,9 +58,9 @@ def build(
     values: Mapping[str, str] | None = None,
     staged: Path | None = None,
 ) -> Order:
-    """Stages a session in `root` and returns its order, the bundle's digest filled in.
+    """Stages a session in `root` and returns its order with the bundle's digest.
 
-    `values` go into secrets.json; `staged` is an outbox from which the checkpoint `order.resume` is staged.
+    `values` go into secrets.json. The checkpoint `order.resume` is staged from the outbox `staged`.
     """
     root.mkdir(parents=True, exist_ok=True)
     bundle = bundled(source)
@@ -89,17 +89,17 @@ def bundled(source: Path) -> bytes:
 
 
 def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Waits until the condition gives something true, and returns that."""
+    """Waits until the condition returns a true value, and returns that value."""
     clock, never = SystemClock(), threading.Event()
     ends = clock.monotonic() + seconds
     while not (found := condition()):
-        assert clock.monotonic() < ends, f"waited {seconds:.0f} s in vain for {what}"
+        assert clock.monotonic() < ends, f"waited {seconds:.0f} s for {what}, without success"
         clock.wait(never, 0.01)
     return found
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that is dead and not yet reaped does not."""
+    """Whether the process runs. A dead process that has not been reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -129,11 +129,11 @@ class Stay:
         return agent
 
     def end(self, exit_code: int = 0) -> Result:
-        """Waits for the last agent to leave with this exit code, and returns the result it wrote."""
+        """Waits for the last agent to exit with this code, and returns the result that it wrote."""
         agent = self.agents[-1]
         output, _ = agent.communicate(timeout=PATIENCE)
         assert agent.returncode == exit_code, (
-            f"the agent left with {agent.returncode}:\n{output}\n{self.log()}"
+            f"the agent exited with {agent.returncode}:\n{output}\n{self.log()}"
         )
         return wire.decode(Result, (self.root / "outbox" / "result.json").read_bytes())
 
@@ -149,13 +149,13 @@ class Stay:
             return None
 
     def wait_for(self, condition: Callable[[AgentStatus], Any], what: str) -> AgentStatus:
-        """Waits for a status that fulfils the condition."""
+        """Waits for a status that meets the condition."""
         status = wait_until(lambda: (s := self.status()) is not None and condition(s) and s, what)
         assert isinstance(status, AgentStatus)
         return status
 
     def pids(self, count: int = 1) -> list[int]:
-        """The pids that the training wrote down, the leader's first."""
+        """The pids that the training wrote to a file, the leader's first."""
         path = self.root / "work" / "source" / "pids"
         wait_until(path.exists, "the training to write its pids")
         found = json.loads(path.read_text())
@@ -163,7 +163,7 @@ class Stay:
         return list(map(int, found))
 
     def manifests(self) -> list[Manifest]:
-        """Every committed checkpoint, oldest first, each with all its blobs verified."""
+        """Every committed checkpoint, oldest first. Verifies all their blobs."""
         found = []
         for path in sorted((self.root / "outbox" / "checkpoints").glob("*/manifest.json")):
             manifest = checkpoint.decode(path.parent.name, path.read_bytes())
@@ -197,9 +197,9 @@ def session(
     staged: Path | None = None,
     **changes: Any,
 ) -> Iterator[Stay]:
-    """A staged session of `new_order(*command, **changes)`; agents still there at the end are killed.
+    """A staged session of `new_order(*command, **changes)`. Kills agents that still run at the end.
 
-    `values` are those of the order's secrets, `staged` is the outbox to stage its `resume` from.
+    `values` are the values of the order's secrets. Its `resume` is staged from the outbox `staged`.
     """
     build(root, new_order(*command, **changes), source, values=values, staged=staged)
     stay = Stay(root)

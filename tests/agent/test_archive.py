@@ -1,4 +1,4 @@
-"""The zip application: the same bytes every time, and enough to run where nothing of ours is installed."""
+"""The zip application has the same bytes every time, and runs where no package of ours is installed."""
 
 from __future__ import annotations
 

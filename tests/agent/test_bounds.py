@@ -1,4 +1,4 @@
-"""An agent beside a script that floods, spoils and fills: its own words stay within bounds."""
+"""An agent whose script floods the log, damages files and fills the disk: its output stays within bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_script_that_fills_the_disk_is_ended_with_the_reason(tmp_path: Path) -
         result = stay.live(replace(QUICK, disk_bytes=20_000_000, disk_period=0.1))
     assert result.outcome is Outcome.CRASHED
     assert (
-        "of disk and may take 0.02: raise needs.disk_gb of the job, or disk_gb of the platform"
+        "GB of disk, and its limit is 0.02 GB: raise the job's needs.disk_gb or the platform's disk_gb"
         in result.message
     )
     filled = (tmp_path / "session" / "work" / "source" / "filler").stat().st_blocks * 512
@@ -134,5 +134,5 @@ def test_a_log_beyond_its_bound_says_so_and_waits_for_nobody(tmp_path: Path) -> 
     assert log.lost > 0
     kept = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
     text = b"".join(path.read_bytes() for path in kept)
-    assert text.count(b"the log is longer than 8 kB: some of it before this is left out") > 1
+    assert text.count(b"the log is longer than 8 kB: some earlier lines were dropped") > 1
     assert len(text) < 12_000

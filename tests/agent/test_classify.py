@@ -1,4 +1,4 @@
-"""Every way a session ends, as a table."""
+"""A table of every way in which a session can end."""
 
 from __future__ import annotations
 

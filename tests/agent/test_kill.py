@@ -1,5 +1,5 @@
-"""kill -9 at any of them: the agent, the leader, a data-loader worker. Nothing of the training survives its
-session, nothing that was committed is lost, and a session is lived once."""
+"""kill -9 for the agent, the leader or a data-loader worker. No process of the training survives its session,
+no committed checkpoint is lost, and a session runs only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKERS = ("workers.py",)
 
 
 def wait_for_the_lock(root: Path) -> None:
-    """Returns once nobody holds the session's lock: from then on the session counts as over."""
+    """Returns once no process holds the session's lock. From then on the session counts as over."""
     with (root / "lock").open("rb") as file:
 
         def free() -> bool:

@@ -1,4 +1,4 @@
-"""The log and the progress file, fed by hand."""
+"""The log and the progress file, with input written by the tests."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_reports_leave_without_the_secrets_up_to_a_bound(tmp_path: Path) -> None
     assert target.read_text() == '{"step": 1, "note": "***"}\n{"step": 2}\n'
     relay.finish()
     assert target.read_text().endswith("\nhunter2")
-    with source.open("wb") as file:  # begun anew
+    with source.open("wb") as file:  # started again
         file.write(b"anew")
     relay.finish()
     assert target.read_text().endswith("\nhunter2anew")

@@ -1,4 +1,4 @@
-"""What the agent reads of the machine."""
+"""What the agent reads about the machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""In which order a commit reaches the disk: at no moment does the outbox show a checkpoint that is not whole,
-and no loss of power leaves a manifest without its blobs. A planted swap shows that the watching sees it."""
+"""The order in which a commit reaches the disk. The outbox never shows an incomplete checkpoint, and a power
+loss never leaves a manifest without its blobs. A planted bug shows that the watcher would notice."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _watching: list[Callable[[str, tuple[object, ...]], None]] = []
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    """Python tells of every change to a folder before it is made; a hook stays for good, so it is inert."""
+    """Python calls this before every change to a folder. A hook cannot be removed, so it does nothing unless
+    a watcher is set."""
     if _watching and event in CHANGES:
-        watcher = _watching.pop()  # whoever looks opens files, too
+        watcher = _watching.pop()  # the watcher opens files, too, which must not call it again
         try:
             watcher(event, arguments)
         finally:
@@ -42,8 +43,8 @@ sys.addaudithook(_audit)
 
 
 class Disk:
-    """Looks at an outbox before each change to it: as a reader of that moment would, and as one who comes
-    after a loss of power, to whom only what was synced is there."""
+    """Looks at an outbox before each change to it, in two ways: as a reader at that moment, and as a reader
+    after a power loss, who sees only what was synced."""
 
     def __init__(self, outbox: Path, scratch: Path, patch: pytest.MonkeyPatch) -> None:
         self._outbox = outbox
@@ -106,7 +107,7 @@ class Disk:
 
 
 def commit_three(tmp_path: Path, patch: pytest.MonkeyPatch) -> Disk:
-    """Three commits, of files and of parts of files, in an outbox that keeps two."""
+    """Three commits, of whole files and of files in parts, in an outbox that keeps two."""
     folder = Folder(tmp_path / "session")
     folder.root.mkdir()
     folder.lay_out()
@@ -129,11 +130,11 @@ def test_at_no_moment_is_there_a_checkpoint_that_is_not_whole(
 ) -> None:
     disk = commit_three(tmp_path, monkeypatch)
     assert disk.faults == []
-    assert disk.looks > 30  # that many changes were there to look between
+    assert disk.looks > 30  # so many changes were watched
 
 
 def manifest_first(patch: pytest.MonkeyPatch) -> None:
-    """The bug: blobs are linked once the manifest is there."""
+    """The planted bug: blobs are linked after the manifest."""
     link, write = Outbox._link, folder.write_whole
     late: list[tuple[Outbox, FileIO, str]] = []
 

@@ -1,4 +1,4 @@
-"""The outbox by itself: parts, retention, and commits that fail half-way."""
+"""The outbox alone: parts, retention, and commits that fail half-way."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_retention_keeps_the_newest_and_the_best_and_drops_unneeded_blobs(folder
     outbox = outbox_of(folder, keep=Keep(last=1, best=Best("score")))
     for step, score in enumerate([1, 9, 2, 3, 4], start=1):
         outbox.commit(saved(folder, step, metrics__json=b'{"score": %d}' % score, weights=b"%d" % step))
-    assert [m.ref.step for m in on_disk(folder)] == [2, 4, 5]  # two at least, and the best
+    assert [m.ref.step for m in on_disk(folder)] == [2, 4, 5]  # at least two, and the best one
     assert [m.ref.step for m in outbox.manifests] == [2, 4, 5]
     assert blobs(folder) == {sha256 for m in on_disk(folder) for sha256 in m.blobs()}
 

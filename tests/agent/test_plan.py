@@ -1,4 +1,4 @@
-"""When to save, when to stop, when to lose patience: numbers in, numbers out."""
+"""When to save, when to stop, and when a command counts as stalled: numbers in, numbers out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ costs = st.builds(Costs, st.lists(seconds, max_size=8).map(tuple), st.lists(seco
     ("asked", "budget", "measured", "expected"),
     [
         (45.0, None, Costs(), 45.0),
-        (45.0, 60.0, Costs(), 45.0),  # who asks for it gets it
+        (45.0, 60.0, Costs(), 45.0),  # the job's own interval
         (None, None, Costs((0.1,), (0.1,)), 60.0),  # √(2·0.1·4 h) = 54 s
         (None, None, Costs((1.0,), (1.0,)), math.sqrt(2 * 1.0 * 14400)),
         (None, None, Costs((10.0,), (1.0,)), 300.0),
-        (None, None, Costs((1.0,), (400.0,)), 400.0),  # never faster than it is published
+        (None, None, Costs((1.0,), (400.0,)), 400.0),  # never shorter than a publication
         (None, 40.0, Costs((0.5,), (0.5,)), 40.0 / 3),
     ],
 )
@@ -40,7 +40,7 @@ def test_interval(asked: float | None, budget: float | None, measured: Costs, ex
         (43200.0, Costs((4.0, 6.0), (35.0, 35.0)), 9.0, 43200 - 5 - 35 - 2 - 120),
         (43200.0, Costs(), 9.0, 43200 - 3 - 9 - 120),
         (40.0, Costs((0.5,), (0.5,)), 9.0, 40 - 1 - 4),
-        (40.0, Costs((30.0,), (30.0,)), 9.0, 20.0),  # half of it is for training
+        (40.0, Costs((30.0,), (30.0,)), 9.0, 20.0),  # half of the budget is for training
     ],
 )
 def test_stop(budget: float | None, measured: Costs, step_seconds: float, expected: float | None) -> None:

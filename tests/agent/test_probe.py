@@ -1,4 +1,4 @@
-"""The probe: which machines are what an order says, by the driver's own words and by a TPU host's files."""
+"""The probe: which machines match an order, by the driver's output and by a TPU host's files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKEN = "Failed to initialize NVML: Driver/library version mismatch"
 
 
 def machine(folder: Path, *gpus: str, exit_code: int = 0) -> dict[str, str]:
-    """The variables of a machine whose driver's tool lists these GPUs."""
+    """The environment of a machine whose nvidia-smi lists these GPUs."""
     tool = folder / "bin" / "nvidia-smi"
     tool.parent.mkdir(parents=True)
     lines = "".join(f"echo {gpu!r}\n" for gpu in gpus)
@@ -70,26 +70,26 @@ def test_a_substitution_names_both(
     order = new_order(accelerator=accelerator, devices=devices)
     with pytest.raises(probe.Substituted) as error:
         probe.check(order, machine(tmp_path, *gpus, exit_code=exit_code))
-    expected = f"this machine has {there}, the order is for {accelerator}: substituted by the platform"
+    expected = f"this machine has {there}, but the order is for {accelerator}: substituted by the platform"
     assert str(error.value) == expected
 
 
 def test_a_machine_without_the_drivers_tool_has_no_gpu(tmp_path: Path) -> None:
     with pytest.raises(
-        probe.Substituted, match=r"has no GPU \(nvidia-smi is not there\), the order is for T4"
+        probe.Substituted, match=r"has no GPU \(nvidia-smi not found\), but the order is for T4"
     ):
         probe.check(new_order(accelerator="T4"), {"PATH": str(tmp_path)})
 
 
 def tpu_host(root: Path, device: str, chips: int, nodes: str, count: int) -> Path:
-    """What /sys and /dev show of a TPU host: PCI functions, and `nodes` as a format of a number."""
+    """The /sys and /dev of a TPU host: its PCI functions, and device nodes named by the format `nodes`."""
     for number, (maker, model) in enumerate([("0x8086", "0x1237"), *[("0x1ae0", device)] * chips]):
         folder = root / "sys/bus/pci/devices" / f"0000:00:{number:02x}.0"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"{maker}\n")
         (folder / "device").write_text(f"{model}\n")
     (root / "dev" / "vfio").mkdir(parents=True)
-    (root / "dev" / "vfio" / "vfio").touch()  # the container's control node: no chip
+    (root / "dev" / "vfio" / "vfio").touch()  # the container's control node, which is not a chip
     for number in range(count):
         (root / "dev" / nodes.format(number)).touch()
     return root
@@ -137,7 +137,7 @@ def test_another_tpu_or_none_is_a_substitution(
     root = tpu_host(tmp_path, device, chips, "vfio/{}", nodes)
     with pytest.raises(probe.Substituted) as error:
         probe.check(new_order(accelerator="TPUv5e-8", devices=8), variables, root)
-    assert str(error.value).startswith(f"this machine has {there}, the order is for TPUv5e-8")
+    assert str(error.value).startswith(f"this machine has {there}, but the order is for TPUv5e-8")
 
 
 def test_a_session_on_a_substitute_ends_before_anything_is_restored(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_session_on_a_substitute_ends_before_anything_is_restored(tmp_path: Pa
         result = stay.live(PROBING, environment=there)
         assert (result.outcome, result.exit_code, result.step) == (Outcome.NO_CAPACITY, None, None)
         assert result.message == (
-            "this machine has Tesla P100-PCIE-16GB, the order is for T4x2: substituted by the platform"
+            "this machine has Tesla P100-PCIE-16GB, but the order is for T4x2: substituted by the platform"
         )
         assert not list((tmp_path / "1" / "work" / "source").iterdir())
 

@@ -1,4 +1,4 @@
-"""The job's requirements: the real pip, offline, on a platform that has a torch of its own."""
+"""The job's requirements: the real pip, offline, on a platform that has its own torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ saved.rename(saved.parent / "step-20")
 
 
 def wheel(name: str, version: str, module: str) -> bytes:
-    """A wheel of one module with the command `greet`."""
+    """A wheel with one module and the command `greet`."""
     buffer = BytesIO()
     info = f"{name}-{version}.dist-info"
     files = {
@@ -58,7 +58,7 @@ def wheel(name: str, version: str, module: str) -> bytes:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> dict[str, str]:
-    """The agent's variables: a platform with torch 9.9, and pip with wheels of greeting and of torch 99."""
+    """The agent's environment: a platform with torch 9.9, and pip with wheels of greeting and torch 99."""
     platform, links = tmp_path / "platform", tmp_path / "links"
     links.mkdir()
     with zipfile.ZipFile(BytesIO(wheel("torch", "9.9+cu1", "__version__ = '9.9'\n"))) as archive:
@@ -75,7 +75,7 @@ def offline(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def ordered(root: Path, *lines: str, **changes: Any) -> Iterator[Stay]:
-    """A session of USES whose requirements are these lines."""
+    """A session that runs USES, with these lines as its requirements."""
     source = root / "job"
     (source / "needs").mkdir(parents=True)
     (source / "uses.py").write_text(USES)
@@ -88,7 +88,7 @@ def ordered(root: Path, *lines: str, **changes: Any) -> Iterator[Stay]:
 
 
 def marked(incarnation: str) -> list[int]:
-    """The processes of this incarnation's training and installation."""
+    """The processes of this incarnation: its training and its installation."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -102,7 +102,7 @@ def marked(incarnation: str) -> list[int]:
 
 @dataclass
 class Index:
-    """A package index that takes requests, and never answers unless it has a reply."""
+    """A package index that accepts requests, and answers only if it is given a reply."""
 
     requests: list[bytes] = field(default_factory=list)
     reply: bytes = b""
@@ -161,7 +161,7 @@ def test_the_training_imports_what_was_installed_and_the_platforms_torch(
             "torch": "9.9",
             "script": str(site.scripts / "greet"),
         }
-        assert "the platform's stay: " in stay.log()
+        assert "kept from the platform: " in stay.log()
         assert "torch==9.9+cu1" in stay.log()
         assert "pip: Successfully installed greeting-1.0" in stay.log()
     after = {path.name for path in (tmp_path / "platform").rglob("*") if "__pycache__" not in path.parts}
@@ -184,7 +184,7 @@ def test_another_version_of_what_the_platform_has_comes_before_it_and_removes_no
 def test_a_torch_that_is_itself_a_requirement_is_in_the_manifest(
     tmp_path: Path, offline: dict[str, str]
 ) -> None:
-    """On a platform without one, which is a virtual environment besides."""
+    """The platform has no torch, and is a virtual environment itself."""
     venv.create(tmp_path / "bare", with_pip=True, symlinks=True)
     with ordered(tmp_path, "greeting", "torch") as stay:
         python = tmp_path / "bare" / "bin" / "python"
@@ -280,7 +280,7 @@ def test_a_download_that_is_cut_is_this_places_loss(tmp_path: Path, index: Index
 
 
 def begin_to_install(stay: Stay, index: Index) -> str:
-    """Starts an installation that never ends; returns its incarnation."""
+    """Starts an installation that never ends, and returns its incarnation."""
     stay.start(INSTALLING, environment=index.variables())
     status = stay.wait_for(lambda s: s.state == "installing", "the installation")
     wait_until(lambda: index.requests, "pip to ask its index")

@@ -1,4 +1,4 @@
-"""The bundle: what is unpacked, and what is refused because it would write elsewhere."""
+"""What is unpacked from a bundle, and what is rejected because it would write outside its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real session whose command gives its secrets away: nothing that leaves the session holds them."""
+"""A real session whose command leaks its secrets: nothing that leaves the session contains them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_secret_leaves_the_session_in_any_writing(tmp_path: Path) -> None:
         for line in LINES[0], "c2hvcnQ=":
             assert f"   > {line}" not in log
         assert log.count("   > ***") == len(LINES) + 1
-        assert "-----BEGIN PRIVATE KEY-----" in log, "what kind of key it is may be known"
+        assert "-----BEGIN PRIVATE KEY-----" in log, "the kind of the key may be shown"
         [manifest] = stay.manifests()
         assert (manifest.metrics["***"], manifest.metrics["score"]) == (1.0, 3.0)
         status = stay.status()
@@ -36,12 +36,12 @@ def test_no_secret_leaves_the_session_in_any_writing(tmp_path: Path) -> None:
         assert status.step == 1
         told = _telling()
         for path in (each for each in (tmp_path / "outbox").rglob("*") if each.is_file()):
-            if path.parent.name != "blobs":  # the checkpoint's files are the script's own
+            if path.parent.name != "blobs":  # a checkpoint's files are the script's own
                 assert not {text for text in told if text in path.read_bytes()}, path.name
 
 
 def _telling() -> set[bytes]:
-    """Pieces of the secrets and of their writings, none of them so short that chance would make it."""
+    """Pieces of the secrets and of their encodings, each long enough that it cannot occur by chance."""
     found = set()
     for secret in (TOKEN, *LINES):
         raw = secret.encode()
@@ -53,7 +53,7 @@ def _telling() -> set[bytes]:
 
 
 def test_a_bug_of_the_agent_tells_no_secret_on_standard_error(tmp_path: Path) -> None:
-    """What a platform keeps of the agent's own output: a container's log, a kernel's."""
+    """The agent's own output, which a platform keeps as the log of a container or kernel."""
     given = {"TOKEN": "hunter2\0hunter2"}
     with session(tmp_path, "train.py", values=given, secrets=("TOKEN",)) as stay:
         agent = stay.start()

@@ -1,4 +1,4 @@
-"""Whole sessions: a real agent, a real command, real signals; what is left in the outbox afterwards."""
+"""Whole sessions, with a real agent, a real command and real signals, and the outbox they leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDLESS = ("train.py", "--endless", "--pause", "0.01")
 
 
 def weights_after(steps: int) -> bytes:
-    """What source/train.py's weights are after so many steps without any interruption."""
+    """The weights of source/train.py after this many steps without interruption."""
     weights = b"seed"
     for step in range(1, steps + 1):
         weights = hashlib.sha256(weights + step.to_bytes(8, "big")).digest()
@@ -86,7 +86,7 @@ def test_a_resumed_session_with_nothing_left_to_do_is_complete(tmp_path: Path) -
         (["--leave-at", "5"], Outcome.STOPPED, "saved step 5 and left by itself"),
         (["--no-final"], Outcome.CRASHED, "exited 0 without a final checkpoint"),
         (["--no-final", "--save-every", "15"], Outcome.CRASHED,
-         "exited 0 at step 20, but its last checkpoint is of step 15"),
+         "exited 0 at step 20, but its last checkpoint is at step 15"),
         (["--raise-at", "5"], Outcome.CRASHED, "exit code 1: ValueError: the planted fault"),
         (["--exit-at", "5", "3"], Outcome.CRASHED, "exit code 3"),
         (["--kill-at", "5"], Outcome.CRASHED, "killed by SIGKILL"),
@@ -185,7 +185,7 @@ def test_the_budget_counts_from_the_machines_start(tmp_path: Path) -> None:
 def test_saves_are_asked_for_by_time(tmp_path: Path) -> None:
     with session(tmp_path, *ENDLESS, interval_seconds=0.2) as stay:
         stay.start()
-        first = stay.wait_for(lambda s: s.checkpoint_step, "a checkpoint that was asked for")
+        first = stay.wait_for(lambda s: s.checkpoint_step, "a requested checkpoint")
         assert first.save_seconds is not None
         again = stay.wait_for(lambda s: (s.checkpoint_step or 0) > (first.checkpoint_step or 0), "the next")
         assert again.heartbeat > first.heartbeat
@@ -217,7 +217,7 @@ def test_garbage_in_progress_is_skipped(tmp_path: Path) -> None:
         status = stay.status()
         assert status is not None
         assert status.step == 20
-        assert status.warnings == ("progress.jsonl holds lines that are no reports; they are skipped",)
+        assert status.warnings == ("ignored malformed lines in progress.jsonl",)
 
 
 def test_the_log_is_rotated_and_bounded_with_both_ends_kept(tmp_path: Path) -> None:
@@ -326,12 +326,12 @@ def test_the_agents_own_bug_brings_its_traceback(tmp_path: Path) -> None:
     with session(tmp_path, "train.py", env=(("BROKEN", "nul\0byte"),)) as stay:
         result = stay.live()
         assert result.outcome is Outcome.CRASHED
-        assert "its own bug" in result.message
+        assert "this is a bug in the agent" in result.message
         assert "ValueError: embedded null byte" in result.tail
 
 
 def test_a_disk_that_fills_up_loses_no_checkpoint_and_is_tried_again(tmp_path: Path) -> None:
-    """A limit on the size of the agent's files stands in for a full disk: its writes fail, no others."""
+    """A limit on the size of the agent's files simulates a full disk: only the agent's writes fail."""
     settings = replace(QUICK, part_bytes=8192)
     with session(tmp_path, *ENDLESS, "--sparse", "20000", interval_seconds=0.2) as stay:
         agent = stay.start(settings)

@@ -32,7 +32,7 @@ def test_a_hostile_session_harms_nobody_else(user: User) -> None:
 
     shown = user.answer("show", hostile)
     said = "\n".join(shown["notes"])
-    assert "progress.jsonl holds lines that are no reports" in said
+    assert "ignored malformed lines in progress.jsonl" in said
     assert "step-9999999999999999999 is of a step beyond" in said
     assert "neither file nor folder" in said
     assert "arrived corrupt" in said

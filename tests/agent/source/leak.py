@@ -1,4 +1,4 @@
-"""A training script that gives its secrets away by accident, in every way there is, and then fails."""
+"""A training script that leaks its secrets by accident in every possible way, and then fails."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ checkpoints = Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"])
 
 
 def say(data: bytes, pieces: int = 1) -> None:
-    """In so many writes, each a system call."""
+    """Writes it in this many pieces, each with its own system call."""
     size = -(-len(data) // pieces)
     for at in range(0, len(data), size):
         os.write(1, data[at : at + size])

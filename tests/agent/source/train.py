@@ -1,5 +1,5 @@
-"""A training script under the contract in plain Python: its weights are a chain of hashes, so that a run in
-pieces can be compared with one in one piece, byte for byte. Its flags make it misbehave."""
+"""A training script under the contract, in plain Python. Its weights are a chain of hashes, so that
+interrupted and uninterrupted runs can be compared byte for byte. Its flags make it misbehave."""
 
 import argparse
 import hashlib
@@ -26,13 +26,13 @@ flags.add_argument("--allocate-at", type=int)
 flags.add_argument("--kill-at", type=int, help="SIGKILL to itself")
 flags.add_argument("--hang-at", type=int)
 flags.add_argument("--nan-at", type=int)
-flags.add_argument("--garbage", action="store_true", help="torn and foreign lines in progress.jsonl")
+flags.add_argument("--garbage", action="store_true", help="incomplete and malformed lines in progress.jsonl")
 flags.add_argument("--say", default="")
 flags.add_argument("--say-kilobytes", type=int, default=0)
-flags.add_argument("--sparse", type=int, default=0, help="bytes of a file of zeros in the checkpoint")
+flags.add_argument("--sparse", type=int, default=0, help="size of a file of zeros in the checkpoint")
 flags.add_argument("--link", action="store_true", help="a symbolic link in the checkpoint")
 flags.add_argument("--child", action="store_true", help="a process in the group")
-flags.add_argument("--escaped-child", action="store_true", help="a process in a session of its own")
+flags.add_argument("--escaped-child", action="store_true", help="a process in its own session")
 flags.add_argument("--show-environment", action="store_true")
 asked = flags.parse_args()
 

@@ -1,4 +1,4 @@
-"""A torch training whose data comes from two worker processes, under the contract."""
+"""A torch training under the contract, with data from two worker processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def leave(*_: object) -> None:
 
 class Endless(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker that is signalled dies, as workers do
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # like every worker, it dies of a signal
         step = 0
         while True:
             step += 1
