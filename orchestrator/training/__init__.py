@@ -1,7 +1,7 @@
 """What a training script imports to save, resume, report and stop as the contract asks.
 
-Ships inside every session beside the agent. Uses the standard library, and torch and safetensors only when
-state is saved or resumed; imports nothing else of ours, so that a script may use it without the rest.
+Ships inside every session together with the agent. Uses the standard library, and torch and safetensors only
+when state is saved or resumed. Imports no other part of the orchestrator, so that a script can use it alone.
 """
 
 from orchestrator.training.state import Frozen, Stateful

@@ -1,8 +1,8 @@
 """Host memory that holds a copy of the training's tensors while it is written.
 
-Made and touched before it is needed, because the first write to a page costs more than the copy itself
-(docs/references/training.md#what-a-save-costs-the-training), and pinned where there is CUDA. Must never know
-what the tensors are, nor where they go.
+It is allocated and touched before it is needed, because the first write to a page costs more than the copy
+itself (docs/references/training.md#what-a-save-costs-the-training). With CUDA it is also pinned. Must never
+know what the tensors are or where they go.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNT = 2
 _TOUCHED_BYTES = 32 * 1024 * 1024
 _MOVED_BYTES = 8 * 1024 * 1024
 _THREADS_MAX = 8
-_ALONE_BYTES = 32 * 1024 * 1024  # what one thread copies sooner than others are started
+_ALONE_BYTES = 32 * 1024 * 1024  # up to here, one thread is faster than starting others
 _GRAIN_BYTES = 16 * 1024 * 1024
 _CUDA_SUCCESS = 0
 
@@ -34,8 +34,8 @@ _CUDA_SUCCESS = 0
 class Buffer:
     """Memory for one checkpoint, as bytes and as a tensor of bytes.
 
-    A child of a fork does not have it: its pages would otherwise be copied, one by one, at the next save.
-    Raises OSError where there is no room.
+    A forked child does not get it. Otherwise the next save would have to copy its pages one by one. Raises
+    OSError where there is not enough memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class Buffer:
         self.size = size
         self.free = True
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_DONTFORK"):  # Linux. No huge pages: slower to come by, no faster to copy into
+        if hasattr(mmap, "MADV_DONTFORK"):  # Linux. No huge pages: slower to get, no faster to copy into
             self._memory.madvise(mmap.MADV_DONTFORK)
         self._tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._touching = threading.Lock()
@@ -52,7 +52,7 @@ class Buffer:
         self._pinned = False
 
     def touch(self) -> None:
-        """Makes its pages real, and pins them; stops as soon as the buffer is taken, or the process ends."""
+        """Allocates the pages and pins them. Stops as soon as the buffer is taken or the process ends."""
         for at in range(0, self.size, _TOUCHED_BYTES):
             with self._touching:
                 if self._touched or not threading.main_thread().is_alive():
@@ -64,7 +64,7 @@ class Buffer:
                 self._pin()
 
     def fill(self, shards: Sequence[Shard]) -> None:
-        """Copies all tensors of the shards to where they stand in the buffer; done when it returns."""
+        """Copies every tensor of the shards to its place in the buffer. The copy is done when it returns."""
         with self._touching:
             self._touched = True
         moves: list[tuple[int, int, int]] = []
@@ -84,7 +84,7 @@ class Buffer:
             sys.modules["torch"].cuda.synchronize(device)
 
     def release(self) -> None:
-        """Call it before the last reference goes: nothing touches it or holds it pinned from then on."""
+        """Unpins the buffer and stops touching it. Call this before the last reference to it goes."""
         with self._touching:
             self._touched = True
             if self._pinned:
@@ -96,13 +96,13 @@ class Buffer:
     def _pin(self) -> None:
         torch = sys.modules["torch"]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            with suppress(RuntimeError):  # unpinned it is slower, and as good
+            with suppress(RuntimeError):  # unpinned memory is slower, but works as well
                 done = torch.cuda.cudart().cudaHostRegister(self._tensor.data_ptr(), self.size, 0)
                 self._pinned = int(done) == _CUDA_SUCCESS
 
 
 class Buffers:
-    """The buffers of a process: as many as there is memory for, at most COUNT."""
+    """The buffers of a process: as many as memory allows, at most COUNT."""
 
     def __init__(self) -> None:
         self._all: list[Buffer] = []
@@ -113,13 +113,13 @@ class Buffers:
         return len(self._all)
 
     def holds(self, size: int) -> bool:
-        """Whether a checkpoint of this size has been provided for, or is known not to fit."""
+        """Whether a checkpoint of this size has its buffers already, or is known not to fit."""
         return size == 0 or any(b.size >= size for b in self._all) or 0 < self._refused <= size
 
     def provide(self, size: int) -> bool:
-        """Replaces the buffers, none of which may be in use; True where there is at least one.
+        """Replaces the buffers, none of which may be in use. Returns whether there is at least one.
 
-        Returns at once: their pages are touched by a thread. Takes at most half of the memory that is left.
+        Returns at once, because a thread touches the pages. Takes at most half of the memory that is left.
         """
         for buffer in self._all:
             buffer.release()
@@ -136,14 +136,14 @@ class Buffers:
         return bool(self._all)
 
     def take(self) -> Buffer:
-        """A free one; there must be one. Whoever has written it sets `free` again."""
+        """A free buffer; there must be one. The writer sets `free` again once it has written it."""
         buffer = next(b for b in self._all if b.free)
         buffer.free = False
         return buffer
 
 
 def available_memory() -> int:
-    """Bytes this process may still take: of the machine, of its cgroup and of its own limit."""
+    """Bytes this process may still take: the least that the machine, its cgroup and its own limit leave."""
     found = [sys.maxsize]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -178,7 +178,8 @@ def _moves(target: int, tensor: torch.Tensor) -> list[tuple[int, int, int]]:
 def _move(moves: list[tuple[int, int, int]]) -> None:
     """Copies bytes between host addresses (target, source, count), in as many threads as torch may use.
 
-    Not by torch's own: its threads meet after every tensor, which on a busy machine cost ten times the copy.
+    Does not use torch's own threads. They synchronize after every tensor, which took ten times as long as the
+    copy on a busy machine.
     """
     total = sum(count for _, _, count in moves)
     threads = 1 if total < _ALONE_BYTES else min(_THREADS_MAX, sys.modules["torch"].get_num_threads())

@@ -1,7 +1,7 @@
-"""Which device a training runs on, and one process for each where there are several.
+"""Chooses the device a training runs on, and starts one process for each device where there are several.
 
-The choice of a back end stands here alone: a training loop asks `find` for its device and calls `finish_step`
-after each optimizer step; all else is the same on a CPU, a GPU and a TPU. Must never know models, nor the
+Only this module chooses a back end. A training loop asks `find` for its device and calls `finish_step` after
+each optimizer step. Everything else is the same on a CPU, a GPU and a TPU. Must never know models or the
 orchestrator's environment.
 """
 
@@ -31,7 +31,7 @@ _BLAME_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Device:
-    """`backend` is one of BACKENDS; `torch` is where tensors go; `autocast` the type autocast knows it by."""
+    """`backend` is one of BACKENDS, `torch` the tensors' device, `autocast` the device type for autocast."""
 
     backend: str
     torch: torch.device
@@ -43,17 +43,17 @@ class Device:
         return self.torch.type
 
     def finish_step(self) -> None:
-        """Where operations are only recorded (torch_xla), runs what was recorded; nothing elsewhere."""
+        """Runs the recorded operations where they are only recorded (torch_xla). Does nothing elsewhere."""
         if self.backend == "xla":
             importlib.import_module("torch_xla").sync()
 
 
 def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
-    """The device of this process: the best back end there is, or the one named.
+    """The device of this process: the best back end available, or the one named.
 
-    A GPU comes first, then a TPU: by `torch_tpu`, where it is a device like any other, else by torch_xla,
-    which only older images ship (docs/references/accelerators.md#tpu-back-ends). `xla` by name takes whatever
-    torch_xla runs on, a CPU too. Raises ValueError for a back end that is not here.
+    A GPU comes first, then a TPU. A TPU is used by `torch_tpu`, where it is a device like any other, or else
+    by torch_xla, which only older images ship (docs/references/accelerators.md#tpu-back-ends). When named,
+    `xla` takes whatever torch_xla runs on, even a CPU. Raises ValueError for a back end that is not here.
     """
     import torch
 
@@ -68,11 +68,11 @@ def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
             return Device(name, importlib.import_module("torch_xla").device(), rank, ranks)
         if name == "cpu":
             return Device(name, torch.device("cpu"), rank, ranks)
-    raise ValueError(f"no device of back end {backend!r} here; known are {', '.join(BACKENDS)}")
+    raise ValueError(f"no device for back end {backend!r} here; known back ends: {', '.join(BACKENDS)}")
 
 
 def _has_native_tpu() -> bool:
-    """torch_tpu makes itself torch's accelerator where there is a TPU, and only there."""
+    """torch_tpu becomes torch's accelerator only on machines with a TPU."""
     import torch
 
     if importlib.util.find_spec("torch_tpu") is None:
@@ -88,7 +88,7 @@ def _has_xla(any_device: bool) -> bool:
     if importlib.util.find_spec("torch_xla") is None:
         return False
     torch_xla = importlib.import_module("torch_xla")
-    # torch.utils.checkpoint looks for the device's module there; torch_xla 2.9 does not put it.
+    # torch.utils.checkpoint looks for the device's module there, but torch_xla 2.9 does not set it.
     vars(torch).setdefault("xla", torch_xla)
     return any_device or importlib.import_module("torch_xla.runtime").device_type() == "TPU"
 
@@ -98,10 +98,11 @@ def spread(
 ) -> None:
     """Runs `lead()` here, as rank 0, and `follow(rank)` in a process for each other rank.
 
-    With more than one, torch.distributed is ready in all of them, for tensors of the back end that `find`
-    gives for this name. `follow` is pickled. Followers ignore SIGTERM: the orchestrator signals the leader
-    alone, which decides for all. If one fails, this process ends with 1 at once, as the rest would wait for
-    it for ever; if this one ends, or `lead` raises, so do they.
+    With more than one rank, torch.distributed is ready in all of them, for tensors of the back end that
+    `find` gives for this name. `follow` is pickled. Followers ignore SIGTERM, because the orchestrator
+    signals only the leader, which decides for every rank. If a follower fails, this process exits with 1 at
+    once, because the other ranks would wait for the failed one forever. If this process ends or `lead`
+    raises, the followers end too.
     """
     if ranks == 1:
         lead()
@@ -122,7 +123,7 @@ def spread(
             _join(0, ranks, backend, meeting)
             lead()
         finally:
-            # Where another failed first, which breaks the connection to it, `_watch` tells and ends all.
+            # If another rank failed first, which breaks the connection, `_watch` reports it and ends all.
             if not _part_in_peace() and not wait([other.sentinel for other in others], _BLAME_SECONDS):
                 failed.set()
                 for other in others:
@@ -131,7 +132,7 @@ def spread(
 
 
 def part() -> None:
-    """Each rank goes on alone: nothing is agreed or shared after it. Does nothing where there is one."""
+    """Ends torch.distributed: each rank continues alone from here. Does nothing with a single rank."""
     import torch
 
     if torch.distributed.is_initialized():
@@ -162,7 +163,8 @@ def _join(rank: int, ranks: int, backend: str | None, meeting: Path) -> None:
 
 
 def _part_in_peace() -> bool:
-    """Not after a failure: the others may be waiting in an operation that this process will never join."""
+    """Calls `part`, but not after a failure: the others may wait in an operation that this process will never
+    join."""
     peaceful = sys.exc_info()[0] in (None, SystemExit)
     if peaceful:
         part()
@@ -170,7 +172,8 @@ def _part_in_peace() -> bool:
 
 
 def _watch(others: list[BaseProcess], failed: threading.Event) -> None:
-    """Joins all, alone: of two threads that wait for a process only one is told its exit code."""
+    """Joins all followers. No other thread may: if two threads wait for a process, only one gets its exit
+    code."""
     left = {other.sentinel: other for other in others}
     while left:
         for sentinel in wait(list(left)):
@@ -183,5 +186,5 @@ def _watch(others: list[BaseProcess], failed: threading.Event) -> None:
 
 
 def _named(code: int | None) -> str:
-    """A signal by its name: by that the agent knows what the kernel has killed for memory."""
+    """Names a signal. By this name the agent recognises a process that the kernel killed for memory."""
     return str(code) if code is None or code >= 0 else signal.Signals(-code).name

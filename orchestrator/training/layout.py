@@ -1,8 +1,8 @@
-"""Which bytes of a checkpoint stand in which file: shards in the safetensors format, planned and written.
+"""Decides which file holds which bytes of a checkpoint. Plans and writes shards in the safetensors format.
 
-A shard's tensors stand one after the other, so that a copy of them in host memory goes out in one piece. The
-same tensors give the same bytes. Must never know steps, components' meaning, nor when anything is written. It
-syncs by itself, not by `orchestrator.files`: the helper ships alone, and imports nothing of ours.
+A shard's tensors follow one another, so that their copy in host memory is written in one piece. The same
+tensors give the same bytes. Must never know steps, what components mean, or when anything is written. It
+syncs files itself, without `orchestrator.files`, because the helper ships alone and imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its header, then `size` bytes of tensors, each with its offset. `begin` is the place of these
-    bytes in a buffer that holds several shards."""
+    """One file: its header, then `size` bytes of tensors, each with its offset. `begin` is where these bytes
+    begin in a buffer that holds several shards."""
 
     file: str
     header: bytes
@@ -43,7 +43,7 @@ class Shard:
 
 
 def pieces(name: str, tensor: torch.Tensor, shard_bytes: int = SHARD_BYTES) -> list[tuple[str, torch.Tensor]]:
-    """The tensor, or where it is larger than a shard its rows in as many pieces as it takes, with names.
+    """The tensor with its name. A tensor larger than a shard is split by rows into pieces with names.
 
     Raises TypeError for a tensor that safetensors cannot hold.
     """
@@ -61,7 +61,7 @@ def plan(
 ) -> tuple[Shard, ...]:
     """The shards `<stem>-00001-of-0000N.safetensors` of the tensors, which begin at `begin` in a buffer.
 
-    Wider numbers come first, so that every tensor is aligned to its own width without a gap.
+    Tensors with wider numbers come first, so that each tensor is aligned to its own width without gaps.
     """
     groups: list[dict[str, torch.Tensor]] = []
     filled = 0
@@ -80,7 +80,7 @@ def plan(
 
 
 def room(shards: Iterable[Shard]) -> int:
-    """The bytes of a buffer that holds all of them."""
+    """The size in bytes of a buffer that holds all these shards."""
     return max((shard.begin + shard.size for shard in shards), default=0)
 
 
@@ -99,12 +99,12 @@ def _shard(file: str, begin: int, group: Mapping[str, torch.Tensor]) -> Shard:
 
 
 def write_shard(path: Path, shard: Shard, body: memoryview | None = None) -> None:
-    """Writes a shard, from its tensors themselves where there is no copy of their bytes. Raises OSError."""
+    """Writes a shard from `body`, a copy of its bytes, or from the tensors themselves. Raises OSError."""
     write_file(path, chain([shard.header], _straight(shard) if body is None else [body]))
 
 
 def _straight(shard: Shard) -> Iterator[memoryview]:
-    """Each is good until the next: what is of another device passes through host memory."""
+    """The bytes of each tensor, through host memory for other devices. Each view is valid until the next."""
     for tensor, _ in shard.tensors:
         plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         if plain.nbytes:
@@ -113,7 +113,7 @@ def _straight(shard: Shard) -> Iterator[memoryview]:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a new file and makes its bytes durable; other threads run meanwhile. Raises OSError."""
+    """Writes a new file and makes its bytes durable, while other threads can run. Raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         for chunk in chunks:

@@ -1,7 +1,7 @@
-"""The random generators of this process as plain values, and back.
+"""Turns the random generators of this process into plain values, and back.
 
-Every generator a training draws from; numpy's and torch's only where they were imported. Must never know
-where the values are kept.
+Covers every generator that a training draws from; numpy's and torch's only if they were imported. Must never
+know where the values are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def capture() -> dict[str, object]:
-    """The state of each generator: numbers, text and tuples."""
+    """The state of each generator, as numbers, text and tuples."""
     found: dict[str, object] = {"python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -30,7 +30,7 @@ def capture() -> dict[str, object]:
 
 
 def restore(found: Mapping[str, Any]) -> None:
-    """Sets the generators as they were. On other devices, or another number, the resume is state-exact."""
+    """Restores the generators. On other devices, or another number of them, the resume is state-exact."""
     random.setstate(found["python"])
     if "numpy" in found and "numpy" in sys.modules:
         import numpy

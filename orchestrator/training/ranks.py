@@ -1,6 +1,6 @@
-"""One answer for all ranks of a distributed training: that of rank 0.
+"""One answer for all ranks of a distributed training: the answer of rank 0.
 
-Alone where torch.distributed is not initialised. Must never know what is asked.
+Without an initialised torch.distributed, a process answers for itself. Must never know what is asked.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 import sys
 from typing import Any
 
-_TAG = 0x6F726368  # a script's own messages, between the same ranks, are not taken for ours
+_TAG = 0x6F726368  # keeps our messages apart from the script's own between the same ranks
 
 
 def rank() -> int:
-    """This process's rank; before torch.distributed is ready, what its launcher says (torchrun's RANK)."""
+    """This process's rank. Before torch.distributed is ready, the launcher's variable (torchrun's RANK)."""
     distributed = _distributed()
     return distributed.get_rank() if distributed is not None else int(os.environ.get("RANK") or 0)
 
@@ -25,17 +25,19 @@ class Agreement:
         self._group: Any = None
 
     def of_first(self, answer: bool) -> bool:
-        """Rank 0's answer, in every rank; all must ask. May be the last thing a process does."""
+        """Returns rank 0's answer in every rank, so every rank must call this. A process may end right after
+        it."""
         distributed = _distributed()
         if distributed is None or distributed.get_world_size() == 1:
             return answer
         import torch
 
         if self._group is None and distributed.get_backend() != "gloo":
-            self._group = distributed.new_group(backend="gloo")  # asking does not wait for the accelerator
+            self._group = distributed.new_group(backend="gloo")  # does not wait for the accelerator
         said = torch.tensor(int(answer))
-        # Not a broadcast: gloo does that in a thread of its own, which lets go of the tensor after the answer
-        # is here. If Python ends in between, the thread cannot get its lock any more and aborts the process.
+        # Not a broadcast: gloo runs it in its own thread, which releases the tensor after the answer has
+        # arrived. If Python ends in between, that thread can no longer get Python's lock and aborts the
+        # process.
         if distributed.get_rank() == 0:
             ranks = range(1, distributed.get_world_size())
             sent = [distributed.isend(said, dst=rank, group=self._group, tag=_TAG) for rank in ranks]

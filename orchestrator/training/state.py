@@ -1,8 +1,8 @@
-"""Training state as values and tensors, and back.
+"""Turns training state into values and tensors, and back.
 
-Tensors that training changes and those it does not ("frozen") are kept apart; the rest is JSON. Decides
-nothing about when to save, and must never know the orchestrator's environment. A folder holds `state.json`
-(step, plain values, random generators, names of shards) and the shards of each component.
+Tensors that the training changes are kept apart from those it does not ("frozen"). The rest is JSON. A folder
+holds `state.json` (step, plain values, random generators, names of shards) and the shards of each component.
+Does not decide when to save, and must never know the orchestrator's environment.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FROZEN = "-frozen"
 _COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
 _PARTS = ("state", "shards", "random")
 _TAGS = ("$tensor", "$tuple", "$dict")
-_ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, so that a shared one can be told
+_ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, which shows shared ones
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A model, optimizer, scheduler, scaler: whatever gives its state and takes it back."""
+    """A model, an optimizer, a scheduler, a scaler: anything that can save and load its state."""
 
     def state_dict(self) -> Any: ...
 
@@ -40,7 +40,7 @@ class Stateful(Protocol):
 
 
 class Frozen:
-    """A component that never changes: its state is asked for once, its tensors are written once.
+    """A component that never changes: its state is read once, and its tensors are written once.
 
     Later saves hard-link the files that the first one wrote.
     """
@@ -61,14 +61,16 @@ class Frozen:
 
 @dataclass
 class Captured:
-    """A state at one moment: `values` are copies; tensors by component and name are the training's own."""
+    """The state at one moment. `values` are copies. The tensors, by component and name, are the training's
+    own and not copies."""
 
     values: dict[str, object] = field(default_factory=dict)
     trained: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     frozen: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def document(self, step: int, shards: Mapping[str, list[str]]) -> bytes:
-        """What state.json says; `shards` are the files of each component. The generators are those of now."""
+        """The content of state.json. `shards` are the files of each component. Captures the random generators
+        now."""
         generators = _freeze(randomness.capture(), "", _Tensors({}, {}))
         whole = {
             "format": FORMAT, "step": step, "state": self.values, "shards": shards, "random": generators
@@ -79,14 +81,14 @@ class Captured:
 def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Captured:
     """The state as it is now.
 
-    Raises TypeError, naming the place, for a value that is neither a tensor, a number, text, None nor a
-    list, tuple or dict of such; ValueError for a component's name that no file can have.
+    A value must be a tensor, a number, text, None, or a list, tuple or dict of these. Raises TypeError with
+    the place of any other value, and ValueError for a component name that cannot be a file name.
     """
     captured = Captured()
     for name, component in state.items():
         if not _COMPONENT.fullmatch(name):
             raise ValueError(
-                f"component name {name!r}: use letters, digits, '_' and '-', not '{FROZEN}' at its end"
+                f"component name {name!r}: use letters, digits, '_' and '-'; it must not end with '{FROZEN}'"
             )
         plain = component.state_dict() if isinstance(component, Stateful) else component
         trained = captured.trained.setdefault(name, {})
@@ -99,12 +101,12 @@ def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Capt
 
 
 def as_json(document: Mapping[str, object]) -> bytes:
-    """Canonical: the same document, the same bytes."""
+    """Canonical JSON: the same document gives the same bytes."""
     return json.dumps(document, sort_keys=True).encode() + b"\n"
 
 
 def step_of(folder: Path) -> int:
-    """The step a saved state stands at. Raises ValueError for a folder this module did not write."""
+    """The step of a saved state. Raises ValueError for a folder that this module did not write."""
     step: int = _document(folder)["step"]
     return step
 
@@ -117,9 +119,9 @@ def component(folder: Path, name: str) -> Any:
 
 
 def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
-    """Loads each stateful component, in the order given, then the generators; returns other saved values.
+    """Loads each stateful component in the order given, then the generators. Returns all other saved values.
 
-    Raises ValueError for a folder this module did not write, or a component that it does not hold.
+    Raises ValueError for a folder that this module did not write, or for a component that it does not hold.
     """
     document = _document(folder)
     components = {name: part for name, part in state.items() if isinstance(part, Stateful)}
@@ -135,10 +137,10 @@ def _document(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads((folder / STATE_FILE).read_bytes())
         if document["format"] != FORMAT:
-            raise ValueError(f"format {document['format']!r}, this version reads {FORMAT}")
+            raise ValueError(f"it has format {document['format']!r}, and this version reads {FORMAT}")
         document = {"step": int(document["step"])} | {name: dict(document[name]) for name in _PARTS}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is no checkpoint of orchestrator.training: {error}") from error
+        raise ValueError(f"{folder} is not a checkpoint of orchestrator.training: {error}") from error
     return document
 
 
@@ -155,19 +157,19 @@ def _thawed(folder: Path, document: Mapping[str, Any], name: str) -> Any:
         from safetensors.torch import load_file
 
         try:
-            # load_file maps the file: a component that keeps a tensor would lean on those pages for good
+            # load_file maps the file: a component that keeps a tensor would depend on those pages forever
             tensors |= {at: tensor.clone() for at, tensor in load_file(folder / file).items()}
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{folder / file} is missing or damaged: {error}") from error
     try:
         return _thaw(document["state"][name], tensors)
     except KeyError as error:
-        raise ValueError(f"{folder} is damaged: its shards hold no tensor {error}") from error
+        raise ValueError(f"{folder} is damaged: its shards do not hold tensor {error}") from error
 
 
 @dataclass
 class _Tensors:
-    """Where the tensors of one component go: each storage view once."""
+    """Collects the tensors of one component, and each storage view only once."""
 
     trained: dict[str, torch.Tensor]
     frozen: dict[str, torch.Tensor]
@@ -176,13 +178,14 @@ class _Tensors:
     _seen: dict[object, str | list[str]] = field(default_factory=dict)
 
     def put(self, place: str, tensor: torch.Tensor) -> str | list[str]:
-        """Its name, or the names of its pieces; tied weights have the name of the first of them."""
+        """Adds the tensor and returns its name, or the names of its pieces. Tied weights share the name of
+        the first one."""
         parts = pieces(place, tensor.detach(), self.shard_bytes)
         view = _view(tensor) or object()
         if view not in self._seen:
             kind = self.frozen if place in self.unchanging else self.trained
             names = [name for name, _ in parts]
-            if not kind.keys().isdisjoint(names):  # {"a.b": …, "a": {"b": …}}: two tensors of one place
+            if not kind.keys().isdisjoint(names):  # {"a.b": …, "a": {"b": …}}: two tensors at one place
                 return self.put(place + "'", tensor)
             kind.update(parts)
             self._seen[view] = names if len(names) > 1 else names[0]
@@ -190,14 +193,14 @@ class _Tensors:
 
 
 def _view(tensor: torch.Tensor) -> object:
-    """What two tensors share that are one; None where that cannot be told."""
+    """A key that is equal for tensors that are the same view; None where that is unknown."""
     if tensor.device.type not in _ADDRESSED or not tensor.numel():
         return None
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 def _unchanging(name: str, component: object) -> frozenset[str]:
-    """The places of a module's parameters that take no gradient, and share no memory with one that does."""
+    """The places of a module's parameters that have no gradient and share no memory with one that has."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(component, torch.nn.Module):
         return frozenset()
@@ -208,7 +211,7 @@ def _unchanging(name: str, component: object) -> frozenset[str]:
 
 
 def _freeze(value: object, place: str, tensors: _Tensors) -> object:
-    """The value as JSON; its tensors are put aside, under their place."""
+    """The value as JSON. Its tensors go to `tensors`, under their place."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -224,7 +227,7 @@ def _freeze(value: object, place: str, tensors: _Tensors) -> object:
     if torch is not None and isinstance(value, torch.Tensor):
         return {"$tensor": tensors.put(place, value)}
     raise TypeError(
-        f"{place}: cannot save a {type(value).__name__}; save tensors, numbers, text, lists, dicts"
+        f"{place}: cannot save a {type(value).__name__}; save tensors, numbers, text, lists or dicts"
     )
 
 

@@ -1,8 +1,8 @@
-"""One training process under the contract: where to resume, when to save, when to leave, what to report.
+"""The training contract for one process: where to resume, when to save, when to exit, what to report.
 
-Decides only whether the script should save or stop at this step boundary. Works without the orchestrator
-too: nothing set means checkpoints in ./checkpoints and resuming from the newest of them. Must never know
-models, nor read the time.
+Decides only whether the script should save or stop at this step boundary. Also works without the
+orchestrator: if no variable is set, checkpoints go to ./checkpoints, and the newest one there is resumed.
+Must never know models or read the time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Training:
-    """Made once, as early as possible: from then on SIGTERM means "save at the next step boundary".
+    """Create it once, as early as possible: from then on SIGTERM means "save at the next step boundary".
 
-    `resume_from` is the checkpoint's folder, None at the first session; `start` its step, else 0.
+    `resume_from` is the checkpoint's folder, or None in the first session. `start` is its step, or 0.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Training:
         self.resume_from = resume_from
         self.start = 0 if resume_from is None else saves.step_of(resume_from)
         self._save_request = save_request
-        self._answered = "0"  # so that a request made before we were here is answered too
+        self._answered = "0"  # so that a request from before the start is answered too
         self._progress = progress
         self._stop = False
         self.peak_flops = peak_flops
@@ -69,13 +69,13 @@ class Training:
         self._prepared = False
         self._last: Job | None = None
         checkpoints.mkdir(parents=True, exist_ok=True)
-        if rank() == 0:  # what a process that was killed in the middle of a save has left
+        if rank() == 0:  # left by a process that was killed in the middle of a save
             for leftover in (*checkpoints.glob(f"{TEMPORARY}*"), checkpoints / FOLDER):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Training:
-        """Reads the ORCHESTRATOR_* variables and takes over SIGTERM; call it in the main thread."""
+        """Reads the ORCHESTRATOR_* variables and handles SIGTERM. Call it in the main thread."""
         given = environ.get("ORCHESTRATOR_CHECKPOINT_DIR")
         checkpoints = Path(given or "checkpoints")
         resume_from = _path(environ, "ORCHESTRATOR_RESUME_FROM")
@@ -88,34 +88,39 @@ class Training:
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, training._on_signal)
-            # All is saved by then; Python's own end would put the default back, which kills.
+            # Everything is saved by then. Without this, Python restores the default at exit, which kills.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         return training
 
     def saved(self, name: str) -> Any:
-        """One component's saved values, before anything is built; None at the first session.
+        """One component's saved values, before anything is built; None in the first session.
 
-        Raises ValueError where the checkpoint lacks it.
+        Raises ValueError if the checkpoint lacks the component.
         """
         return None if self.resume_from is None else saves.component(self.resume_from, name)
 
     def resume(self, state: Mapping[str, object]) -> dict[str, Any]:
-        """Loads what has a `load_state_dict`, then the random generators; at the first session, nothing.
+        """Loads every component with a `load_state_dict`, then the random generators; nothing without a
+        checkpoint.
 
-        Call it after the data iterator is built, which draws random numbers
+        Call it after you build the data iterator, which draws random numbers
         (docs/references/training.md#exact-resume). Returns the saved values of everything else. Raises
-        ValueError where the checkpoint lacks a component.
+        ValueError if the checkpoint lacks a component.
         """
         self._state = state
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
 
     def should_stop(self) -> bool:
-        """Whether to leave at this step boundary, by `leave`; rank 0 decides for all, which all must ask."""
+        """Whether to call `leave` at this step boundary. Rank 0 decides for every rank, so every rank must
+        call this."""
         return self._agreement.of_first(self._stop)
 
     def should_save(self, step: int, every: int | None = None) -> bool:
-        """Whether to save at this step boundary: asked for, about to leave, or, where nobody asks (no
-        orchestrator), every so many steps. Rank 0 decides for all, which all must ask."""
+        """Whether to save at this step boundary.
+
+        True when a save was requested, and before leaving. Without an orchestrator, true at every `every`-th
+        step. Rank 0 decides for every rank, so every rank must call this.
+        """
         self._prepare()
         return self._agreement.of_first(self._due(step, every))
 
@@ -131,16 +136,17 @@ class Training:
         return True
 
     def report(self, step: int, **metrics: SupportsFloat) -> None:
-        """Appends one line of progress; `loss` and any other figures of this step. Only rank 0 does.
+        """Appends one line of progress: `loss` and any other metrics of this step.
 
-        A tensor or numpy's number of one element will do. Raises TypeError or ValueError for no number.
+        A metric may be a tensor or a numpy number with one element. Raises TypeError or ValueError for
+        anything that is not a number. In ranks other than 0 it does nothing.
         """
         self._prepare()
         if self._progress is None or rank():
             return
         line = json.dumps({"step": step, "metrics": _plain(metrics)}).encode() + b"\n"
         try:
-            with self._progress.open("ab", buffering=0) as file:  # a line goes out whole, in one write
+            with self._progress.open("ab", buffering=0) as file:  # writes the whole line at once
                 file.write(line)
         except OSError as error:
             warn(f"progress of step {step} was not written: {error}")
@@ -154,13 +160,15 @@ class Training:
         files: Mapping[str, bytes] = MappingProxyType({}),
         required: bool = False,
     ) -> Path | None:
-        """A checkpoint of all components and random generators as they are now; once per step.
+        """Saves a checkpoint of all components and random generators as they are now, once per step.
 
-        Returns, as soon as all was copied, the folder that it will be: written behind the training, in the
-        order of saves, and before the process ends. Waits only while two others are unwritten, so that every
-        save becomes a checkpoint. `files` are put beside. If it cannot be written (the disk is full), earlier
-        ones stay and the training goes on with a warning; `required` waits until it is durable, or raises
-        OSError. In ranks other than 0 it does nothing and returns None.
+        Returns the checkpoint's folder as soon as everything was copied. The folder is written in the
+        background, in the order of saves, and before the process ends. The call waits only while two other
+        checkpoints are unwritten, so that every save becomes a checkpoint. `files` are added to the folder.
+
+        If the checkpoint cannot be written (the disk is full), earlier ones stay and the training goes on
+        with a warning. With `required`, the call waits until the checkpoint is durable, or raises OSError.
+        In ranks other than 0 it does nothing and returns None.
         """
         if rank():
             return None
@@ -184,13 +192,14 @@ class Training:
         return job.target
 
     def wait(self) -> None:
-        """Blocks until every save is durable, or has failed with its warning."""
+        """Blocks until every save is durable, or has failed with a warning."""
         self._writer.wait()
 
     def leave(
         self, step: int, state: Mapping[str, object], metrics: Mapping[str, SupportsFloat] | None = None
     ) -> NoReturn:
-        """Saves this step, if it is not saved yet, and exits 75: saved, resume me. All ranks call it."""
+        """Saves this step if it is not saved yet, and exits with 75: "saved, resume me". Every rank must call
+        it."""
         failure: OSError | None = None
         try:
             self.save(step, state, metrics, required=True)
@@ -207,7 +216,7 @@ class Training:
         metrics: Mapping[str, SupportsFloat],
         files: Mapping[str, bytes],
     ) -> Job:
-        """Everything of the checkpoint but the trained tensors' bytes; frozen ones are on the disk."""
+        """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk."""
         captured = saves.capture(state)
         shards, names = _planned(captured)
         links: dict[str, Path] = {}
@@ -219,9 +228,9 @@ class Training:
         ours = {*_OURS, *(shard.file for shard in shards), *links}
         for name in files:
             if not _FILE.fullmatch(name) or name in ours:
-                raise ValueError(f"a checkpoint cannot have a file of yours named {name!r}")
+                raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
         documents = dict(files)
-        if metrics:  # a manifest has no NaN
+        if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
         documents[saves.STATE_FILE] = captured.document(step, names)
@@ -229,7 +238,8 @@ class Training:
         return Job(step, target, documents, shards, links, self._unchanging.stale())
 
     def _write(self, job: Job, required: bool) -> None:
-        """Now, straight from the tensors, where it must be durable or there is no memory; else behind."""
+        """Writes the checkpoint in the background. If it must be durable, or memory is short, writes it now
+        and straight from the tensors."""
         size = room(job.shards)
         if required or not (self._background and self._provided(size)):
             self._writer.wait()
@@ -251,18 +261,19 @@ class Training:
         return size == 0 or self._buffers.count > 0
 
     def _prepare(self) -> None:
-        """Makes the buffers' pages real before they are needed, once the first step has made all state."""
+        """Allocates the buffers before they are needed, once the first step has created all state."""
         if self._state is None or self._prepared or not self._background or rank():
             return
         self._prepared = True
-        with suppress(TypeError, ValueError):  # save() will say it
+        with suppress(TypeError, ValueError):  # save() will report it
             self._provided(room(_planned(saves.capture(self._state))[0]))
 
     def _after_fork(self) -> None:
-        """In a child that saves too: the writer's thread and the buffers stayed with the parent."""
+        """In a forked child that also saves: creates a new writer and buffers, because the parent keeps its
+        own."""
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._inherited = self._buffers  # not to be freed: their addresses may be another's by now
+            self._inherited = self._buffers  # never freed: their addresses may be in other use by now
             self._buffers, self._writer = Buffers(), Writer()
             self._unchanging = Unchanging(self.checkpoints / FOLDER)
 
@@ -270,7 +281,7 @@ class Training:
         assert self._save_request is not None
         try:
             return self._save_request.read_text(encoding="utf-8").strip() or self._answered
-        except OSError:  # not there yet: nobody has asked
+        except OSError:  # no file yet: no save was requested
             return self._answered
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
@@ -278,7 +289,7 @@ class Training:
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The committed checkpoint of the highest step in a folder, or None."""
+    """The committed checkpoint with the highest step in a folder, or None."""
     found = [
         (int(match[1]), path) for path in checkpoints.glob("step-*") if (match := _STEP.fullmatch(path.name))
     ]
@@ -286,7 +297,7 @@ def newest(checkpoints: Path) -> Path | None:
 
 
 def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, list[str]]]:
-    """The trained shards, one after the other in one buffer, and the names of each component's."""
+    """The trained shards, one after the other in one buffer, and each component's shard names."""
     shards: tuple[Shard, ...] = ()
     names: dict[str, list[str]] = {}
     for component, tensors in captured.trained.items():
@@ -298,19 +309,19 @@ def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, lis
 
 
 def _plain(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
-    """Tensors and numpy's numbers as Python's."""
+    """Converts tensors and numpy numbers to Python numbers."""
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}
 
 
 def _peak(given: str | None) -> float | None:
-    """A figure that is only told stops no training."""
+    """The peak, or None with a warning: it is only a figure for reports and must not end the training."""
     if not given:
         return None
     with suppress(ValueError):
         if 0 < float(given) < math.inf:
             return float(given)
-    warn(f"ORCHESTRATOR_PEAK_FLOPS: {given!r} is no positive number")
+    warn(f"ORCHESTRATOR_PEAK_FLOPS: {given!r} is not a positive number; ignored")
     return None
 
 

@@ -1,7 +1,7 @@
 """Tensors that do not change from one checkpoint to the next: written once, and linked from then on.
 
-Whether they changed is looked at by every save, by sums of their words, computed where they lie. Must never
-know components beyond their names, nor when anything is saved.
+Every save checks whether they changed. It compares sums of their words, computed on their own device. Must
+never know more of components than their names, or when anything is saved.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Written:
 
 @dataclass
 class Unchanging:
-    """The files of frozen tensors that this process has written, in a hidden folder beside the checkpoints.
+    """The files of frozen tensors that this process wrote, in a hidden folder beside the checkpoints.
 
-    A file is never written to again: later checkpoints, and what became of earlier ones, are links to it.
+    A file is never written to again, because checkpoints and their committed copies are links to it.
     """
 
     folder: Path
@@ -41,7 +41,8 @@ class Unchanging:
     _version: int = 0
 
     def files(self, component: str, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, Path]:
-        """The file of each frozen shard's name; written now, if new or changed. Raises OSError."""
+        """The file for each frozen shard, by the shard's name. Writes those that are new or changed. Raises
+        OSError."""
         described = (
             [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()],
             checksums(list(tensors.values())),
@@ -60,7 +61,7 @@ class Unchanging:
         return files
 
     def stale(self) -> tuple[Path, ...]:
-        """The files that were replaced since this was last asked."""
+        """The files that were replaced since the last call."""
         gone, self._stale = tuple(self._stale), []
         return gone
 
@@ -83,8 +84,8 @@ class Unchanging:
 def checksums(tensors: list[torch.Tensor]) -> list[list[int]]:
     """Two sums of each tensor's words, modulo 2**64, computed on its device at the speed of its memory.
 
-    Rows of 32 words (256 bytes) are summed, and the sums weighted by their rows' numbers: a changed word is
-    seen, and rows that change places; words that only change places within a row are not.
+    Each row of 32 words (256 bytes) is summed, and the sums are weighted by the row numbers. So a changed
+    word is noticed, and so are swapped rows, but not words that only change places within a row.
     """
     import torch
 

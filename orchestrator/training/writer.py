@@ -1,7 +1,7 @@
-"""Writes checkpoints beside the training, one after the other, each under a temporary name until it is whole.
+"""Writes checkpoints one after the other in the background, under a temporary name until each is complete.
 
 A folder is renamed to `step-<n>` once all of it is durable, so that a process killed at any moment leaves the
-checkpoints before. Must never know what a training is, nor when it saves.
+earlier checkpoints intact. Must never know what a training is or when it saves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ TEMPORARY = ".tmp-step-"
 
 @dataclass
 class Job:
-    """One checkpoint to write: all of it was copied when the job was made.
+    """One checkpoint to write. Everything in it was copied when the job was created.
 
-    `links` gives the written file for each name of a frozen shard; `stale` are such files that no later job
-    needs. Without a `buffer` the shards are written from the training's own tensors, which must stand still.
+    `links` gives the written file for each frozen shard's name. `stale` are such files that no later job
+    needs. Without a `buffer`, the shards are written from the training's own tensors, which must not change
+    meanwhile.
     """
 
     step: int
@@ -40,11 +41,11 @@ class Job:
     error: Exception | None = None
 
     def forget(self) -> None:
-        """Lets go of the training's tensors, once they are copied or written."""
+        """Releases the training's tensors, once they are copied or written."""
         self.shards = tuple(replace(shard, tensors=()) for shard in self.shards)
 
     def write(self) -> None:
-        """Raises OSError; then nothing of it is left."""
+        """Writes the checkpoint. Raises OSError, and then leaves nothing of it."""
         folder = self.target.with_name(f"{TEMPORARY}{self.step}")
         replaced = folder.with_suffix(".replaced")
         try:
@@ -57,7 +58,7 @@ class Job:
             for name, data in self.documents.items():
                 write_file(folder / name, [data])
             sync_folder(folder)
-            if self.target.exists():  # of an earlier process: a training begun or finished anew
+            if self.target.exists():  # from an earlier process of a training that was started again
                 self.target.rename(replaced)
             folder.rename(self.target)
             sync_folder(self.target.parent)
@@ -70,14 +71,14 @@ class Job:
 
 
 class Writer:
-    """Its thread lives only while there is something to write, and the process does not end before."""
+    """Its thread lives only while jobs are unwritten, and the process does not end before it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
 
     def submit(self, job: Job) -> None:
-        """Writes it after those before; a failure is told as a warning, and kept in `job.error`."""
+        """Writes the job after the earlier ones. A failure becomes a warning, and stays in `job.error`."""
         with self._changed:
             self._jobs.append(job)
             if len(self._jobs) > 1:
@@ -88,7 +89,7 @@ class Writer:
             self._work()
 
     def wait(self, most: int = 0) -> None:
-        """Blocks until at most so many jobs are unwritten."""
+        """Blocks until at most `most` jobs are unwritten."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._jobs) <= most)
 
@@ -110,7 +111,7 @@ class Writer:
 
 
 def warn(message: str) -> None:
-    """One line for whoever reads the training's log."""
+    """Prints one line to the training's log."""
     print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -120,7 +121,7 @@ def _link(written: Path, path: Path) -> None:
         return
     except FileNotFoundError:
         raise
-    except OSError:  # no hard links here: a copy
+    except OSError:  # hard links are not supported here, so copy
         with suppress(FileNotFoundError):
             path.unlink()
     with written.open("rb") as file:

@@ -1,7 +1,8 @@
 """A training by epochs, with data-loader workers, accumulation, fp16 and a gradient scaler.
 
-`epochs.py STEPS WORKERS [EVENT...]`: at `term:N` it sends itself SIGTERM in the middle of step N's
-accumulation window; `every:N` saves so often where nobody asks. The batch of a step is a function of it.
+`epochs.py STEPS WORKERS [EVENT...]`. With `term:N` it sends itself SIGTERM in the middle of the accumulation
+window of step N. With `every:N` it saves every N steps when nobody requests saves. The batch of a step
+depends only on the step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ STEPS_AN_EPOCH, MICRO, ACCUMULATE, WIDTH = 3, 4, 4, 32
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Global batches by step: the order is a function of the epoch, augmentation one of the step."""
+    """Global batches by step. The order is a function of the epoch, the augmentation one of the step."""
 
     def __getitem__(self, step: int) -> torch.Tensor:
         epoch, place = divmod(step - 1, STEPS_AN_EPOCH)

@@ -1,7 +1,7 @@
 """Imports a slow library once and forks a process for each run of a script: `forks.py MODULE...`.
 
-Reads one JSON list a line, [folder, script, argument...]; runs the script there as its own process and prints
-its exit code, negative for a signal. What it prints goes to `log` in the folder.
+Reads one JSON list per line, [folder, script, argument...]. Runs the script in that folder as its own process
+and prints its exit code, negative for a signal. The script's output goes to `log` in the folder.
 """
 
 from __future__ import annotations

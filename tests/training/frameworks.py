@@ -1,4 +1,4 @@
-"""What the tests of the adapters share: runs that are disturbed and runs that are not, and their outcomes."""
+"""Shared by the tests of the adapters: interrupted and uninterrupted runs, and their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forks:
         self._process = process
 
     def run(self, folder: Path, script: Path, *arguments: object) -> int:
-        """The exit code of a run in this folder, which goes on from its newest checkpoint."""
+        """The exit code of a run in this folder, which resumes from its newest checkpoint."""
         folder.mkdir(exist_ok=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -34,7 +34,7 @@ class Forks:
         return code
 
     def disturbed(self, folder: Path, script: Path, *arguments: object, events: tuple[str, ...]) -> None:
-        """A run that each event (`term:STEP`, `kill:STEP`) in turn ends, and that at last gets to its end."""
+        """A run that is interrupted by each event (`term:STEP`, `kill:STEP`) in turn, and then completes."""
         for event in events:
             code = self.run(folder, script, *arguments, event)
             assert code == (EXIT_SAVED if event.startswith("term") else -signal.SIGKILL), event
@@ -48,10 +48,10 @@ def forks(folder: Path, *modules: str) -> Iterator[Forks]:
 
 
 def keeps_the_contract(library: Forks, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
-    """The example as a user would copy it: asked to save, told to leave, resumed, killed, brought to its end.
+    """The example as a user would copy it: it is asked to save, asked to stop, resumed, killed and completed.
 
-    The last part runs without the orchestrator. Returns the last checkpoint, and that of an undisturbed run
-    with another number of workers.
+    The last part runs without the orchestrator. Returns the last checkpoint, and the one of an uninterrupted
+    run with another number of workers.
     """
     request, progress = folder / "request", folder / "progress"
     given: dict[str, object] = {"SAVE_REQUEST": request, "PROGRESS": progress}

@@ -1,7 +1,8 @@
-"""Kills trainings at random moments of their background saves, and says what became of them.
+"""Kills trainings at random moments of their background saves, and prints what they left.
 
-`kills.py FOLDER SEEDS`: for each seed a forked training saves behind itself until it is killed; another goes
-on from the newest checkpoint. Prints for each `seed N: step S, same`, or `differs` from an undisturbed one.
+`kills.py FOLDER SEEDS`: for each seed, a forked training saves in the background until it is killed, and
+another one resumes from the newest checkpoint. Prints a line `seed N: step S, same` for each seed, or
+`differs` if the end is not that of an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def killed(folder: Path, chance: random.Random) -> None:
-    """Kills a training within a few milliseconds of a save that it was told of."""
+    """Kills a training within a few milliseconds of a save that the training announced."""
     reading, writing = os.pipe()
     child = forked(lambda: train(folder, None, lambda _: os.write(writing, b".")))
     os.close(writing)

@@ -1,4 +1,4 @@
-"""A rank that waits for a message of the script's own while the ranks agree: `messages.py`."""
+"""`messages.py`: a rank waits for a message of the script's own while the ranks agree."""
 
 from __future__ import annotations
 

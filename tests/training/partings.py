@@ -1,7 +1,7 @@
-"""Pairs of ranks that leave right after an answer, in a row: `partings.py ROUNDS`; prints their exit codes.
+"""`partings.py ROUNDS` runs pairs of ranks, one after the other, that exit right after an answer.
 
-All share one core, and the threads of torch.distributed run only when nothing else wants to: what they
-still have to do when the answer is here comes after the process has begun to end.
+It prints their exit codes. All share one core, and the threads of torch.distributed run only when no other
+thread wants to. So their remaining work after the answer comes when the process has already begun to end.
 """
 
 from __future__ import annotations

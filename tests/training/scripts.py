@@ -1,4 +1,4 @@
-"""Starts real training scripts for tests, waits for what they do, and weighs what they leave."""
+"""Starts real training scripts for tests, waits for what they do, and compares what they leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 280.0
 def started(
     command: Sequence[str], cwd: Path, given: Mapping[str, object] | None = None, *paths: Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """A running Python script with only the given ORCHESTRATOR_* variables; killed if a test leaves early."""
+    """A running Python script with only the given ORCHESTRATOR_* variables. Killed if a test ends early."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
     environ |= {f"ORCHESTRATOR_{name}": str(value) for name, value in (given or {}).items()}
@@ -36,13 +36,13 @@ def started(
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Lets it run to its end; what it printed. Its exit code is then in `returncode`."""
+    """Waits for its end and returns its output. Its exit code is then in `returncode`."""
     output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     return output
 
 
 def until_printed(process: subprocess.Popen[str], line: str) -> None:
-    """Blocks until the script prints this line; fails with all it printed if it ends before."""
+    """Blocks until the script prints this line. If the script ends first, fails with all its output."""
     assert process.stdout is not None
     seen = []
     for printed in process.stdout:
@@ -60,7 +60,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Blocks until the condition holds; fails when the script has ended or patience has."""
+    """Blocks until the condition holds. Fails if the script ends first, or after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""Processes that train together: none outlives the other, nor waits for it for ever."""
+"""Processes that train together: none outlives the others or waits for them forever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ PAIR = str(Path(__file__).with_name("pair.py"))
 
 
 def test_a_leader_that_fails_says_why_and_ends_the_others(tmp_path: Path) -> None:
-    """Not after the 30 minutes that the other would wait for it: the agent must hear of a full memory."""
+    """The failure must not take the 30 minutes that the other process would wait: the agent must learn that
+    memory ran out."""
     with started([PAIR], tmp_path) as process:
         output = finish(process)
     assert process.returncode == 1

@@ -1,4 +1,4 @@
-"""Resume is exact: the end of a training in pieces has the bytes of that of one in one piece."""
+"""Resume is exact: an interrupted training ends with the same bytes as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ended(folder: Path, workers: int, *events: str, resume_from: Path | None = N
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The final checkpoint of a training without workers that nothing disturbed."""
+    """The final checkpoint of an uninterrupted training without workers."""
     folder = tmp_path_factory.mktemp("whole") / "c"
     assert ended(folder, 0) == 0
     return fingerprints(folder / f"step-{TOTAL}")
@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_stopped_inside_an_accumulation_window_it_leaves_at_its_end(
     tmp_path: Path, whole: dict[str, str], workers: int, then: int, stop: int
 ) -> None:
-    """Step 6 ends an epoch, 2 and 5 do not; the saves of other steps are written while workers are forked."""
+    """Step 6 ends an epoch; 2 and 5 do not. The saves of other steps are written while workers are forked."""
     assert ended(tmp_path / "c", workers, f"term:{stop}", "every:2") == EXIT_SAVED
     assert max(steps(tmp_path / "c")) == stop
     assert ended(tmp_path / "d", then, resume_from=tmp_path / f"c/step-{stop}") == 0

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under the contract, in its real version: disturbed runs end as undisturbed ones."""
+"""The real Hugging Face Trainer under the contract: interrupted runs end like uninterrupted ones."""
 
 from __future__ import annotations
 

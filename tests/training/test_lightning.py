@@ -1,4 +1,4 @@
-"""Lightning under the contract, in its real version: disturbed runs end as undisturbed ones."""
+"""The real Lightning under the contract: interrupted runs end like uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def same(one: Path, other: Path) -> bool:
         (2, ("term:2", "kill:8"), 12),  # inside the first epoch and in the middle of an accumulation window
         (2, ("term:4", "term:5"), 12),  # at the end of an epoch, and after the first step of the next
         (1, ("kill:9", "term:7"), 21),  # an epoch's last step
-        (9, ("term:1", "term:2"), 3),  # every step is an epoch's last
+        (9, ("term:1", "term:2"), 3),  # every step is the last of an epoch
     ],
 )
 def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
@@ -61,7 +61,7 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
 
 
 class Model(LightningModule):
-    """The shape of the example's."""
+    """It has the shape of the example's model."""
 
     def __init__(self) -> None:
         super().__init__()

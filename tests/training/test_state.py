@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold, and that it all comes back."""
+"""What the files of a checkpoint hold, and that all of it can be restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.training.scripts import fingerprints
 
 
 def saved(folder: Path, parts: dict[str, object], step: int = 5) -> Path:
-    """The folder of a required checkpoint."""
+    """The folder of a checkpoint that was saved with `required`."""
     written = Training(folder).save(step, parts, required=True)
     assert written is not None
     return written
@@ -60,9 +60,9 @@ def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"component name '{name}'"):
             training.save(1, {name: 1})
     for name in ("../x", "state.json", "x-00001-of-00001.safetensors"):
-        with pytest.raises(ValueError, match="a checkpoint cannot have a file of yours named"):
+        with pytest.raises(ValueError, match="you cannot add a file named"):
             training.save(1, {"x": torch.ones(2)}, files={name: b""})
-    with pytest.raises(ValueError, match=r"is no checkpoint of orchestrator\.training"):
+    with pytest.raises(ValueError, match=r"is not a checkpoint of orchestrator\.training"):
         Training(tmp_path / "c", resume_from=tmp_path / "nothing")
     resumed = Training(tmp_path / "d", resume_from=saved(tmp_path / "c", {"model": torch.nn.Linear(1, 1)}))
     with pytest.raises(ValueError, match="holds model; it has no optimizer"):

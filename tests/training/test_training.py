@@ -29,7 +29,7 @@ TOTAL = 12
 
 @pytest.fixture(scope="module")
 def every_step(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
-    """The checkpoints of a run that nothing disturbed, by step."""
+    """The checkpoints of an uninterrupted run, by step."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     with started([TOY, str(TOTAL), "every:1"], folder, {"CHECKPOINT_DIR": folder / "c"}) as process:
         output = finish(process)
@@ -40,12 +40,12 @@ def every_step(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, 
 
 @pytest.fixture(scope="module")
 def uninterrupted(every_step: dict[int, dict[str, str]]) -> dict[str, str]:
-    """The final one."""
+    """The final checkpoint of an uninterrupted run."""
     return every_step[TOTAL]
 
 
 def resumed(folder: Path, step: int) -> dict[str, str]:
-    """The final checkpoint of a new session that goes on from the step."""
+    """The final checkpoint of a new session that resumes from this step."""
     given = {"CHECKPOINT_DIR": folder / "again", "RESUME_FROM": folder / "c" / f"step-{step}"}
     with started([TOY, str(TOTAL)], folder, given) as process:
         output = finish(process)

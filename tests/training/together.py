@@ -1,4 +1,4 @@
-"""A training on two ranks over gloo: `together.py RANK MEETING STEPS [step:N]`; rank 0 waits after step N."""
+"""`together.py RANK MEETING STEPS [step:N]`: a training on two ranks over gloo. Rank 0 waits after step N."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""A plain PyTorch training that draws from every random generator and halts where a test asks it to.
+"""A plain PyTorch training that draws from every random generator and pauses where a test asks it to.
 
-`toy.py STEPS [EVENT...]`: at each `step:N` it waits for a line; at `held:N` the disk waits for one in the
-middle of that save; from `full:N` on no file may grow beyond a few KiB; `every:N` saves so often where
-nobody asks; `starved`: there is memory for the training, but for no copy of it; `crash:N`: an error after it.
+`toy.py STEPS [EVENT...]`, with these events:
+`step:N` waits for a line at step N;
+`held:N` waits for a line in the middle of the save of step N, as a slow disk would;
+`full:N` limits every file to a few KiB from step N on;
+`every:N` saves every N steps when nobody requests saves;
+`starved` leaves memory for the training, but not for a copy of it;
+`crash:N` raises an error after step N.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ def say(line: str) -> None:
 
 
 def slow_sync(handle: int, sync: Callable[[int], None] = os.fsync) -> None:
-    """A disk that takes as long as the test likes over one checkpoint's first file."""
+    """Simulates a disk that takes as long as the test wants for the first file of one checkpoint."""
     step = Path(f"/proc/self/fd/{handle}").readlink().parent.name.removeprefix(".tmp-step-")
     if f"held:{step}" in EVENTS:
         EVENTS.remove(f"held:{step}")
@@ -38,7 +42,7 @@ def slow_sync(handle: int, sync: Callable[[int], None] = os.fsync) -> None:
     sync(handle)
 
 
-os.fsync = slow_sync  # type: ignore[assignment]  # the helper syncs handles alone
+os.fsync = slow_sync  # type: ignore[assignment]  # the helper syncs only handles
 training = Training.from_environment()
 torch.manual_seed(1)
 random.seed(2)

@@ -1,4 +1,4 @@
-"""A Hugging Face training with dropout, random masking and uneven epochs: `… WORKERS ACCUMULATE [EVENT]`.
+"""`… WORKERS ACCUMULATE [EVENT]`: a Hugging Face training with dropout, random masking and uneven epochs.
 
 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends itself that signal inside the step.
 """

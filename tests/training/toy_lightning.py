@@ -1,7 +1,7 @@
-"""A Lightning training with dropout, random items, validation and a scheduler that leans on it.
+"""`… WORKERS ACCUMULATE [EVENT]`: a Lightning training with dropout, random items, validation and a scheduler
+that depends on the validation.
 
-`… WORKERS ACCUMULATE [EVENT]`: 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends
-itself that signal inside the step.
+26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends itself that signal inside the step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Model(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
-        never = -10.0  # no epoch is ever good enough: the rate falls after each
+        never = -10.0  # no epoch is ever good enough, so the rate falls after each one
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=-never)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "validation"}}
 

@@ -1,4 +1,4 @@
-"""Adapters that bring other libraries' training loops under the contract; each imports its library.
+"""Adapters that make other libraries' training loops follow the contract. Each imports its library.
 
-Never imported by `orchestrator.training` itself, which needs no framework.
+`orchestrator.training` itself never imports them, because it needs no framework.
 """

@@ -1,9 +1,10 @@
 """The contract for a Hugging Face `Trainer`: `train(trainer, training)` instead of `trainer.train()`.
 
-A checkpoint is the files of the Trainer's own `checkpoint-N`, as `step-N`: `from_pretrained` and
-`resume_from_checkpoint` take it, and nothing is stored twice. Its saved random states are not enough for an
-exact resume: batches are fetched one ahead of the training, and may draw random numbers. So batches and
-dropout are drawn from (seed, epoch, batch) and (seed, step). Must never know models or data.
+A checkpoint holds the files of the Trainer's own `checkpoint-N`, as `step-N`. `from_pretrained` and
+`resume_from_checkpoint` accept it, and nothing is stored twice. The Trainer's saved random states are not
+enough for an exact resume, because it fetches one batch ahead of the training, and that may draw random
+numbers. So batches are a function of (seed, epoch, batch), and dropout of (seed, step). Must never know
+models or data.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from orchestrator.training.adapters.stateless import seed_all, stateless
 
 
 def train(trainer: Trainer, training: Training) -> TrainOutput:
-    """Trains as `trainer.train()` does, from the checkpoint to resume from if there is one.
+    """Trains as `trainer.train()` does, and resumes if there is a checkpoint to resume from.
 
-    Saves when asked and at the end (without an orchestrator: as the arguments say), reports what the Trainer
-    logs, and on SIGTERM saves and exits 75. Call it once. Raises ValueError for what cannot be kept here:
-    more than one device, saving or loading only the best, a data set without positions.
+    Saves on request and at the end; without an orchestrator, saves as the arguments say. Reports what the
+    Trainer logs. On SIGTERM it saves and exits with 75. Call it once. Raises ValueError for what it does not
+    support: more than one device, saving or loading only the best checkpoint, a data set without positions.
     """
     if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
         raise ValueError("this adapter is for one process on one device")
     if trainer.args.save_strategy == SaveStrategy.BEST:
-        raise ValueError("save_strategy='best' would refuse to save when the session ends")
+        raise ValueError("save_strategy='best' is not supported: a session must save when it ends")
     if trainer.args.load_best_model_at_end:
         raise ValueError(
-            "load_best_model_at_end: checkpoints leave the Trainer's folder; choose among them later"
+            "load_best_model_at_end is not supported: checkpoints leave the Trainer's folder; "
+            "choose the best one after the training"
         )
     loader = trainer.get_train_dataloader
 
@@ -48,7 +50,7 @@ def train(trainer: Trainer, training: Training) -> TrainOutput:
 
 
 class _Contract(TrainerCallback):
-    """Asked by the Trainer at each step; added last, so that it decides after the others."""
+    """The Trainer calls it at each step. It is added last, so that it decides after the other callbacks."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -67,13 +69,13 @@ class _Contract(TrainerCallback):
 
     def on_evaluate(self, *given: Any, **_: Any) -> None:
         control: TrainerControl = given[2]
-        control.should_save |= control.should_training_stop  # what it found may have ended the training
+        control.should_save |= control.should_training_stop  # the evaluation may have ended the training
 
     def on_log(self, *given: Any, **named: Any) -> None:
         state: TrainerState = given[1]
         logs = named["logs"].items()
         found = {name: float(value) for name, value in logs if isinstance(value, int | float)}
-        if "train_runtime" not in found:  # the summary after the end: a mean over all steps
+        if "train_runtime" not in found:  # skips the summary after the end, a mean over all steps
             self.metrics |= found
             self.training.report(state.global_step, **found)
 

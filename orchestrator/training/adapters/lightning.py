@@ -1,9 +1,9 @@
 """The contract for Lightning: `fit(trainer, module, loader, training)` instead of `trainer.fit(...)`.
 
-A checkpoint holds Lightning's own file, `step-N/lightning.ckpt`: `load_from_checkpoint` and `ckpt_path` take
-it. That file knows no place inside an epoch (#17543, won't fix) unless the loader tells one, and no random
-states: the loader is made to tell, batches and dropout are drawn from (seed, epoch, batch) and (seed, step).
-Must never know models or data.
+A checkpoint holds Lightning's own file, `step-N/lightning.ckpt`, which `load_from_checkpoint` and `ckpt_path`
+accept. That file has no random states, and no position inside an epoch (#17543, won't fix) unless the loader
+gives one. So the loader gives its position, batches are a function of (seed, epoch, batch), and dropout of
+(seed, step). Must never know models or data.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def fit(
     seed: int = 0,
     every: int | None = None,
 ) -> None:
-    """Trains as `trainer.fit(module, loader)` does, from the checkpoint to resume from if there is one.
+    """Trains as `trainer.fit(module, loader)` does, and resumes if there is a checkpoint to resume from.
 
-    Saves when asked and at the end (without an orchestrator: every so many steps), reports the loss and what
-    is logged every `log_every_n_steps`, and on SIGTERM saves and exits 75. Call it once. Raises ValueError
-    for more than one process, or an iterable data set.
+    Saves on request and at the end; without an orchestrator, also after each `every` steps. Reports the loss
+    and the logged metrics every `log_every_n_steps`. On SIGTERM it saves and exits with 75. Call it once.
+    Raises ValueError for more than one process, or for an iterable data set.
     """
     if trainer.world_size > 1:
         raise ValueError("this adapter is for one process on one device")
@@ -49,8 +49,8 @@ def fit(
 
 
 class _Contract(Callback):
-    """Acts between two steps. After an epoch's last step it waits for the epoch's own end (validation,
-    schedulers), which Lightning does not repeat on resume."""
+    """Acts between two steps. After an epoch's last step it first waits for the end of the epoch (validation,
+    schedulers), because Lightning does not repeat that on resume."""
 
     def __init__(self, training: Training, seed: int, every: int | None) -> None:
         self.training, self.seed, self.every = training, seed, every
@@ -68,7 +68,7 @@ class _Contract(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, _module: LightningModule, _batch: Any, number: int
     ) -> None:
-        trainer.fit_loop.restarting = False  # else ReduceLROnPlateau misses the end of a resumed epoch
+        trainer.fit_loop.restarting = False  # otherwise ReduceLROnPlateau misses the end of a resumed epoch
         seed_all(self.seed, trainer.current_epoch, number)
 
     def on_train_batch_end(self, trainer: Trainer, _module: LightningModule, outputs: Any, *_: Any) -> None:
@@ -88,7 +88,8 @@ class _Contract(Callback):
     def on_save_checkpoint(
         self, _trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Between two epochs Lightning's file still stands in the first: resumed, it would skip the next."""
+        """Between two epochs, Lightning's file still points into the first. A resume from it would skip the
+        next one."""
         if self.between_epochs:
             loop = checkpoint["loops"]["fit_loop"]
             batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
@@ -123,5 +124,6 @@ class _Contract(Callback):
         self.training.report(trainer.global_step, **self.metrics)
 
     def _take_signal(self) -> None:
-        """Lightning's handler ends a training with an exception, even inside an accumulation window."""
+        """Puts our handler back: Lightning's ends a training with an exception, even inside an accumulation
+        window."""
         signal.signal(signal.SIGTERM, self._on_signal)

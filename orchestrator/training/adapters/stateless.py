@@ -1,9 +1,9 @@
-"""Data order and random numbers as functions of (seed, epoch, batch) and (seed, step), whatever the loader.
+"""Makes data order and random numbers functions of (seed, epoch, batch) and (seed, step), for any loader.
 
-The frameworks' own resume is not exact: Lightning repeats a broken epoch from its start (#17543) and saves
-no random states; the Trainer restores them after it has fetched the next batches
-(docs/references/training.md#exact-resume). Nothing has to be saved where every number follows from the
-position. Must never know a framework.
+The frameworks' own resume is not exact. Lightning repeats an interrupted epoch from its start (#17543) and
+saves no random states. The Trainer restores them only after it has fetched the next batches
+(docs/references/training.md#exact-resume). When every number follows from the position, nothing has to be
+saved. Must never know a framework.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Position = tuple[int, int, Sequence[Any]]  # epoch, batch inside it, indices of 
 
 
 def seed_all(*key: int) -> None:
-    """Sets every generator of this process, all devices included, to a function of the key."""
+    """Seeds every generator of this process, on all devices, from the key."""
     number = _number(key)
     random.seed(number)
     numpy.random.seed(number % 2**32)
@@ -31,7 +31,7 @@ def seed_all(*key: int) -> None:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Random numbers inside are a function of the key; the CPU's generators outside do not notice."""
+    """Random numbers inside are a function of the key. The CPU's generators are restored afterwards."""
     before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     number = _number(key)
     random.seed(number)
@@ -48,7 +48,7 @@ def seeded(*key: int) -> Iterator[None]:
 class Order(Sampler[list[Position]]):
     """A batch sampler whose order is a function of (seed, epoch), and which can begin inside an epoch.
 
-    Takes any batch sampler, and draws its shuffle from the epoch's own random numbers.
+    Wraps any batch sampler, and draws its shuffle from the epoch's own random numbers.
     """
 
     def __init__(self, batches: Any, seed: int) -> None:
@@ -59,7 +59,7 @@ class Order(Sampler[list[Position]]):
 
     @property
     def sampler(self) -> Order:
-        """Where Lightning and Accelerate look for a `set_epoch`."""
+        """Lightning and Accelerate look here for a `set_epoch`."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -84,7 +84,7 @@ class Order(Sampler[list[Position]]):
 
 
 class Batches(Dataset[Any]):
-    """Collated batches by position: their random choices (masking, augmentation) are the position's own."""
+    """Collated batches by position, which alone decides random choices such as masking and augmentation."""
 
     def __init__(self, items: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
         self.items, self.collate, self.seed = items, collate, seed
@@ -100,9 +100,9 @@ class Batches(Dataset[Any]):
 
 
 class Loader(DataLoader[Any]):
-    """A loader that knows its place, the next batch to be given: {"epoch", "batch"}.
+    """A loader that knows its position, which is the next batch: {"epoch", "batch"}.
 
-    Saved and loaded by Lightning, which asks every loader for a `state_dict`.
+    Lightning saves and loads it, because it asks every loader for a `state_dict`.
     """
 
     batch_sampler: Order
@@ -115,13 +115,13 @@ class Loader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The place; at the end of an epoch the beginning of the next."""
+        """The position; at the end of an epoch, the beginning of the next one."""
         epoch, batch = self.batch_sampler.epoch, getattr(self, "_next", self.batch_sampler.first)
         over = batch >= len(self)
         return {"epoch": epoch + over, "batch": 0 if over else batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Begins at this place."""
+        """Continues at this position."""
         self.batch_sampler.set_epoch(state["epoch"])
         self.batch_sampler.start = state["epoch"], state["batch"]
 
@@ -129,8 +129,8 @@ class Loader(DataLoader[Any]):
 def stateless(loader: DataLoader[Any], seed: int) -> Loader:
     """The same loader, with batches that are a function of (seed, epoch, batch), for any number of workers.
 
-    It shuffles, masks and augments as before, with other random numbers. Raises ValueError for a loader over
-    an iterable data set, which has no positions, or one that does not batch.
+    It shuffles, masks and augments as before, but with other random numbers. Raises ValueError for a loader
+    without batches, and for one over an iterable data set, which has no positions.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise ValueError("exact resume needs a map-style data set with batches; this loader has no positions")
@@ -143,7 +143,7 @@ def stateless(loader: DataLoader[Any], seed: int) -> Loader:
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
-        generator=torch.Generator().manual_seed(seed),  # else each epoch draws from the training's own
+        generator=torch.Generator().manual_seed(seed),  # else each epoch uses the training's generator
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
