@@ -2,12 +2,13 @@
 
     python -m benchmarks.graphmer_gpu [--json] [--precision fp16] [--length 768] [--backend cpu --small]
 
-In one run: the reference config's tokens per second and MFU at micro-batches that double until the memory is
-full, with activations kept and computed anew, beside a plain Hugging Face encoder (BERT, the same width,
-layers, vocabulary and parameters of a layer, its own masked-token loss) at the same batches; the stall per
-checkpoint, for a step of that size; and whether a training that was saved, ended and resumed gives the same
-bits as one that was not. GraphMER runs with deterministic algorithms, as its trainings do, the other without.
-`--small` shrinks the model, to try the program itself on a CPU. Without a GPU it says so and ends.
+It measures three things in one run. First, tokens per second and MFU of the reference config, with
+micro-batches that double until the memory is full, and with activations kept or recomputed. A plain Hugging
+Face encoder (BERT with the same width, layers, vocabulary and parameters per layer, and its own masked-token
+loss) runs the same batches for comparison. Second, the stall per checkpoint, for a step of that size. Third,
+whether a training that was saved, ended and resumed gives the same bits as an uninterrupted one. GraphMER
+runs with deterministic algorithms, as in its trainings; the other encoder does not. `--small` shrinks the
+model, to try the program on a CPU. Without a GPU, it says so and ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products ask for
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic matrix products
 
 import torch
 
@@ -52,12 +53,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp16")
     parser.add_argument("--length", type=int, default=768)
-    parser.add_argument("--backend", help="cuda, if not given")
+    parser.add_argument("--backend", help="back end (default: cuda)")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--most", type=int, default=1024, help="the largest micro-batch to try")
     given = parser.parse_args()
     if given.backend is None and not torch.cuda.is_available():
-        print("not run: no GPU here")
+        print("not run: this machine has no GPU")
         return
     bench = Bench(find(given.backend or "cuda"), given.precision, given.length, given.small)
     figures = bench.measure(given.most)
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 class Bench:
-    """One corpus and one device; each measurement makes its own model and lets it go."""
+    """One corpus and one device. Each measurement creates its own model and releases it."""
 
     def __init__(self, device: Device, precision: str, length: int, small: bool) -> None:
         self.device, self.precision, self.length = device, precision, length
@@ -94,7 +95,7 @@ class Bench:
         }
         fitting = 0
         for again in (False, True):
-            label = "activations anew" if again else "activations kept"
+            label = "activations recomputed" if again else "activations kept"
             for micro_batch in self._doubling(most):
                 rate = self._rate(lambda size=micro_batch, anew=again: self._trainer(size, anew), micro_batch)  # type: ignore[misc]
                 if rate is None:
@@ -142,7 +143,8 @@ class Bench:
         return trainer, plan
 
     def _plain(self, micro_batch: int) -> Callable[[int], None]:
-        """A BERT with as many parameters a layer: its feed-forward is not gated, so 3 × the width."""
+        """A BERT with the same parameters per layer. Its feed-forward is 3 × the width,
+        because it is not gated."""
         from transformers import BertConfig, BertForMaskedLM
 
         torch.use_deterministic_algorithms(False)
@@ -182,7 +184,7 @@ class Bench:
         return step
 
     def _rate(self, make: Callable[[], Callable[[int], None]], micro_batch: int) -> dict[str, float] | None:
-        """Samples per second over whole steps and the memory they took; None where it does not fit."""
+        """Samples per second over whole steps, and the memory they took; None if it does not fit."""
         cuda = self.device.backend == "cuda"
         try:
             if cuda:
@@ -199,7 +201,7 @@ class Bench:
         except torch.OutOfMemoryError:
             return None
         finally:
-            step = None  # type: ignore[assignment]  # what it holds goes before the next is made
+            step = None  # type: ignore[assignment]  # releases its memory before the next
             if cuda:
                 torch.cuda.empty_cache()
         memory = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
@@ -220,7 +222,7 @@ class Bench:
         stalls: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             training = Training(Path(folder))
-            training.resume(trainer.state())  # else the memory for copies is made by the first save
+            training.resume(trainer.state())  # otherwise the first save allocates the memory for copies
             for number in range(1, 2 * SAVES + 2):
                 if number % 2 == 0:
                     training.wait()
@@ -230,7 +232,7 @@ class Bench:
                 self._wait()
                 (saving if number % 2 else plain).append(
                     time.perf_counter() - start
-                )  # a write goes on in odd ones
+                )  # odd steps run during a write
                 if number % 2 == 0:
                     start = time.perf_counter()
                     training.save(number, trainer.state())
@@ -244,7 +246,7 @@ class Bench:
         }
 
     def _resumes(self) -> bool:
-        """Eight steps at once, and eight with an end and a fresh start after four."""
+        """Compares eight steps in one go with eight steps that are ended after four and resumed."""
         ends = []
         with tempfile.TemporaryDirectory() as folder:
             for turns in (((1, 9),), ((1, 5), (5, 9))):
@@ -267,7 +269,7 @@ class Bench:
         return torch.cuda.get_device_name() if self.device.backend == "cuda" else str(self.device.torch)
 
     def _peak(self) -> float | None:
-        """The catalogue's peak of this GPU; None where it does not know it."""
+        """This GPU's peak in the catalogue; None if the catalogue does not have it."""
         name = accelerator_of(self._name())
         row = None if name is None else catalogue.get(name)
         return None if row is None else row.peak_flops.get(Precision(self.precision))
@@ -278,7 +280,7 @@ def _tensors(plan: Plan, step: int) -> dict[str, torch.Tensor]:
 
 
 def void(_value: object) -> None:
-    """A step's figures are of no interest here."""
+    """Ignores the metrics of a step."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A small corpus of real source, and batches of it, for GraphMER's tests."""
+"""A small corpus of real source and its batches, for GraphMER's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source to train on: packages of the standard library, a test suite, a file that does not parse."""
+"""Source to train on: packages of the standard library, a test suite, and a file that does not parse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def copy(folder: Path) -> Path:
 
 
 def replaced(graph: Graph, held_out: Iterable[bool]) -> Graph:
-    """The graph with other text and as many facts about other entities where a passage is held out."""
+    """The graph, but its held-out passages have other text and as many facts about other entities."""
     sides = zip(graph.passages, held_out, strict=True)
     return Graph(tuple(_secret(passage) if apart else passage for passage, apart in sides))
 

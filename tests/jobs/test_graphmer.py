@@ -1,4 +1,4 @@
-"""GraphMER: what its graph says, and that a stopped or killed training ends bit for bit the same."""
+"""GraphMER: what its graph states, and that a stopped or killed training still ends with the same bits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def command(folder: Path, source: Path, workers: int, micro_batch: int = 8, *mor
 
 @pytest.fixture(scope="module")
 def uninterrupted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The final checkpoint of a training that nothing disturbed."""
+    """The final checkpoint of an uninterrupted training."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     given = {"CHECKPOINT_DIR": folder / "c", "PROGRESS": folder / "progress", "PEAK_FLOPS": "1e11"}
     with started(command(folder, source, 0), JOB, given) as process:
@@ -164,8 +164,8 @@ def reported(progress: Path, lines: int) -> bool:
 def test_stopped_and_killed_over_other_workers_it_ends_bit_for_bit_the_same(
     tmp_path: Path, source: Path, uninterrupted: Path
 ) -> None:
-    """Across the curriculum's switch at step 40; the source is gone after the first session, as it would be
-    on another machine: the corpus travels in the checkpoint."""
+    """Crosses the curriculum's switch at step 40. The source is gone after the first session, as on another
+    machine, because the corpus travels in the checkpoint."""
     mine = tmp_path / "source"
     shutil.copytree(source, mine)
     request, start = tmp_path / "request", 0
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_training_is_refused(
     with started([*command(tmp_path, source, 0), "--seed", "6"], JOB, given) as process:
         output = finish(process)
     assert process.returncode == 1
-    assert output.splitlines()[-1] == "graphmer: the checkpoint is of another training: seed 5 (here 6)"
+    assert output.splitlines()[-1] == "graphmer: the checkpoint belongs to another training: seed 5 (here 6)"
 
 
 def test_what_is_no_checkpoint_is_told_in_a_line(tmp_path: Path, source: Path, uninterrupted: Path) -> None:
@@ -212,7 +212,7 @@ def test_what_is_no_checkpoint_is_told_in_a_line(tmp_path: Path, source: Path, u
     with started(command(tmp_path, source, 0), JOB, given) as process:
         output = finish(process)
     assert process.returncode == 1
-    assert output.startswith(f"graphmer: {tmp_path}/step-9 is no checkpoint of orchestrator.training: ")
+    assert output.startswith(f"graphmer: {tmp_path}/step-9 is not a checkpoint of orchestrator.training: ")
 
 
 def test_a_file_where_checkpoints_should_go_is_told_in_a_line(tmp_path: Path, source: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_is_missing_or_no_number_of_samples_is_named(
 def test_two_devices_train_as_one_does_and_leave_together(
     tmp_path: Path, source: Path, uninterrupted: Path
 ) -> None:
-    """Two processes over gloo, stopped once; the leader alone is signalled."""
+    """Two processes over gloo are stopped once. Only the leader is signalled."""
     progress, start = tmp_path / "progress", 0
     given: dict[str, object] = {"PROGRESS": progress}
     ends: list[Path] = []
@@ -272,7 +272,7 @@ def test_two_devices_train_as_one_does_and_leave_together(
     assert fingerprints(ends[0]) == fingerprints(ends[1])
     one, both = (
         json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, ends[0])
-    )  # the same mathematics; sums in another order
+    )  # the same mathematics, with sums in another order
     assert both["words"] == pytest.approx(one["words"], rel=0.02)
     assert both["nodes"] == pytest.approx(one["nodes"], rel=0.1)
 

@@ -1,4 +1,4 @@
-"""GraphMER's batches where it is tight: few entities, short passages, facts that the text does not reach."""
+"""GraphMER's batches in corner cases: few entities, short passages, facts that the text does not mention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAVES, ROOM = 6, 58
 
 
 def corpus(*passages: tuple[str, ...]) -> Corpus:
-    """Of passages of one module, each its text and its facts as words; a token is a letter."""
+    """A corpus of one module's passages, each given as its text and its facts. A token is a letter."""
     made = (
         Passage("m", "m", text, tuple(Triple(*fact.split()) for fact in facts)) for text, *facts in passages
     )
@@ -57,7 +57,7 @@ def test_of_few_entities_no_candidate_comes_twice() -> None:
             own = query * plan.CANDIDATES + np.arange(plan.CANDIDATES)
             used = batch["candidates"][0, query][~batch["excluded"][0, query, own]].tolist()
             true = made.corpus.entities[used[0]]
-            assert len(set(used)) == len(used) == (5 if true == "d" else 4)  # of a: a, c and d
+            assert len(set(used)) == len(used) == (5 if true == "d" else 4)  # for head a: a, c and d
     negatives, draws = Negatives(made.corpus), np.random.default_rng(0)
     asked = np.repeat(made.corpus.facts[:1, RELATION:].astype(np.int64), 99, axis=0)  # c likes d
     hard = negatives.hard(draws, asked, np.zeros(99, dtype=np.int64), 2)
@@ -87,7 +87,7 @@ def test_a_mention_that_the_row_cuts_is_as_long_as_is_left_of_it() -> None:
 
 def test_passages_of_one_word_are_hidden_each_for_itself() -> None:
     batch = planned(corpus(*(("a", f"a likes b{i}") for i in range(20))))[1]
-    assert (batch["tokens"] == tokens.MASK).sum() == 3  # 0.15 of 20
+    assert (batch["tokens"] == tokens.MASK).sum() == 3  # 15 % of 20
     assert (batch["word_targets"] != IGNORED).sum() == 3
 
 

@@ -1,4 +1,4 @@
-"""GraphMER's corpus: what is read and how it is cut; held-out modules give nothing to training."""
+"""GraphMER's corpus: what is read and how it is cut. Held-out modules give nothing to training."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_word_is_found_by_its_first_mention() -> None:
     encoder = tokens.Tokens(tokens.train([], 300))  # no merges: a token is a byte
     text = encoder.encode("ab = b + ab", 7)
     assert (text.find("ab"), text.find("b"), text.find("c")) == ((0, 2), (5, 1), None)
-    assert encoder.encode("x = long", 6).find("long") == (4, 2)  # the cut goes through it
+    assert encoder.encode("x = long", 6).find("long") == (4, 2)  # the cut goes through the word
     assert encoder.encode("x = long", 4).find("long") is None
 
 
@@ -166,7 +166,7 @@ def test_facts_hang_from_the_mention_of_their_head(whole: graph.Graph, made: Cor
         if mention == made.entities[head]:
             mentioned += 1
         else:
-            assert (anchor, span) == (0, 0) or anchor + span == end - first  # not there, or cut
+            assert (anchor, span) == (0, 0) or anchor + span == end - first  # not mentioned, or cut
     assert mentioned > 0.8 * len(made.facts)
     said = {
         (number, t.relation, corpus.surface(t.head), corpus.surface(t.tail))
@@ -209,7 +209,7 @@ def test_kinds_follow_from_roles() -> None:
     assert [ontology.kinds_of(facts, relations, 7)[i] for i in range(7)] == [
         ontology.mask(frozenset(kinds))
         for kinds in (
-            {"module", "class", "function"},  # it contains, which leaves a choice
+            {"module", "class", "function"},  # it contains something, so it may be any of these
             {"class"},  # it is contained, and inherits
             {"class", "function"},
             {"class"},
@@ -235,7 +235,7 @@ def test_it_travels_as_tensors_and_is_no_other(made: Corpus) -> None:
     again.load_state_dict(state)
     state["facts"] = state["facts"].clone()
     state["facts"][0, TAIL] += 1
-    with pytest.raises(ValueError, match="the checkpoint is of another corpus"):
+    with pytest.raises(ValueError, match="the checkpoint belongs to another corpus"):
         made.load_state_dict(state)
 
 

@@ -1,4 +1,4 @@
-"""GraphMER's evaluation: ranks against brute force, what is asked, baselines that learn, and the report."""
+"""GraphMER's evaluation: ranks against brute force, which facts are queries, baselines, and the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """Some packages of the standard library, a third of their modules held out."""
+    """Some packages of the standard library, with a third of their modules held out."""
     folder = tmp_path_factory.mktemp("source")
     library = Path(sysconfig.get_paths()["stdlib"])
     for package in ("json", "logging", "concurrent", "urllib", "http"):
@@ -39,7 +39,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def tiny(relations: list[str], facts: list[tuple[int, int, int, int]], kinds: list[int]) -> Corpus:
-    """Facts (passage, relation, head, tail) over len(kinds) entities; passage 1 is held out, 0 is not."""
+    """Facts (passage, relation, head, tail) over len(kinds) entities. Passage 1 is held out,
+    passage 0 is not."""
     size = len(kinds)
     rows = np.array([(p, 0, 1, r, h, t) for p, r, h, t in facts], dtype=np.int32)
     trained = rows[rows[:, PASSAGE] == 0]
@@ -62,7 +63,7 @@ def tiny(relations: list[str], facts: list[tuple[int, int, int, int]], kinds: li
 
 
 def by_brute_force(scores: list[float], truth: int, others: set[int]) -> float:
-    """All orders that the scores allow: the mean of the truth's best and worst place among the unfiltered."""
+    """The mean of the truth's best and worst place among the unfiltered, over all orders of equal scores."""
     if math.isnan(scores[truth]):
         return len(scores) - len(others - {truth})
     rivals = [score for i, score in enumerate(scores) if i != truth and i not in others]
@@ -107,7 +108,7 @@ def test_what_training_states_too_or_never_saw_is_not_asked_and_nothing_twice() 
     held = [(1, 0, 0, 1), (1, 0, 0, 3), (1, 0, 0, 3), (1, 0, 4, 1), (1, 0, 0, 5), (1, 1, 2, 3)]
     corpus = tiny(["calls", "returns"], train + held, [1] * 6)
     asked = evaluation.held_out_facts(corpus)
-    assert asked.tolist() == [4, 6, 8]  # new, each once, the tail known
+    assert asked.tolist() == [4, 6, 8]  # each new, once, and with a known tail
     assert evaluation.known_heads(corpus, asked).tolist() == [True, False, True]
 
 
@@ -129,7 +130,7 @@ def test_other_true_tails_stand_in_nobodys_way() -> None:
     corpus = tiny(["calls"], [(0, 0, 0, 1), (0, 0, 2, 3), (1, 0, 0, 2), (1, 0, 0, 3)], [1] * 4)
     facts = evaluation.held_out_facts(corpus)
     assert facts.tolist() == [2, 3]
-    scores = torch.tensor([[0.5, 4.0, 1.0, 3.0]])  # 1 is true in training, 3 held out: both are left out
+    scores = torch.tensor([[0.5, 4.0, 1.0, 3.0]])  # 1 is true in training, 3 in a held-out passage
     found = evaluation.rank(corpus, facts[:1], lambda _: scores)
     assert found.ranks.tolist() == [1.0]
     assert found.predicted.tolist() == [1]
@@ -150,9 +151,9 @@ def test_predictions_that_break_the_ontology_are_found() -> None:
 
     assert broken("inherits_from", 1)  # 1 inherits from 2: not both ways
     assert broken("inherits_from", 0)  # 0 → 1 → 2 → 0: a cycle
-    assert broken("inherits_from", 2)  # the shortest of cycles
-    assert broken("inherits_from", 3)  # a function is no class
-    assert not broken("inherits_from", 5)  # of no kind known
+    assert broken("inherits_from", 2)  # the shortest cycle
+    assert broken("inherits_from", 3)  # a function is not a class
+    assert not broken("inherits_from", 5)  # its kind is unknown
     assert broken("has_method", 4)
     assert not broken("has_method", 3)
     assert not broken("likes", 4)  # no rule
@@ -169,7 +170,7 @@ def test_frequency_orders_by_the_relation_and_then_by_all() -> None:
 
 @pytest.mark.parametrize("settings", [baselines.TRANSE, baselines.COMPLEX], ids=lambda s: s.model)
 def test_embeddings_learn_a_rule_that_frequency_cannot_know(settings: baselines.Settings) -> None:
-    """Heads of one group call the same tails; a head's last tail is held out."""
+    """The heads of a group call the same tails. The last tail of each head is held out."""
     facts = []
     for head in range(24):
         group = head % 4
@@ -191,11 +192,11 @@ def test_embeddings_learn_a_rule_that_frequency_cannot_know(settings: baselines.
 
 
 def test_epochs_are_chosen_on_training_modules_alone(corpus: Corpus) -> None:
-    """What the held-out facts say changes neither their number nor a weight."""
+    """The content of held-out facts changes neither their number nor a weight."""
     settings = replace(baselines.TRANSE, dimension=8, epochs=6)
     told: list[str] = []
     learnt = baselines.train(corpus, settings, seed=1, progress=told.append)
-    scores = [float(line.split("MRR ")[1].split()[0]) for line in told if "held back" in line]
+    scores = [float(line.split("MRR ")[1].split()[0]) for line in told if "set aside" in line]
     assert learnt.settings.epochs == 1 + scores.index(max(scores))
     lies = corpus.facts.copy()
     apart = corpus.held_out[lies[:, PASSAGE]]
@@ -261,13 +262,13 @@ def test_an_encoder_is_asked_with_and_without_text_and_nothing_of_it_changes(
 
 
 def test_a_fact_is_ranked_by_its_own_hidden_leaf(corpus: Corpus, encoder: Encoder) -> None:
-    """Asked alone, each fact gets the rank that it gets among others of other passages."""
+    """Queried alone, each fact gets the same rank as together with facts of other passages."""
     facts = evaluation.held_out_facts(corpus, 8)
     passages = corpus.facts[facts, PASSAGE]
     facts = facts[np.unique(passages, return_index=True)[1]]  # leaves of one passage see each other
     asked = text_ranks(encoder, corpus, facts)
     alone = [text_ranks(encoder, corpus, facts[i : i + 1])[0] for i in range(len(facts))]
-    np.testing.assert_allclose(asked, alone, atol=1.0)  # sums of another shape may swap near ties
+    np.testing.assert_allclose(asked, alone, atol=1.0)  # sums of another shape may swap close scores
 
 
 def text_ranks(encoder: Encoder, corpus: Corpus, facts: evaluation.Integers) -> list[float]:
@@ -427,7 +428,7 @@ def test_the_command_tells_what_is_no_checkpoint(tmp_path: Path) -> None:
         command(tmp_path, "-o", tmp_path / "out"), env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert f"graphmer.report: {tmp_path} is no checkpoint" in done.stderr
+    assert f"graphmer.report: {tmp_path} is not a checkpoint" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -435,11 +436,11 @@ def test_the_command_tells_what_is_no_checkpoint(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_command_without_a_trace(checkpoint: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(checkpoint, "-o", tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True,
-        # A shell's background jobs, this test's run among them perhaps, ignore it.
+        # A shell's background jobs ignore SIGINT, and this test may run in one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
-    process.stderr.readline()  # the first word of progress
+    process.stderr.readline()  # the first line of progress
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130

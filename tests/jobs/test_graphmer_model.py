@@ -1,4 +1,4 @@
-"""GraphMER's encoder and losses: what sees what, what each loss is by brute force, and what it costs."""
+"""GraphMER's encoder and losses: what attends to what, each loss against brute force, and the cost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_passages_of_a_row_do_not_see_each_other_nor_padding(subject: Subject) -
 
 
 def test_order_matters(subject: Subject) -> None:
-    """Two words as far to the left as to the right: which is which is seen from between them."""
+    """Two words at the same distance, left and right: a token between them can tell which is which."""
     tokens = subject.batch["tokens"]
     roots = torch.nonzero(
         (subject.batch["segments"][0] == 1) & (subject.batch["relations"][0] == 0)
@@ -104,7 +104,7 @@ def test_an_entity_is_composed_from_its_tokens_and_a_relation_turns_it(subject: 
     one, other = (encoder.query(ids, torch.full((6,), r), entities) for r in (0, 1))
     assert not torch.allclose(one, other)
     scores = one @ encoder.entity(ids, entities).T
-    assert not torch.allclose(scores, scores.T)  # so antisymmetry can be learned
+    assert not torch.allclose(scores, scores.T)  # so that antisymmetry can be learnt
 
 
 def gradients(subject: Subject) -> dict[str, torch.Tensor]:
@@ -166,7 +166,7 @@ def test_facts_are_told_from_the_pool_of_their_group_with_the_text_and_without(s
             slot = int(torch.nonzero((batch["query_leaf"][row] == leaf) & batch["query_valid"][row])[0])
             own = int(batch["candidates"][row, slot, 0])
             others = pool[~batch["excluded"][row, slot]].tolist()
-            others.remove(own)  # one of its copies is its own
+            others.remove(own)  # one of the copies is its own
             assert own not in others
         else:
             own = int(batch["leaf_tail"][row, leaf])
@@ -215,13 +215,13 @@ def test_acyclicity_is_the_trace_of_the_matrix_exponential(corpus: Corpus, subje
             edges = torch.tensor([[chance(subject, i, relation, j) for j in nodes] for i in nodes])
             expected += (torch.matrix_exp(edges * edges).trace().item() - len(nodes)) / len(nodes)
     assert groups > 0
-    # The series is cut after eight edges: what is left of it is small for matrices of this size.
+    # The series is cut after eight edges. The rest is small for matrices of this size.
     assert told(subject)["acyclicity"] == pytest.approx(expected, rel=0.02)
     assert subject.loss.counts(subject.batch)["acyclicity"] == groups
 
 
 def test_sure_edges_do_not_overflow_in_16_bits(subject: Subject) -> None:
-    """An infinite loss would have every step from then on skipped."""
+    """After an infinite loss, every further step would be skipped."""
     torch.nn.init.constant_(subject.encoder.graph_bias.weight, 20.0)
     whole = told(subject)["acyclicity"]
     with torch.autocast("cpu", torch.float16):
@@ -278,15 +278,15 @@ def trained(corpus: Corpus, micro_batch: int, precision: str = "fp32", steps: in
 
 
 def distance(one: Trainer, other: Trainer) -> float:
-    """The greatest difference of a weight, relative to the greatest weight of its tensor."""
+    """The largest difference of a weight, relative to the largest weight of its tensor."""
     pairs = zip(one.encoder.parameters(), other.encoder.parameters(), strict=True)
     return max(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).item() for a, b in pairs)
 
 
 def test_micro_batches_change_the_last_bits_only(corpus: Corpus) -> None:
-    """State-exact: 12 steps of 16 rows at once or 8 at a time end within 1 part in 100 of each other (AdamW
-    divides by small gradients' own size, so single weights move by their last bits' noise); the first step's
-    gradients within 1 part in 100,000."""
+    """State-exact: 12 steps with micro-batches of 16 or 8 rows end within 1 part in 100 of each other. (AdamW
+    divides small gradients by their own size, so noise in their last bits moves single weights.) The first
+    step's gradients agree within 1 part in 100,000."""
     assert distance(trained(corpus, 16), trained(corpus, 16)) == 0.0
     assert 0.0 < distance(trained(corpus, 8), trained(corpus, 16)) < 1e-2
     found = []
@@ -323,7 +323,7 @@ def test_a_step_that_fp16_skips_counts_and_its_scale_travels_through_other_preci
 
 
 def test_a_long_evaluation_gives_signs_of_life(tmp_path: Path) -> None:
-    """By reports alone: once a step was reported, the agent takes nothing else for one."""
+    """Only by reports: once a step was reported, nothing else counts as a sign of life for the agent."""
     training = Training(tmp_path / "c", progress=tmp_path / "progress")
     stop = signs_of_life(training, 7, every=0.0)
     assert [stop(), stop()] == [False, False]
@@ -360,11 +360,11 @@ def test_the_spec_says_what_the_config_costs() -> None:
         assert float(work["flops_per_step"]) == given[-1]
         assert (
             settings.decisive() == config.read(JOB / "train_gpu.yaml").decisive()
-        )  # a hop may change configs
+        )  # a move to another platform may change configs
 
 
 def test_the_computed_flops_are_those_that_are_done(subject: Subject) -> None:
-    """Against torch's own count. It also counts what is left out: composing entities, the smaller losses."""
+    """Compares with torch's own count, which includes more: composing entities, and the smaller losses."""
     settings = samples.small()
     wide = config.from_plain(samples.SMALL | {"model": {"width": 384, "layers": 4, "heads": 6, "feed": 1536}})
     subject.encoder = Encoder(
@@ -383,14 +383,14 @@ def test_the_computed_flops_are_those_that_are_done(subject: Subject) -> None:
 def test_what_a_config_gets_wrong_is_named(tmp_path: Path) -> None:
     for text, message in (
         ("model: {widht: 8}", "unknown model.widht; known are width"),
-        ("model: {heads: 5}", r"model.width: 768 is no multiple of 2 × model.heads \(5\)"),
+        ("model: {heads: 5}", r"model.width: 768 is not a multiple of 2 × model.heads \(5\)"),
         (
             "data: {held_out: 1.5}\nmodel: {feed: 3}",
             r"data.held_out: 1.5 is not between 0 and 1; model.feed: 3",
         ),
-        ("data: {curriculum: {5: 64}}", "its first phase must begin at 0"),
+        ("data: {curriculum: {5: 64}}", "the first phase must begin at 0"),
         ("data: {curriculum: {0: 60}}", "multiples of 8"),
-        ("data: {workers: two}", "data.workers: 'two' will not do"),
+        ("data: {workers: two}", "data.workers: 'two' is not a valid value"),
         ("[1]", "expected keys and values"),
         (
             "model: [8]\ndata: {worker: 1, facts: many, held_out: 2}\noptimizer: {warmup: -1}",

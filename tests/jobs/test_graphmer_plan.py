@@ -1,4 +1,4 @@
-"""GraphMER's batches: whole, honest, and a function of (seed, step), checked against brute force."""
+"""GraphMER's batches: complete, without leaks, and a function of (seed, step), checked by brute force."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def digest(batches: list[Batch]) -> str:
 
 
 class Leaf(NamedTuple):
-    """What a leaf of a batch says, read back from it."""
+    """A leaf, read back from a batch."""
 
     row: int
     leaf: int
@@ -90,7 +90,7 @@ Truth = dict[tuple[int, int], set[int]]
 
 
 def truth_of(corpus: Corpus) -> Truth:
-    """By (head, relation) the tails that training states."""
+    """The tails that training states, by (head, relation)."""
     truth = defaultdict(set)
     for passage, _, _, relation, head, tail in corpus.facts.tolist():
         if not corpus.held_out[passage]:
@@ -154,7 +154,7 @@ def test_every_row_comes_once_an_epoch_and_each_epoch_in_another_order(corpus: C
         size = len(buckets[length])
         assert sorted(each[:size]) == sorted(each[size : 2 * size]) == buckets[length].tolist()
         assert each[:size] != each[size : 2 * size]
-        assert len(each) / steps / SIZE == pytest.approx(size / len(rows), rel=0.1)  # turns in proportion
+        assert len(each) / steps / SIZE == pytest.approx(size / len(rows), rel=0.1)  # proportional
 
 
 def test_the_curriculum_switches_after_the_step_it_names(made: Plan) -> None:
@@ -296,16 +296,16 @@ def test_leaves_are_half_true_and_one_in_five_is_asked_for(made: Plan) -> None:
     true = np.isin(states, (TRUE, HIDDEN)).sum(axis=1)
     hidden = (states == HIDDEN).sum(axis=1)
     assert np.array_equal(hidden > 0, true > 0)
-    assert hidden.max() <= 1  # of at most three true leaves
+    assert hidden.max() <= 1  # there are at most three true leaves
     shown = (states == TRUE).sum()
-    assert 0.8 * shown < (states == FALSE).sum() <= shown  # a hidden leaf has none: its kind would be told
+    assert 0.8 * shown < (states == FALSE).sum() <= shown  # a hidden leaf has none
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_false_leaf_stands_beside_a_true_one_and_tells_nothing_of_a_hidden_one(
     made: Plan, step: int
 ) -> None:
-    """By anchor and relation: no more false leaves than true ones are shown."""
+    """For each anchor and relation, no more false leaves than true ones are shown."""
     shown: Counter[tuple[int, int, int, int]] = Counter()
     for each in leaves_of(made, step, made[step]):
         key = each.row, each.passage, each.head, each.relation
@@ -360,8 +360,8 @@ def test_candidates_are_what_they_claim(corpus: Corpus, made: Plan, step: int) -
 
 
 def pool_of(batch: Batch, group: int) -> list[tuple[tuple[int, int, int] | None, int | None]]:
-    """What the facts of a group are told apart from: its candidates, by row, query and place, then the tails
-    that its leaves show; None in unused slots."""
+    """What the facts of a group are scored against: its candidates, by row, query and place, then the tails
+    that its leaves show. None in unused slots."""
     rows = range(group, group + GROUP)
     found: list[tuple[tuple[int, int, int] | None, int | None]] = []
     for row in rows:
@@ -450,9 +450,9 @@ def test_queries_ask_every_fact_once_with_its_own_text(corpus: Corpus) -> None:
 
 
 def test_what_cannot_be_planned_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(ValueError, match="a batch of 6 is no whole number of groups of 4"):
+    with pytest.raises(ValueError, match="a batch of 6 is not a multiple of the group of 4"):
         planned(corpus, global_batch=6)
-    with pytest.raises(ValueError, match="length: 6 has no room beside 6 leaves"):
+    with pytest.raises(ValueError, match="length: 6 has no room for text besides 6 leaves"):
         packing.Rows(corpus, 6, 6)
     only = dataclasses.replace(corpus, held_out=np.zeros_like(corpus.held_out))
     with pytest.raises(ValueError, match="no passage is held out"):

@@ -1,4 +1,4 @@
-"""GraphMER's other reader: facts from JSONL with a folder of code, every fault with its line."""
+"""GraphMER's other reader: facts from JSONL with a folder of code, and every error with its line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_facts_come_with_the_lines_around_them(tmp_path: Path, code: Path) -> No
         fact("x", file="a/b.java", line=64),
         fact("y", path="a/../a/b.java", line=65, score=0.5),
         fact("z", file="a/b.java"),
-        fact("z", file="a/b.java"),  # said twice
+        fact("z", file="a/b.java"),  # stated twice
         fact("w", file="a/b.java", line=150),
         "",
         {"head": "free.name", "relation": "calls", "tail": "u"},
@@ -71,8 +71,8 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path, code: Path) -> None:
         '{"head": "a", "relation": "r"}': "tail: expected a name, not None",
         '{"head": " ", "relation": "r", "tail": "t"}': "head: expected a name, not ' '",
         '{"head": "a", "relation": 3, "tail": "t"}': "relation: expected a name, not 3",
-        '{"head": "\\ud800", "relation": "r", "tail": "t"}': "is no text",
-        '{"head": "a\\u0000", "relation": "r", "tail": "t"}': "is no text",
+        '{"head": "\\ud800", "relation": "r", "tail": "t"}': "is not valid text",
+        '{"head": "a\\u0000", "relation": "r", "tail": "t"}': "is not valid text",
         '{"head": "a", "relation": "r", "tail": "t", "qualifier": {}}': "unknown qualifier; known are head",
         '{"head": "a", "relation": "r", "tail": "t", "qualifiers": []}': "qualifiers: expected an object",
         "[" * 100_000: "recursion",

@@ -1,7 +1,7 @@
 """GraphMER: a text encoder trained on source code and the knowledge graph of that code.
 
-Data walks one way: `graph` reads source into facts (`triples` reads them from JSONL), `tokens` and `corpus`
-make arrays of them, `packing`, `negatives`, `pages` and `plan` make batches, `model` is the encoder,
-`objectives` its losses, `loop` trains it; `evaluation`, `baselines` and `report` say what it came to.
-`config` has the keys, `flops` the cost, `train` is the command.
+Data flows one way. `graph` reads facts from source (`triples` reads them from JSONL). `tokens` and `corpus`
+turn them into arrays. `packing`, `negatives`, `pages` and `plan` make batches. `model` is the encoder,
+`objectives` has its losses, and `loop` trains it. `evaluation`, `baselines` and `report` measure the result.
+`config` has the keys, `flops` computes the cost, and `train` is the command.
 """

@@ -1,9 +1,9 @@
-"""What GraphMER is held against: frequency, TransE and ComplEx, trained here on the same facts and split.
+"""The baselines of GraphMER: frequency, TransE and ComplEx, trained here on the same facts and split.
 
-They see facts only, never text; a head that training does not know is answered in frequency's order. The
-settings, `TRANSE` and `COMPLEX`, were chosen on training modules held back, never on test facts; so is, anew
-for every corpus, the number of epochs. Seeded by a generator of their own: the process's are neither drawn
-from nor set. Must never know how ranks are taken.
+They see only facts, never text. For a head that training does not know, they answer in the order of
+frequency. The settings `TRANSE` and `COMPLEX` were chosen on training modules that were set aside, never on
+test facts. The number of epochs is chosen in the same way for each corpus. They use their own random
+generator, and neither draw from nor set the process's generators. Must never know how ranks are computed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
 from graphmer.evaluation import Integers, Stop, Summary, heed, held_out_facts, known_heads, never, rank
 
-HELD_BACK = 0.12  # of the training's modules
-PATIENCE = 2  # epochs without a better MRR on them
+HELD_BACK = 0.12  # share of the training modules that is set aside
+PATIENCE = 2  # epochs without a better MRR on those
 
 Progress = Callable[[str], None]
 Query = Callable[[Tensor, Tensor], Tensor]
@@ -34,12 +34,13 @@ def silent(_text: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """A model of embeddings and how it is trained: Adagrad on a softmax over all known entities.
+    """An embedding model and its training: Adagrad on a softmax over all known entities.
 
-    `dimension` counts real numbers a vector, `epochs` is the most, `batch` counts (head, relation) pairs.
-    Scores are multiplied by `sharpness`. `n3` weighs the cubes of the absolute values of the embeddings that
-    a fact uses (arXiv 1806.07297). First values are normal: entities by `spread` about one vector, drawn by
-    `common`, so that a tail's popularity is learnt before anything of single heads; relations by `spread`.
+    `dimension` is the count of real numbers in a vector, `epochs` the maximum, `batch` the count of (head,
+    relation) pairs. Scores are multiplied by `sharpness`. `n3` weights the cubes of the absolute values of
+    the embeddings that a fact uses (arXiv 1806.07297). Initial values are normally distributed. Relations
+    have the standard deviation `spread`. Entities lie with `spread` around one common vector, which has the
+    standard deviation `common`, so that the popularity of tails is learnt before anything about single heads.
     """
 
     model: str
@@ -54,22 +55,23 @@ class Settings:
 
 
 class Frequency:
-    """Tails by their count under the relation in training, then by their count under all relations.
+    """Ranks tails by their count under the relation in training, then by their count under all relations.
 
-    Counting (head, relation) first would change nothing: the tails that training states of the pair are left
-    out of a filtered ranking.
+    Counting (head, relation) first would change nothing, because a filtered ranking leaves out the tails that
+    training states for the pair.
     """
 
     def __init__(self, corpus: Corpus) -> None:
         facts = _Facts(corpus)
         counts = np.zeros((facts.relations, len(facts)))
         np.add.at(counts, (facts.triples[:, 1], facts.triples[:, 2]), 1.0)
-        counts += counts.sum(0) / (len(facts.triples) + 1.0)  # of all relations: below 1
+        counts += counts.sum(0) / (len(facts.triples) + 1.0)  # counts over all relations, scaled below 1
         places = [np.unique(row, return_inverse=True)[1] for row in counts]
         self._places = torch.from_numpy(np.stack(places).astype(np.float32))
 
     def scores(self, heads: Integers, relations: Integers) -> Tensor:
-        """Of entity and relation ids (n,), scores (n, known entities): their order alone has a meaning."""
+        """Entity and relation ids (n,) → scores (n, known entities), of which only the
+        order has a meaning."""
         del heads
         return self._places[torch.from_numpy(relations)]
 
@@ -93,7 +95,7 @@ class Embeddings:
         return torch.randn(count, self.settings.dimension, generator=self._random)
 
     def epoch(self, stop: Stop = never) -> float:
-        """Every training fact once; the mean loss in nats. Raises `Stopped`, asked before each batch."""
+        """Trains on every fact once, and returns the mean loss in nats. Raises `Stopped` between batches."""
         loss = 0.0
         for batch in self._facts.batches(self.settings.batch, self._random, self.entities.device):
             heed(stop)
@@ -106,7 +108,7 @@ class Embeddings:
 
     @torch.no_grad()
     def scores(self, heads: Integers, relations: Integers) -> Tensor:
-        """Of entity and relation ids (n,), scores (n, known entities)."""
+        """Entity and relation ids (n,) → scores (n, known entities)."""
         device = self.entities.device
         columns = torch.from_numpy(self._facts.columns[heads]).to(device)
         head = self.entities[columns.clamp(min=0)]
@@ -117,7 +119,7 @@ class Embeddings:
         return found
 
     def _loss(self, batch: _Batch) -> Tensor:
-        """Sum over facts of the cross entropy of the true tail among it and all that are not true."""
+        """The sum over facts of the cross entropy of the true tail against all tails that are not true."""
         settings = self.settings
         head, relation = self.entities[batch.heads], self.relations[batch.relations]
         query = _QUERY[settings.model](head, relation)
@@ -142,7 +144,7 @@ def train(
     stop: Stop = never,
     progress: Progress = silent,
 ) -> Embeddings:
-    """A baseline trained on all training facts; its settings tell the epochs, chosen where none are given."""
+    """A baseline trained on all training facts. If `epochs` is not given, chooses it on modules set aside."""
     device = device or torch.device("cpu")
     chosen = epochs or _epochs(corpus, settings, seed, device, stop, progress)
     model = Embeddings(corpus, replace(settings, epochs=chosen), seed, device)
@@ -154,7 +156,7 @@ def train(
 def _epochs(
     corpus: Corpus, settings: Settings, seed: int, device: torch.device, stop: Stop, progress: Progress
 ) -> int:
-    """The epochs after which training modules held back are told best, by MRR where the head is known."""
+    """The number of epochs with the best MRR on training modules set aside, over facts with a known head."""
     apart = _held_back(corpus)
     asked = held_out_facts(apart)
     asked = asked[known_heads(apart, asked)]
@@ -167,7 +169,7 @@ def _epochs(
         model.epoch(stop)
         found = rank(apart, asked, lambda b: model.scores(rows[b, HEAD], rows[b, RELATION]), stop)
         mrr = Summary.of(found.ranks).mrr
-        progress(f"{settings.model}: {epoch} epochs, MRR {mrr:.4f} on training modules held back")
+        progress(f"{settings.model}: {epoch} epochs, MRR {mrr:.4f} on training modules set aside")
         if mrr > best:
             best, at = mrr, epoch
         elif epoch >= at + PATIENCE:
@@ -176,7 +178,7 @@ def _epochs(
 
 
 def _held_back(corpus: Corpus) -> Corpus:
-    """The training's part of a corpus, with some of its modules held out in turn."""
+    """The training part of a corpus, with some of its modules held out."""
     facts = corpus.facts[~corpus.held_out[corpus.facts[:, PASSAGE]]]
     digests = [
         hashlib.sha256(b"back %d" % module).digest() for module in range(int(corpus.modules.max()) + 1)
@@ -189,7 +191,7 @@ def _held_back(corpus: Corpus) -> Corpus:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Pairs of head and relation (p,), and for each of their true tails (n,) the row of its pair."""
+    """Pairs of head and relation (p,), and their true tails (n,), each with the row of its pair."""
 
     heads: Tensor
     relations: Tensor
@@ -198,7 +200,8 @@ class _Batch:
 
 
 class _Facts:
-    """The training's facts by surface, each once: (n, 3) head, relation, tail; entities are columns."""
+    """The training facts by surface, each once: (n, 3) head, relation, tail. Entities are
+    given as columns."""
 
     def __init__(self, corpus: Corpus) -> None:
         facts = corpus.facts.astype(np.int64)
@@ -216,7 +219,7 @@ class _Facts:
         return self._size
 
     def batches(self, size: int, random: torch.Generator, device: torch.device) -> Iterator[_Batch]:
-        """Every fact once, in an order drawn from `random`; the facts of a pair stay together."""
+        """Yields every fact once, in an order drawn from `random`. The facts of a pair stay together."""
         pairs, counts = np.unique(self.triples[:, :2], axis=0, return_counts=True)
         starts = np.cumsum(counts) - counts  # triples are sorted by pair
         order: NDArray[np.int64] = torch.randperm(len(pairs), generator=random).numpy()
@@ -236,7 +239,7 @@ def _translated(head: Tensor, relation: Tensor) -> Tensor:
 
 
 def _nearness(query: Tensor, tails: Tensor) -> Tensor:
-    """Minus the Euclidean distance, (n, d) and (m, d) → (n, m); TransE (Bordes et al., 2013)."""
+    """The negative Euclidean distance, (n, d) and (m, d) → (n, m); TransE (Bordes et al., 2013)."""
     squares = (query * query).sum(1, keepdim=True) + (tails * tails).sum(1) - 2.0 * query @ tails.T
     return -squares.clamp(min=1e-9).sqrt()
 
@@ -259,6 +262,6 @@ def _cubes(vectors: Tensor) -> Tensor:
 
 _QUERY: dict[str, Query] = {"TransE": _translated, "ComplEx": _turned}
 _SCORE: dict[str, Score] = {"TransE": _nearness, "ComplEx": _product}
-# Chosen on an eighth of the standard library's training modules, by MRR where the head is known.
+# Chosen on an eighth of the standard library's training modules, by the MRR over facts with a known head.
 TRANSE = Settings("TransE", 128, 20, 512, 0.1, sharpness=3.0, spread=0.1)
 COMPLEX = Settings("ComplEx", 256, 20, 512, 0.1, sharpness=1.0, spread=0.001, common=0.5, n3=0.05)

@@ -1,7 +1,7 @@
 """The keys of a training config and their checks. Must never know torch.
 
-What is trained and on what stands here; how (steps, batches, devices, precision, seed) comes from the
-command line, as the orchestrator's profiles decide it.
+The config says what is trained, and on which data. Steps, batches, devices, precision and seed come from the
+command line, because the orchestrator's profiles decide them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _HERE = (
 
 @dataclass(frozen=True)
 class Data:
-    """What is read and how rows are made of it.
+    """What is read, and how it becomes rows.
 
     `sources` are folders of Python source or names of importable packages; `standard_library` is the running
-    interpreter's. With `triples`, a JSONL file of facts, they are the code that its facts speak of. Both may
-    name environment variables: `$ORCHESTRATOR_INPUTS/facts.jsonl` is one of the job's inputs.
-    `facts` cuts them to at most so many. `held_out` is a share of modules. `curriculum` maps the number of
-    steps done to the columns of a row from then on, the `leaves` among them. `mask_words` is the share of
-    tokens to be guessed, whole identifiers at a time, `mask_nodes` that of facts.
+    interpreter's. With `triples`, a JSONL file of facts, `sources` is the code that those facts are about.
+    Both may use environment variables: `$ORCHESTRATOR_INPUTS/facts.jsonl` is one of the job's inputs. `facts`
+    limits the number of facts. `held_out` is a share of the modules. `curriculum` maps a number of finished
+    steps to the columns of a row from then on, including the `leaves`. `mask_words` is the share of tokens to
+    guess, always whole words, and `mask_nodes` the share of facts to guess.
     """
 
     sources: tuple[str, ...] = ("standard_library",)
@@ -48,7 +48,7 @@ class Data:
 
     @property
     def phases(self) -> tuple[tuple[int, int], ...]:
-        """(steps done, length) in order; the first begins at 0."""
+        """(finished steps, length) in order; the first phase begins at 0."""
         return tuple(sorted(self.curriculum.items()))
 
     def length(self, step: int) -> int:
@@ -69,7 +69,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Objectives:
-    """Weights of the losses beside those of masked tokens and masked nodes, which weigh 1."""
+    """Weights of the other losses. The losses of masked tokens and masked nodes have the weight 1."""
 
     truth: float = 0.2
     antisymmetry: float = 0.2
@@ -82,7 +82,8 @@ class Objectives:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW and its learning rate: `warmup` steps up, a cosine down to zero at the last step."""
+    """AdamW and its learning rate: it rises for `warmup` steps, then follows a cosine to zero
+    at the last step."""
 
     learning_rate: float = 3e-4
     warmup: int = 1500
@@ -94,8 +95,8 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Every so many steps on so many held-out facts; the last one on all. `report`: baselines are trained at
-    the end, and the final checkpoint holds report.json, report.md and curves.png."""
+    """Evaluates after each `every` steps on `facts` held-out facts, and at the end on all. With `report`,
+    baselines are trained at the end, and the final checkpoint holds report.json, report.md and curves.png."""
 
     every: int = 500
     facts: int = 1000
@@ -117,13 +118,13 @@ class Config:
             raise ValueError("; ".join(faults))
 
     def plain(self) -> dict[str, Any]:
-        """As a document of lists and dicts, which `from_plain` reads."""
+        """The config as lists and dicts, which `from_plain` reads."""
         return {part: _plain(keys) for part, keys in asdict(self).items()}
 
     def decisive(self) -> dict[str, Any]:
-        """The part of `plain` that decides what is learnt: the same in every session of a training.
+        """The part of `plain` that decides what is learnt. It is the same in every session of a training.
 
-        Where the corpus came from is not in it: it travels in the checkpoint.
+        It does not say where the corpus came from, because the corpus travels in the checkpoint.
         """
         parts = {
             part: keys for part, keys in self.plain().items() if isinstance(keys, dict) and part not in _HERE
@@ -132,7 +133,7 @@ class Config:
 
 
 def read(path: Path) -> Config:
-    """Raises ValueError that names the file and every key at fault."""
+    """Reads a config file. Raises ValueError with the file and every wrong key."""
     try:
         with path.open(encoding="utf-8") as file:
             return from_plain(yaml.safe_load(file) or {})
@@ -141,7 +142,7 @@ def read(path: Path) -> Config:
 
 
 def from_plain(document: object) -> Config:
-    """Raises ValueError that names every key at fault."""
+    """The config of a document. Raises ValueError with every wrong key."""
     faults: list[str] = []
     made = _made(Config, document, "", faults)
     if faults or not isinstance(made, Config):
@@ -150,7 +151,7 @@ def from_plain(document: object) -> Config:
 
 
 def _made(kind: type[Any], given: object, place: str, faults: list[str]) -> Any:
-    """None where it cannot be made; a key at fault has its default, so that the others are looked at too."""
+    """None if it cannot be built. A wrong key gets its default, so that the other keys are checked too."""
     if not isinstance(given, dict):
         faults.append(f"{place.removesuffix('.') or 'config'}: expected keys and values, not {given!r}")
         return None
@@ -175,7 +176,8 @@ def _made(kind: type[Any], given: object, place: str, faults: list[str]) -> Any:
 
 
 def _value(hint: object, value: Any, place: str) -> Any:
-    """YAML's idea of a value as the field's: `1e-8` is text to YAML, a list a tuple here."""
+    """Converts a value from YAML to the field's type: YAML reads `1e-8` as text, and a
+    tuple is a list there."""
     try:
         if hint is float:
             return float(value)
@@ -187,10 +189,10 @@ def _value(hint: object, value: Any, place: str) -> Any:
         if hint == Mapping[int, int]:
             return {int(done): int(length) for done, length in value.items()}
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"{place}: {value!r} will not do") from None
+        raise ValueError(f"{place}: {value!r} is not a valid value") from None
     allowed = {int: int, bool: bool, int | None: int | None, str | None: str | None}[hint]  # type: ignore[index]
     if not isinstance(value, allowed) or (allowed is not bool and isinstance(value, bool)):
-        raise ValueError(f"{place}: {value!r} will not do")
+        raise ValueError(f"{place}: {value!r} is not a valid value")
     return value
 
 
@@ -220,17 +222,17 @@ def _faults(config: Config) -> list[tuple[bool, str]]:
         *((not value > 0, f"{key}: {value} is not positive") for key, value in positive.items()),
         (
             model.width % (2 * model.heads) != 0,
-            f"model.width: {model.width} is no multiple of 2 × model.heads ({model.heads})",
+            f"model.width: {model.width} is not a multiple of 2 × model.heads ({model.heads})",
         ),
-        (model.feed % 2 != 0, f"model.feed: {model.feed} is not even: it is gate and value"),
-        (not data.phases or data.phases[0][0] != 0, "data.curriculum: its first phase must begin at 0 steps"),
+        (model.feed % 2 != 0, f"model.feed: {model.feed} is not even: it holds gate and value"),
+        (not data.phases or data.phases[0][0] != 0, "data.curriculum: the first phase must begin at 0 steps"),
         (
             any(n % 8 or n < data.leaves + 16 for n in lengths),
-            f"data.curriculum: {lengths}: lengths are multiples of 8, with room for the leaves and 16 tokens",
+            f"data.curriculum: {lengths}: use multiples of 8 with room for the leaves and 16 tokens",
         ),
         (
             data.triples is not None and len(data.sources) != 1,
-            "data.sources: with data.triples, name the one folder of code that its facts speak of",
+            "data.sources: with data.triples, name the one folder of code that its facts are about",
         ),
         (optimizer.warmup < 0, f"optimizer.warmup: {optimizer.warmup} is negative"),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""A graph as arrays: the tokens of its passages, its facts hung from the words they speak of, and the split.
+"""A graph as arrays: tokens of passages, facts anchored to the words they are about, and the split.
 
-Decides the split by module, the vocabulary, and by which name an entity goes: the last part of its dotted
-name. All that is learnt from data comes from training modules: held-out ones give no word, no kind and no
-known entity. Must never know rows, masks or models.
+Decides the split by module, the vocabulary, and the name of an entity in text, which is the last part of its
+dotted name. Everything learnt from data comes from training modules. Held-out modules give no word, no kind
+and no known entity. Must never know rows, masks or models.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ PASSAGE, ANCHOR, SPAN, RELATION, HEAD, TAIL = range(6)  # the columns of `Corpus
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """S tokens of P passages, F facts between E entities of which the known ones come first.
+    """S tokens of P passages, and F facts between E entities. The known entities come first.
 
-    An anchor is the index in its passage of the first token of the first mention of the fact's head, a span
-    the tokens of that mention; both 0 where the passage does not mention it. A fact is stated once in a
-    passage, but may be in several. Kinds are bits of `ontology.KINDS`, from training facts alone.
+    An anchor is the index of a token in its passage: the first token of the first mention of the fact's
+    head. A span is the number of tokens of that mention. Both are 0 if the passage does not mention the
+    head. A fact is stated once in a passage, but may be in several. Kinds are bits of `ontology.KINDS`, from
+    training facts only.
     """
 
-    vocabulary: int  # embedding rows: the size asked for, above every id
-    tokenizer: str  # for tokens.Tokens
+    vocabulary: int  # embedding rows: the requested size, larger than every id
+    tokenizer: str  # JSON for tokens.Tokens
     relations: tuple[str, ...]
     entities: tuple[str, ...]  # (E,)
-    entity_tokens: NDArray[np.int32]  # (E, ENTITY_TOKENS), cut or filled with PAD
+    entity_tokens: NDArray[np.int32]  # (E, ENTITY_TOKENS), cut or padded with PAD
     entity_kinds: NDArray[np.int64]  # (E,)
     entity_known: NDArray[np.bool_]  # (E,) occurs in a training fact
     tokens: NDArray[np.int32]  # (S,)
@@ -52,10 +53,10 @@ class Corpus:
 
     @classmethod
     def build(cls, graph: Graph, *, vocabulary: int, passage_tokens: int, held_out: float) -> Corpus:
-        """Splits by module, trains the tokenizer and encodes; passages are cut to `passage_tokens`.
+        """Splits by module, trains the tokenizer and encodes. Passages are cut to `passage_tokens`.
 
-        The share `held_out` of modules is chosen by the hash of their names. Raises ValueError where that
-        leaves nothing to train on or the vocabulary is too small.
+        The share `held_out` of the modules is chosen by the hash of their names. Raises ValueError if that
+        leaves nothing to train on, or if the vocabulary is too small.
         """
         passages = graph.passages
         apart = np.array([_share(passage.module) < held_out for passage in passages], dtype=np.bool_)
@@ -96,7 +97,7 @@ class Corpus:
         )
 
     def fingerprint(self) -> str:
-        """sha256 over everything a batch is made from."""
+        """sha256 of everything that batches are made from."""
         digest = hashlib.sha256()
         for name, value in _packed(self).items():
             digest.update(repr((name, value.dtype.str, value.shape)).encode())
@@ -104,7 +105,7 @@ class Corpus:
         return digest.hexdigest()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Everything as tensors; texts as UTF-8 bytes, joined by NUL where they are several."""
+        """Everything as tensors. Texts are UTF-8 bytes; several texts are joined by NUL."""
         import torch
 
         return {name: torch.from_numpy(value) for name, value in _packed(self).items()}
@@ -123,24 +124,24 @@ class Corpus:
         )
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Raises ValueError unless the state is this very corpus: it never changes."""
+        """Raises ValueError unless the state is of this same corpus, which never changes."""
         if Corpus.from_state(state).fingerprint() != self.fingerprint():
-            raise ValueError("the checkpoint is of another corpus")
+            raise ValueError("the checkpoint belongs to another corpus")
 
 
 def surface(entity: str) -> str:
-    """The name an entity goes by in a text: the last part of its dotted name, else all of it."""
+    """The name of an entity in text: the last part of its dotted name, or else the whole name."""
     dotted = entity.split(".")
     return dotted[-1] if all(part.isidentifier() for part in dotted) else entity
 
 
 def _share(module: str) -> float:
-    """A fixed number in [0, 1) for a module, independent of the order that it is read in."""
+    """A fixed number in [0, 1) for a module, independent of the order in which modules are read."""
     return int.from_bytes(hashlib.sha256(b"split " + module.encode()).digest()[:6], "big") / 2.0**48
 
 
 def _words(passages: Sequence[Passage], apart: NDArray[np.bool_], most: int) -> Iterator[str]:
-    """What training passages spell; a token has at least a byte of a word, so no more words are read."""
+    """The words of training passages. Reads no more than needed: a token has at least one byte of a word."""
     for passage, held_out in zip(passages, apart, strict=True):
         if not held_out:
             yield from islice(tokens.split(passage.text or passage.name), most)
@@ -152,7 +153,7 @@ def _relations(passages: Sequence[Passage]) -> tuple[str, ...]:
 
 
 def _entities(passages: Sequence[Passage], apart: NDArray[np.bool_]) -> tuple[tuple[str, ...], int]:
-    """All names, sorted, those of training facts first; and how many these are."""
+    """All names, sorted, with the names of training facts first, and the number of those."""
     sides: tuple[set[str], set[str]] = set(), set()
     for passage, held_out in zip(passages, apart, strict=True):
         for triple in passage.triples:
@@ -164,7 +165,7 @@ def _entities(passages: Sequence[Passage], apart: NDArray[np.bool_]) -> tuple[tu
 def _facts(
     passage: Passage, text: tokens.Encoded, relations: Mapping[str, int], entities: Mapping[str, int]
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """(anchor, span, relation, head, tail) of the passage's facts that differ, in source order."""
+    """(anchor, span, relation, head, tail) of the passage's distinct facts, in source order."""
     mentions: dict[str, tuple[int, int]] = {}
     seen = set()
     for triple in passage.triples:

@@ -1,10 +1,10 @@
-"""How well held-out facts are told: filtered ranks, masked-token loss, and what the ontology forbids.
+"""How well a model predicts held-out facts: filtered ranks, masked-token loss, ontology violations.
 
-A fact (head, relation, tail) of a held-out module is asked as (head, relation, ?) over all known entities;
-other tails that are true of (head, relation), in training or held out, are left out of the ranking
-(arXiv 1412.6575 calls it filtered). Entities go by their surface, so a held-out fact that training states too
-is not asked. Everything goes in blocks, without gradients, and draws no random numbers: a training resumes
-bit for bit around it. Must never know how a model or a baseline was trained.
+A fact (head, relation, tail) of a held-out module becomes the query (head, relation, ?) over all known
+entities. Other true tails of (head, relation), in training or held out, are left out of the ranking (arXiv
+1412.6575 calls this filtered). Entities are compared by their surface, so a held-out fact that training also
+states is not a query. Everything runs in blocks and without gradients. It draws no random numbers, so that a
+training resumes bit for bit around it. Must never know how a model or a baseline was trained.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from graphmer import plan
 from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
 from graphmer.ontology import ONTOLOGY, mask
 
-QUERIES = 256  # scored at a time: 256 × 20,000 scores are 20 MB
+QUERIES = 256  # scored at a time; 256 × 20,000 scores take 20 MB
 ENTITIES = 2048  # embedded at a time
-LEAVES = 10  # facts asked with one reading of a passage
-ROWS = 8  # read at a time: about a second of a CPU at 768 columns, so that a stop is heeded in time
-SAMPLED_ROWS = 64  # read for the masked-token loss where the facts are a sample too
+LEAVES = 10  # facts queried with one reading of a passage
+ROWS = 8  # read at a time: about a second on a CPU at 768 columns, so that a stop is noticed in time
+SAMPLED_ROWS = 64  # rows for the masked-token loss if the facts are a sample, too
 
 Integers = NDArray[np.int64]
 Stop = Callable[[], bool]
-Scores = Callable[[Integers], Tensor]  # places in the list of facts (n,) → scores (n, known entities)
+Scores = Callable[[Integers], Tensor]  # indices into the list of facts (n,) → scores (n, known entities)
 
 
 class Stopped(Exception):
-    """Asked to leave in the middle of an evaluation; nothing was changed."""
+    """A stop was requested in the middle of an evaluation. Nothing was changed."""
 
 
 def never() -> bool:
@@ -45,13 +45,13 @@ def never() -> bool:
 
 
 def heed(stop: Stop) -> None:
-    """Raises `Stopped` where it is time to."""
+    """Raises `Stopped` if a stop was requested."""
     if stop():
         raise Stopped
 
 
 class Encoder(Protocol):
-    """What is asked of a model; the contract is `graphmer.model.Encoder`'s."""
+    """What the evaluation needs of a model. `graphmer.model.Encoder` has the contract."""
 
     training: bool
 
@@ -64,7 +64,8 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean reciprocal rank and the shares of ranks up to 1 and 10, over `count` facts; NaN over none."""
+    """Mean reciprocal rank and the shares of ranks up to 1 and 10, over `count` facts; NaN
+    if there are none."""
 
     mrr: float
     hits_1: float
@@ -81,7 +82,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Per fact (n,): the true tail's filtered rank, and the entity scored highest of all."""
+    """For each fact (n,): the filtered rank of the true tail, and the entity with the highest score."""
 
     ranks: NDArray[np.float64]
     predicted: Integers
@@ -89,8 +90,8 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An encoder on the same facts from its graph alone and with the passage's text; nats per masked token;
-    percent of the graph's first guesses that break the ontology."""
+    """An encoder's rankings of the same facts, from the graph alone and with the passage's text. Also the
+    nats per masked token, and the percentage of the graph's first guesses that break the ontology."""
 
     graph: Ranking
     text: Ranking
@@ -98,7 +99,7 @@ class Evaluation:
     violations: float
 
     def metrics(self) -> dict[str, float]:
-        """For `training.report`; "mrr" is the graph's alone, the one to hold against TransE and ComplEx."""
+        """For `training.report`. "mrr" is from the graph alone; compare it with TransE and ComplEx."""
         graph, text = Summary.of(self.graph.ranks), Summary.of(self.text.ranks)
         return {
             "mrr": graph.mrr,
@@ -113,10 +114,11 @@ class Evaluation:
 
 
 def ranks(scores: Tensor, truth: Tensor, others: Sequence[Integers]) -> NDArray[np.float64]:
-    """Ranks of the true columns, from 1; `others` are the columns of each row left out of the ranking.
+    """Ranks of the true columns, from 1. `others` are the columns of each row left out of the ranking.
 
-    scores (n, E), truth (n,), on the host. Among equals the mean of the best and the worst place (the
-    realistic rank: arXiv 2002.06914). A true score that is NaN ranks last; other NaN rank below any number.
+    scores (n, E) and truth (n,) are on the host. Among equal scores, the rank is the mean of the best and the
+    worst place (the realistic rank: arXiv 2002.06914). A true score of NaN ranks last; any other NaN ranks
+    below every number.
     """
     rows = torch.from_numpy(np.repeat(np.arange(len(others)), [len(o) for o in others]))
     columns = torch.from_numpy(np.concatenate([*others, np.empty(0, np.int64)]))
@@ -137,7 +139,7 @@ def _count(rows: Tensor, which: Tensor, size: int) -> Tensor:
 
 
 class Candidates:
-    """The known entities as columns, and which of them are true of (head, relation) anywhere."""
+    """The known entities as columns, and which of them are true tails of (head, relation) in any module."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.entities: Integers = np.flatnonzero(corpus.entity_known)
@@ -157,7 +159,8 @@ class Candidates:
         return self._columns[entities]
 
     def true(self, facts: Integers) -> list[Integers]:
-        """Of rows of `Corpus.facts`, the columns true of each one's head and relation, its own among them."""
+        """For rows of `Corpus.facts`: all columns that are true for the row's head and
+        relation, its own too."""
         keys = self._keys(facts)
         first, after = (np.searchsorted(self._true_keys, keys, side) for side in ("left", "right"))
         return [self._true[a:b] for a, b in zip(first, after, strict=True)]
@@ -168,9 +171,10 @@ class Candidates:
 
 
 def held_out_facts(corpus: Corpus, limit: int | None = None, seed: int = 0) -> Integers:
-    """The numbers of the held-out facts to be asked, rising: tail known, triple new to training, each once.
+    """The numbers of the held-out facts to query, ascending. Their tail is known, training does not state
+    them, and each occurs once.
 
-    With a `limit`, a fair sample by the hash of the names and the seed, the same whatever the numbering.
+    With a `limit`, a fair sample by the hash of the names and the seed, independent of the numbering.
     """
     facts = corpus.facts.astype(np.int64)
     apart = corpus.held_out[facts[:, PASSAGE]]
@@ -191,19 +195,19 @@ def held_out_facts(corpus: Corpus, limit: int | None = None, seed: int = 0) -> I
 
 
 def known_heads(corpus: Corpus, facts: Integers) -> NDArray[np.bool_]:
-    """Which of the facts (numbers) have a head that occurs in training."""
+    """Which of the facts (given by number) have a head that occurs in training."""
     known: NDArray[np.bool_] = corpus.entity_known[corpus.facts[facts, HEAD]]
     return known
 
 
 @torch.no_grad()
 def rank(corpus: Corpus, facts: Integers, scores: Scores, stop: Stop = never) -> Ranking:
-    """Ranks the tails of the facts (numbers) by scores asked for in blocks. Raises `Stopped`."""
+    """Ranks the tails of the facts (given by number) by scores, computed in blocks. Raises `Stopped`."""
     candidates = Candidates(corpus)
     rows = corpus.facts[facts].astype(np.int64)
     found, predicted = np.empty(len(facts)), np.empty(len(facts), dtype=np.int64)
     for block in _blocks(len(facts), QUERIES, stop):
-        scored = scores(block).cpu()  # each block has shapes of its own, and torch_xla compiles each anew
+        scored = scores(block).cpu()  # blocks differ in shape, and torch_xla would compile for each
         truth = torch.from_numpy(candidates.columns(rows[block, TAIL]))
         found[block] = ranks(scored, truth, candidates.true(rows[block]))
         best = scored.masked_fill(scored.isnan(), -torch.inf).argmax(1)
@@ -214,8 +218,8 @@ def rank(corpus: Corpus, facts: Integers, scores: Scores, stop: Stop = never) ->
 def evaluate(
     encoder: Encoder, corpus: Corpus, entities: Tensor, *, limit: int | None = None, stop: Stop = never
 ) -> dict[str, float]:
-    """The metrics of `evaluate_encoder` on all held-out facts and passages; with a `limit`, on a fair sample
-    of so many facts, and on some rows of passages, the same every time."""
+    """The metrics of `evaluate_encoder` on all held-out facts and passages. With a `limit`, on a fair sample
+    of that many facts and on some rows of passages, which are the same every time."""
     facts, rows = held_out_facts(corpus, limit), None if limit is None else SAMPLED_ROWS
     return evaluate_encoder(encoder, corpus, entities, facts, rows=rows, stop=stop).metrics()
 
@@ -230,15 +234,16 @@ def evaluate_encoder(
     rows: int | None = None,
     stop: Stop = never,
 ) -> Evaluation:
-    """Asks the encoder for the tails of the facts (numbers), and for the masked words of held-out passages.
+    """Queries the encoder for the tails of the facts (given by number) and for masked words
+    of held-out passages.
 
-    `entities` (E, T) are the corpus' on the encoder's device; `length` the columns of a row, if None what
-    the longest passage needs; `rows` how many of masked words are read, about, all unless given. The encoder
-    is left as it was found. Raises `Stopped` when `stop`, asked before each block, says so; ValueError where
-    there is nothing to ask.
+    `entities` (E, T) are those of the corpus on the encoder's device. `length` is the number of columns of a
+    row; if None, what the longest passage needs. `rows` is about how many rows of masked words are read; if
+    None, all. The encoder's mode is restored at the end. `stop` is asked before each block, and then
+    `Stopped` is raised. Raises ValueError if there is no fact to query.
     """
     if not len(facts):
-        raise ValueError("no fact of a held-out module is both new and about a known tail")
+        raise ValueError("no fact of a held-out module is new and has a known tail")
     length = length or int(np.diff(corpus.starts).max()) + LEAVES
     mode = encoder.training
     encoder.train(False)
@@ -260,17 +265,18 @@ def evaluate_encoder(
 
 def _products(queries: Tensor, tails: Tensor, prior: Tensor) -> Scores:
     def scores(block: Integers) -> Tensor:
-        with torch.autocast(queries.device.type, enabled=False):  # in 16 bits many of 20,000 would tie
+        with torch.autocast(queries.device.type, enabled=False):  # in 16 bits many scores would be equal
             return queries[torch.from_numpy(block).to(queries.device)] @ tails.T + prior
 
     return scores
 
 
 def _prior(corpus: Corpus) -> Tensor:
-    """(known entities,): ln of how often training meets an entity as something to tell facts apart from.
+    """(known entities,): ln of the chance that training samples an entity as a candidate.
 
-    A softmax over sampled candidates learns the chance of a tail over that of its being sampled: the latter
-    is given back here (logQ: arXiv 2507.09331). About half of them are tails of facts, the rest drawn evenly.
+    A softmax over sampled candidates learns the chance of a tail divided by its chance of being sampled. This
+    factor corrects for that (logQ: arXiv 2507.09331). About half of the candidates are tails of facts, and
+    the rest are drawn uniformly.
     """
     facts = corpus.facts[~corpus.held_out[corpus.facts[:, PASSAGE]]]
     known = np.flatnonzero(corpus.entity_known)
@@ -287,7 +293,7 @@ def _tails(encoder: Encoder, corpus: Corpus, entities: Tensor, stop: Stop) -> Te
 
 
 def _alone(encoder: Encoder, corpus: Corpus, entities: Tensor, facts: Integers, stop: Stop) -> Tensor:
-    """(n, width) from heads and relations alone."""
+    """(n, width) from heads and relations only."""
     asked = torch.from_numpy(corpus.facts[facts].astype(np.int64)).to(entities.device)
     found = []
     for block in _blocks(len(facts), QUERIES, stop):
@@ -299,7 +305,7 @@ def _alone(encoder: Encoder, corpus: Corpus, entities: Tensor, facts: Integers, 
 def _reading(
     encoder: Encoder, corpus: Corpus, entities: Tensor, facts: Integers, length: int, stop: Stop
 ) -> Tensor:
-    """(n, width): hidden states at the masked leaves. A fact that no row asks stays NaN, and ranks last."""
+    """(n, width): hidden states at the masked leaves. A fact that no row queries stays NaN and ranks last."""
     place = np.full(len(corpus.facts), -1, dtype=np.int64)
     place[facts] = np.arange(len(facts))
     found = torch.empty(0)
@@ -318,7 +324,7 @@ def _reading(
 def _word_loss(
     encoder: Encoder, batches: Iterable[Mapping[str, NDArray[np.generic]]], entities: Tensor, stop: Stop
 ) -> float:
-    """Nats per masked token; NaN where none is masked."""
+    """Nats per masked token; NaN if no token is masked."""
     loss, count = 0.0, 0
     for arrays in batches:
         heed(stop)
@@ -333,11 +339,12 @@ def _word_loss(
 
 
 def ontology_violations(corpus: Corpus, facts: Integers, predicted: Integers) -> float:
-    """Percent of predicted tails (entity ids) that break the ontology, given what training states.
+    """Percentage of predicted tails (entity ids) that break the ontology, given what training states.
 
-    A prediction breaks it that is of none of the kinds its relation takes as tails; that reverses a known
-    fact of an antisymmetric relation; or that closes a cycle in an acyclic one. An entity of no kind known
-    breaks nothing by its kind. By surface even true facts break some: hold it against their own figure.
+    A prediction breaks it in one of three ways: it has none of the kinds that its relation takes as tails, it
+    reverses a known fact of an antisymmetric relation, or it closes a cycle in an acyclic one. An entity of
+    unknown kind breaks nothing by its kind. Since entities are compared by surface, even some true facts
+    break it: compare the figure with theirs.
     """
     if not len(facts):
         return math.nan
@@ -363,7 +370,7 @@ def ontology_violations(corpus: Corpus, facts: Integers, predicted: Integers) ->
 
 
 def _stated(corpus: Corpus, relation: int) -> dict[int, set[int]]:
-    """Tail → heads, of a relation's facts in training."""
+    """Tail → heads, for a relation's facts in training."""
     facts = corpus.facts[(corpus.facts[:, RELATION] == relation) & ~corpus.held_out[corpus.facts[:, PASSAGE]]]
     into: dict[int, set[int]] = {}
     for head, tail in facts[:, [HEAD, TAIL]].tolist():
@@ -372,7 +379,7 @@ def _stated(corpus: Corpus, relation: int) -> dict[int, set[int]]:
 
 
 def _ancestors(heads: Integers, into: Mapping[int, set[int]]) -> Iterator[set[int]]:
-    """For each head, all from which a chain of facts leads to it, itself included."""
+    """For each head, all entities from which a chain of facts leads to it, including itself."""
     known: dict[int, set[int]] = {}
     for head in heads.tolist():
         if head not in known:

@@ -1,9 +1,9 @@
 """The cost of training, computed from the config: FLOPs of a row, and of a step in each phase.
 
-A spec's `flops_per_step` and `phases` come from here (`python -m graphmer.flops CONFIG` prints them; a test
-compares). Counted are matrix products, attention's over the whole row included; backward costs twice the
-forward pass (docs/references/training.md#flops-of-a-step). Recomputed activations are not counted: they are
-no work of the model's own.
+A spec's `flops_per_step` and `phases` come from here: `python -m graphmer.flops CONFIG` prints them, and a
+test compares them. It counts matrix products, including those of attention over the whole row. The backward
+pass costs twice the forward pass (docs/references/training.md#flops-of-a-step). Recomputed activations are
+not counted, because they are not work of the model itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from graphmer.config import Config, read
 from graphmer.pages import word_slots
 
-_TRAINING = 3  # forward, and twice that backward
+_TRAINING = 3  # once forward, and twice that backward
 
 
 def sample(config: Config, length: int) -> float:
-    """Training FLOPs of one row of so many columns."""
+    """Training FLOPs of one row with this many columns."""
     width, feed = config.model.width, config.model.feed
     products = 2 * (4 * width * width + width * feed + feed // 2 * width)
     attention = 4 * length * width
@@ -31,7 +31,7 @@ def sample(config: Config, length: int) -> float:
 
 
 def phases(config: Config, global_batch: int) -> list[tuple[int, float]]:
-    """(steps done, FLOPs of a step of full rows from then on)."""
+    """(finished steps, FLOPs of a step with full rows from then on)."""
     return [(done, global_batch * sample(config, length)) for done, length in config.data.phases]
 
 

@@ -1,7 +1,7 @@
-"""A knowledge graph from Python source: what the code says about itself, read with `ast`.
+"""A knowledge graph from Python source: what the code states about itself, read with `ast`.
 
-The same source gives the same graph, whatever the hash seed or the order of files on disk. Nothing is
-imported or executed. Must never know how facts are encoded or trained on.
+The same source gives the same graph, whatever the hash seed or the order of files on disk. The code is
+neither imported nor executed. Must never know how facts are encoded or used for training.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ RELATIONS = (
     "has_method",  # class → function
     "imports",  # module or function → module or name
     "inherits_from",  # class → class
-    "has_parameter",  # function → parameter; self and cls say nothing
+    "has_parameter",  # function → parameter, except self and cls
     "defaults_to",  # parameter → constant or name
     "annotated_with",  # parameter or attribute → type
     "returns",  # function → type, name or constant
     "raises",  # function → exception
     "catches",  # function → exception
     "decorated_by",  # function or class → decorator
-    "assigns",  # module or class → name; locals of functions are no facts
-    "sets_attribute",  # function → attribute it sets on self
+    "assigns",  # module or class → name; local variables of functions are not facts
+    "sets_attribute",  # function → attribute that it sets on self
     "calls",  # anything → what it calls
 )
 STANDARD_LIBRARY = "standard_library"
@@ -49,7 +49,7 @@ class Triple:
 
 @dataclass(frozen=True)
 class Passage:
-    """A module, class or function: its source text and the facts stated in it, in source order.
+    """A module, class or function: its source text and the facts that it states, in source order.
 
     `name` is its dotted name; the heads of its facts are itself and its parameters.
     """
@@ -71,7 +71,7 @@ class Graph:
         return tuple(triple for passage in self.passages for triple in passage.triples)
 
     def fingerprint(self) -> str:
-        """sha256 over texts and facts: two graphs with one fingerprint train alike."""
+        """sha256 of texts and facts. Graphs with the same fingerprint give the same training."""
         digest = hashlib.sha256()
         for passage in self.passages:
             digest.update(repr((passage.module, passage.name, passage.text)).encode())
@@ -86,9 +86,9 @@ def standard_library() -> Path:
 
 
 def sources(names: Iterable[str]) -> list[Path]:
-    """Where the source is of `standard_library`, of folders, and of importable packages such as `torch`.
+    """The source folders of `standard_library`, of folders, and of importable packages such as `torch`.
 
-    Nothing is imported. Raises ValueError that names all that are neither.
+    Imports nothing. Raises ValueError with every name that is none of these.
     """
     found = {name: _source(name) for name in names}
     if unknown := [name for name, path in found.items() if path is None]:
@@ -99,9 +99,10 @@ def sources(names: Iterable[str]) -> list[Path]:
 def build(source: Path | Sequence[Path], limit: int | None = None) -> Graph:
     """Reads the modules below folders, in the order of the hashes of their names, up to `limit` triples.
 
-    That order makes a cut a fair sample of all packages, and reads no more files than the cut needs. Modules
-    of a package's own folder go by their full names; of two with one name the first is read. Test suites,
-    installed packages and files that do not parse are left out. Raises ValueError for no module.
+    In that order, a cut is a fair sample of all packages, and no more files are read than needed.
+    Modules of a package's own folder have their full names. If two modules have the same name, the first
+    is read. Test suites, installed packages and files that do not parse are left out. Raises ValueError
+    if there is no module.
     """
     folders = [source] if isinstance(source, Path) else list(source)
     modules: dict[str, Path] = {}
@@ -111,17 +112,17 @@ def build(source: Path | Sequence[Path], limit: int | None = None) -> Graph:
     ordered = sorted(modules.items(), key=lambda item: order_of(item[0]))
     passages = cut((passage for module, path in ordered for passage in _read(module, path)), limit)
     if not passages:
-        raise ValueError(f"{', '.join(map(str, folders))}: no Python source with facts was found")
+        raise ValueError(f"{', '.join(map(str, folders))}: found no Python source with facts")
     return Graph(tuple(passages))
 
 
 def order_of(module: str) -> bytes:
-    """Sorts modules so that the first of them are a fair sample of all."""
+    """A sort key under which the first modules are a fair sample of all."""
     return hashlib.sha256(module.encode()).digest()
 
 
 def cut(passages: Iterable[Passage], limit: int | None) -> list[Passage]:
-    """The passages that state facts, up to `limit` facts; takes no more passages than that needs."""
+    """The passages that state facts, up to `limit` facts. Reads no more passages than needed."""
     kept: list[Passage] = []
     left = sys.maxsize if limit is None else limit
     for passage in passages:
@@ -144,7 +145,7 @@ def _source(name: str) -> Path | None:
 
 
 def _modules(source: Path) -> Iterator[tuple[str, Path]]:
-    """Names and files in a fixed order; a package comes before a module beside it with the same name."""
+    """Names and files in a fixed order. A package comes before a module with the same name."""
     package = (source.name,) if (source / "__init__.py").is_file() else ()
     for path in sorted(source.rglob("*.py")):
         below = path.relative_to(source).with_suffix("").parts
@@ -167,7 +168,7 @@ def _read(module: str, path: Path) -> list[Passage]:
 
 
 class _Reader:
-    """Walks one module; every class and function becomes a passage of its own."""
+    """Walks one module. Every class and function becomes its own passage."""
 
     def __init__(self, module: str, lines: list[str]) -> None:
         self.module = module
@@ -274,7 +275,7 @@ class _Reader:
 
 
 def _named(node: ast.AST | None) -> str | None:
-    """The dotted name an expression goes by, a constant's text, or None for anything without a name."""
+    """The dotted name of an expression, the text of a constant, or None for anything without a name."""
     match node:
         case ast.Name(id=name):
             return name
@@ -293,7 +294,7 @@ def _named(node: ast.AST | None) -> str | None:
 
 
 def main() -> None:
-    """Prints what the graph of folders or packages holds."""
+    """Prints a summary of the graph of folders or packages."""
     parser = argparse.ArgumentParser(prog="python -m graphmer.graph", description=main.__doc__)
     parser.add_argument("source", nargs="*", default=[STANDARD_LIBRARY])
     parser.add_argument("--limit", type=int)

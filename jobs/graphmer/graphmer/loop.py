@@ -1,8 +1,8 @@
 """The training loop. Decides nothing about when to save or stop: it asks `training`.
 
 Losses are sums divided by the counts of the whole global batch, and every batch is a function of (seed,
-step): neither micro-batches nor devices nor interruptions change the mathematics. Must never know sessions or
-platforms.
+step). So micro-batches, devices and interruptions do not change the mathematics. Must never know
+sessions or platforms.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from orchestrator.training import Frozen, Training
 from orchestrator.training.devices import Device, part
 
 REPORT_SECONDS = 1.0
-SIGN_SECONDS = 60.0  # between signs of life where no step is made: the agent takes five minutes for a stall
-HISTORY_STEPS = 50  # a row of the curves is kept every so many steps
+SIGN_SECONDS = 60.0  # between signs of life while no step is made; after five minutes the agent sees a stall
+HISTORY_STEPS = 50  # steps between two rows of the curves
 
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How it is trained; one step is `micro_batch × accumulate × devices` samples."""
+    """How the model is trained. One step has `micro_batch × accumulate × devices` samples."""
 
     steps: int
     micro_batch: int
@@ -57,7 +57,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint must share with the training that goes on from it; restored first of all."""
+    """What a checkpoint and the training that resumes from it must have in common. Restored first."""
 
     decisive: Mapping[str, Any]
 
@@ -71,10 +71,10 @@ class Identity:
         return dict(self.decisive)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Raises ValueError that names what differs."""
+        """Raises ValueError with every difference."""
         differs = [f"{k} {saved.get(k)} (here {v})" for k, v in self.decisive.items() if saved.get(k) != v]
         if differs:
-            raise ValueError(f"the checkpoint is of another training: {', '.join(differs)}")
+            raise ValueError(f"the checkpoint belongs to another training: {', '.join(differs)}")
 
 
 @dataclass
@@ -92,7 +92,7 @@ class History:
 
 
 class Scaler:
-    """fp16's loss scale. In other precisions it is idle, and carries the saved scale on unchanged."""
+    """The loss scale of fp16. Other precisions do not use it, and keep the saved scale unchanged."""
 
     def __init__(self, device: Device, precision: str) -> None:
         self.scaler = torch.amp.GradScaler(device.autocast, enabled=precision == "fp16")
@@ -108,7 +108,7 @@ class Scaler:
 
 
 class Trainee(nn.Module):
-    """The encoder and its losses as one forward pass, as data parallelism wants it."""
+    """The encoder and its losses as one forward pass, which data parallelism needs."""
 
     def __init__(self, encoder: Encoder, loss: Loss, entities: Tensor) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Trainee(nn.Module):
 
 
 class Trainer:
-    """One process' share of the training: all of its state, and the step."""
+    """One process's share of the training: all of its state, and the step."""
 
     def __init__(self, config: Config, schedule: Schedule, corpus: Corpus, device: Device) -> None:
         self.config, self.schedule, self.corpus, self.device = config, schedule, corpus, device
@@ -137,7 +137,7 @@ class Trainer:
         self.history = History()
 
     def state(self) -> dict[str, object]:
-        """What a checkpoint holds, in the order it is restored."""
+        """The content of a checkpoint, in the order of restoring."""
         return {
             "identity": Identity.of(self.config, self.schedule),
             "corpus": Frozen(self.corpus),
@@ -149,7 +149,8 @@ class Trainer:
         }
 
     def step(self, number: int, batch: Batch) -> dict[str, float]:
-        """One optimizer step on a global batch; its losses. A step that fp16 skips counts too."""
+        """Makes one optimizer step on a global batch and returns its losses. A step that fp16
+        skips counts too."""
         schedule, scaler = self.schedule, self.scaler.scaler
         counts = self._counted(batch)
         for group in self.optimizer.param_groups:
@@ -176,14 +177,15 @@ class Trainer:
         return self._told(losses) | {"gradient_norm": float(norm)}
 
     def _counted(self, batch: Batch) -> dict[str, Tensor]:
-        """The counts of a global batch on the device. They travel as one vector: of single numbers torch_xla
-        makes shared inputs and constants, by their values, and has another program to compile every step."""
+        """The counts of a global batch on the device, copied as one vector. torch_xla would turn
+        single numbers into shared inputs and constants, depending on their values, and compile another
+        program at every step."""
         counts = self.loss.counts(batch)
         together = torch.stack(list(counts.values())).to(self.device.torch)
         return dict(zip(counts, together.unbind(), strict=True))
 
     def _moved(self, batch: Batch, first: int) -> Batch:
-        """The rows of a micro-batch on the device; `edges` has a row a group."""
+        """The rows of a micro-batch on the device. `edges` has one row per group."""
         group, size = self.config.objectives.group, self.schedule.micro_batch
         moved = {}
         for name, rows in batch.items():
@@ -199,7 +201,7 @@ class Trainer:
         return torch.autocast(self.device.autocast, kind)
 
     def _alone(self, more: bool) -> contextlib.AbstractContextManager[None]:
-        """Gradients travel between devices with the last micro-batch only."""
+        """Devices exchange gradients only with the last micro-batch."""
         if more and isinstance(self.trainee, nn.parallel.DistributedDataParallel):
             return self.trainee.no_sync()
         return contextlib.nullcontext()
@@ -218,14 +220,14 @@ class Trainer:
 
 
 def train(config: Config, schedule: Schedule, training: Training, device: Device) -> None:
-    """Trains from wherever `training` stands to the last step, evaluates and saves.
+    """Trains from the step where `training` starts to the last one, then evaluates and saves.
 
-    Raises SystemExit(75) when asked to leave, ValueError where the checkpoint is of another training or the
-    batch does not divide into the config's groups.
+    Raises SystemExit(75) when asked to leave. Raises ValueError if the checkpoint belongs to another
+    training, or if the batch cannot be divided into the config's groups.
     """
     if schedule.micro_batch % config.objectives.group:
         raise ValueError(
-            f"--micro-batch: {schedule.micro_batch} is no multiple of objectives.group "
+            f"--micro-batch: {schedule.micro_batch} is not a multiple of objectives.group "
             f"({config.objectives.group})"
         )
     for seed in (random.seed, np.random.seed, torch.manual_seed):
@@ -249,14 +251,15 @@ def train(config: Config, schedule: Schedule, training: Training, device: Device
 
 
 def be_deterministic(device: Device) -> None:
-    """Off the CPU it only warns: what has no deterministic form there trains too, resumed state-exact."""
+    """On other devices than the CPU this only warns. Operations without a deterministic form still train
+    there, and their resume is state-exact."""
     torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
-    # Else all new memory is filled first, so that reads of what nobody wrote agree: there are none here.
+    # By default torch fills all new memory, so that reads of unwritten memory agree. Nothing here reads such.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> dict[str, float]:
-    """The steps that are left; what the last one reported."""
+    """Makes the remaining steps and returns the metrics of the last one."""
     config, schedule = trainer.config, trainer.schedule
     metrics: dict[str, float] = {}
     shown = began = time.monotonic()
@@ -280,7 +283,7 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
         if last:
             break
         asked = training.should_save(step)
-        # The last step but one is saved unasked: what follows the last takes minutes before it is saved.
+        # Always save the step before the last: the work after the last step takes minutes before it is saved.
         if asked or best or step == schedule.steps - 1:
             training.save(step, trainer.state(), metrics)
         if training.should_stop():
@@ -291,7 +294,7 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
 def _evaluated(
     trainer: Trainer, training: Training, step: int, metrics: dict[str, float]
 ) -> tuple[dict[str, float], bool]:
-    """The metrics with those on held-out modules, and whether its MRR is the best so far."""
+    """The metrics, with those on held-out modules added, and whether the MRR is the best so far."""
     if trainer.device.rank != 0:
         return metrics, False
     limit = trainer.config.evaluation.facts
@@ -305,7 +308,8 @@ def _evaluated(
 
 
 def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> None:
-    """Evaluates on all held-out facts and saves; leaves when asked to, and the next session does it anew."""
+    """Evaluates on all held-out facts and saves. If asked to leave, the next session
+    repeats the evaluation."""
     steps, history = trainer.schedule.steps, trainer.history
     files: dict[str, bytes] = {}
     stop = signs_of_life(training, steps)
@@ -330,7 +334,8 @@ def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> 
 
 
 def signs_of_life(training: Training, step: int, every: float = SIGN_SECONDS) -> evaluation.Stop:
-    """Whether to stop, for evaluations to ask; meanwhile the step is told again, every so many seconds."""
+    """A function that tells evaluations whether to stop. It also reports the step again
+    every `every` seconds."""
     last = time.monotonic()
 
     def stop() -> bool:
@@ -344,7 +349,7 @@ def signs_of_life(training: Training, step: int, every: float = SIGN_SECONDS) ->
 
 
 def _optimizer(encoder: Encoder, config: Config) -> torch.optim.AdamW:
-    """Norms, biases and other vectors are not decayed."""
+    """Norms, biases and other vectors have no weight decay."""
     aims = config.optimizer
     matrices = [p for p in encoder.parameters() if p.ndim > 1]
     vectors = [p for p in encoder.parameters() if p.ndim <= 1]
@@ -364,18 +369,19 @@ def _batches(
         mask_nodes=config.data.mask_nodes, packed=config.data.packed,
     )  # fmt: skip
     loader: DataLoader[Batch] = DataLoader(
-        plan,  # type: ignore[arg-type]  # a map from steps, of no length
+        plan,  # type: ignore[arg-type]  # a mapping from steps, without a length
         batch_size=None,
         sampler=range(start + 1, schedule.steps + 1),
         num_workers=config.data.workers,
         pin_memory=device.backend == "cuda",
-        generator=torch.Generator(),  # its own, so that building it draws nothing from the training's
+        generator=torch.Generator(),  # its own, so that building it does not use the training's
     )
     return iter(loader)
 
 
 def _corpus(data: Data, training: Training) -> Corpus:
-    """The checkpoint's own, so that another machine's source changes nothing; the first session reads it."""
+    """The corpus in the checkpoint, so that another machine's source changes nothing. The first session reads
+    it from source."""
     saved = training.saved("corpus")
     if saved is not None:
         return Corpus.from_state(saved)
@@ -403,7 +409,7 @@ def _corpus(data: Data, training: Training) -> Corpus:
 
 
 def _rates(trainer: Trainer, training: Training, batch: Batch, seconds: float) -> dict[str, float]:
-    """Samples per second, and the share of the accelerators' peak that the model's FLOPs make."""
+    """Samples per second, and the share of the accelerators' peak that the model's FLOPs reach."""
     samples = trainer.schedule.global_batch / seconds
     rates = {"samples_per_second": samples}
     if training.peak_flops:

@@ -1,11 +1,11 @@
-"""The encoder: what a batch of masked leafy chains becomes. Must never know batches' origin, nor losses.
+"""The encoder of batches of masked leafy chains. Must never know losses, or where batches come from.
 
-Pre-norm RMSNorm, SwiGLU, tied embeddings, no dropout: a hop to another micro-batch or device count must not
-change the mathematics. Attention fades with the distance along the leafy chain, with a slope per head (ALiBi,
-arXiv 2108.12409; GraphMERT's decay, arXiv 2510.09580) that differs to the left and to the right, as an
-encoder with equal ones could not tell the two apart. Leaves are fused in by graph attention on two levels:
-the tokens of an entity into one vector, and the leaves of an anchor into the anchor (H-GAT of GraphMERT;
-GATv2's scores, arXiv 2105.14491). All shapes are static, as XLA wants them.
+It has pre-norm RMSNorm, SwiGLU, tied embeddings, and no dropout, because another micro-batch or device count
+must not change the mathematics. Attention fades with the distance along the leafy chain, with a slope for
+each head (ALiBi, arXiv 2108.12409; GraphMERT's decay, arXiv 2510.09580). The slopes to the left and to the
+right differ, because with equal slopes an encoder could not distinguish the two directions. Graph attention
+fuses the leaves in on two levels: the tokens of an entity into one vector, and the leaves of an anchor into
+the anchor (H-GAT of GraphMERT; GATv2's scores, arXiv 2105.14491). All shapes are static, as XLA needs them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from graphmer.corpus import ENTITY_TOKENS
 from graphmer.pages import HIDDEN, NO_LEAF
 from graphmer.tokens import MASK, PAD
 
-_BOTTLENECK = 32  # of the correction that an entity's tokens get together
+_BOTTLENECK = 32  # width of the joint correction of an entity's tokens
 _LEAK = 0.2  # arXiv 1710.10903 §2.1
-_FAR_SIDE = 4.0  # how much faster a head fades on the side it looks away from
+_FAR_SIDE = 4.0  # how much faster a head's attention fades on its far side
 
 Batch = Mapping[str, Tensor]
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind its norm."""
+    """Attention and feed-forward, each after its norm."""
 
     def __init__(self, sizes: Model) -> None:
         super().__init__()
@@ -56,7 +56,8 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Hidden states of masked rows, embeddings of entities, and the queries that are scored against them."""
+    """Gives the hidden states of masked rows, the embeddings of entities, and the queries to
+    score against them."""
 
     slopes: Tensor
 
@@ -65,8 +66,8 @@ class Encoder(nn.Module):
         width, heads = sizes.width, sizes.heads
         self.sizes = sizes
         self.words = nn.Embedding(vocabulary, width)
-        self.relations = nn.Embedding(relations + 1, width)  # 0: an entity by itself
-        self.spots = nn.Embedding(ENTITY_TOKENS, width)  # of a token in its entity's name
+        self.relations = nn.Embedding(relations + 1, width)  # 0: an entity alone
+        self.spots = nn.Embedding(ENTITY_TOKENS, width)  # position of a token in its entity's name
         self.token_attention = nn.Parameter(torch.empty(heads, width // heads))
         self.leaf_attention = nn.Parameter(torch.empty(heads, width // heads))
         self.leaf_bias = nn.Embedding(relations + 1, heads)
@@ -94,7 +95,7 @@ class Encoder(nn.Module):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
         for name in ("leaf_bias", "toward_anchor", "toward_leaf"):
             nn.init.zeros_(getattr(self, name).weight)
-        nn.init.constant_(self.graph_bias.weight, -3.0)  # most pairs of entities are no fact
+        nn.init.constant_(self.graph_bias.weight, -3.0)  # most pairs of entities are not facts
         nn.init.zeros_(self.truth.bias)
         nn.init.normal_(self.spots.weight, std=0.1 * std)
         nn.init.normal_(self.rotations.weight, std=2**-0.5)
@@ -102,7 +103,7 @@ class Encoder(nn.Module):
             nn.init.normal_(attention, std=(self.sizes.width / self.sizes.heads) ** -0.5)
         for block in self.blocks:
             assert isinstance(block, Block)
-            for last in (block.project_out, block.feed_out):  # the residual stream's variance stays near 1
+            for last in (block.project_out, block.feed_out):  # keeps the residual stream's variance near 1
                 last.weight.data.mul_((2 * self.sizes.layers) ** -0.5)
 
     def forward(self, batch: Batch, entities: Tensor) -> Tensor:
@@ -123,13 +124,13 @@ class Encoder(nn.Module):
         return functional.linear(hidden, self.words.weight, self.word_bias)
 
     def entity(self, ids: Tensor, entities: Tensor) -> Tensor:
-        """Entity ids of any shape → what a query is scored against by a dot product (…, width)."""
+        """Entity ids of any shape → embeddings (…, width), to be scored with queries by a dot product."""
         return self._composed(entities[ids], torch.zeros_like(ids))
 
     def query(self, heads: Tensor, relations: Tensor, entities: Tensor) -> Tensor:
-        """The graph alone, without any text: head and relation ids (…) → (…, width).
+        """A query from the graph alone, without text: head and relation ids (…) → (…, width).
 
-        score(h, r, t) = ⟨query(h, r), entity(t)⟩. The head is turned by its relation as complex numbers are
+        score(h, r, t) = ⟨query(h, r), entity(t)⟩. The relation rotates the head like complex numbers
         (arXiv 1606.06357), so that score(h, r, t) and score(t, r, h) may differ.
         """
         one, other = self.entity(heads, entities).chunk(2, dim=-1)
@@ -153,7 +154,8 @@ class Encoder(nn.Module):
         return x.view(*x.shape[:-1], self.sizes.heads, -1)
 
     def _leaves(self, batch: Batch, entities: Tensor) -> Tensor:
-        """(rows, leaves, width): what hangs there, or that it is to be guessed; zero where nothing does."""
+        """(rows, leaves, width): each leaf's tail, or a mask if it is to be guessed; zero if
+        there is no leaf."""
         state = batch["leaf_state"]
         relations = batch["relations"][:, -state.shape[1] :]
         tokens = entities[batch["leaf_tail"]]
@@ -165,7 +167,7 @@ class Encoder(nn.Module):
         return shown
 
     def _hang(self, x: Tensor, leaves: Tensor, batch: Batch) -> Tensor:
-        """The leaves in their columns, the last ones, and the anchors told of their leaves."""
+        """Puts the leaves into the last columns, and adds to each anchor what its leaves say."""
         anchors, present = batch["leaf_anchor"], batch["leaf_state"] != NO_LEAF
         count = anchors.shape[1]
         held = x.gather(1, anchors.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
@@ -182,11 +184,11 @@ class Encoder(nn.Module):
         return torch.cat([x[:, :-count], leaves.to(x.dtype)], dim=1)
 
     def _bias(self, batch: Batch, dtype: torch.dtype) -> Tensor:
-        """(rows, heads, length, length), added to the attention's logits: distance, passages, relations."""
+        """(rows, heads, length, length), added to the attention logits: distance, passages and relations."""
         places, segments, relations = batch["places"], batch["segments"], batch["relations"]
         anchors, spans = batch["leaf_anchor"].unsqueeze(-1), batch["leaf_span"].unsqueeze(-1)
         depth = (relations > 0).to(torch.float32)
-        ahead = places.unsqueeze(1) - places.unsqueeze(2)  # > 0: the key stands to the right
+        ahead = places.unsqueeze(1) - places.unsqueeze(2)  # > 0: the key is to the right
         between = ahead.abs() + depth.unsqueeze(1) + depth.unsqueeze(2)
         slopes = self.slopes[:, :, None, None]
         bias = -between.unsqueeze(1) * torch.where(ahead.unsqueeze(1) > 0, slopes[1], slopes[0])
@@ -209,13 +211,13 @@ class Encoder(nn.Module):
 
 
 def _working_type(x: Tensor) -> torch.dtype:
-    """What attention computes in here: the bias is cast once, not by every block."""
+    """The type in which attention computes here, so that the bias is cast once and not in every block."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _slopes(heads: int) -> Tensor:
-    """(2, heads): to the left and to the right. The last head sees its whole passage alike."""
+    """(2, heads): to the left and to the right. The last head sees its whole passage equally."""
     slopes = torch.pow(2.0, -torch.arange(1, heads + 1) * 8.0 / heads)
     slopes[-1] = 0.0
     right = torch.arange(heads) % 2 == 0

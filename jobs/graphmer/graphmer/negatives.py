@@ -1,6 +1,6 @@
-"""What is true in training, and tails that are not: type-consistent ones and hard ones.
+"""What is true in training, and false tails: type-consistent ones and hard ones.
 
-Decides by which a true tail may be replaced. Held-out facts play no part. Must never know texts or batches.
+Decides which tails may replace a true one. Held-out facts are not used. Must never know texts or batches.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from graphmer.corpus import HEAD, PASSAGE, RELATION, TAIL, Corpus
 from graphmer.ontology import KINDS
 
 NONE = -1
-_TRIES = 16  # members of a pool that are looked at; a pool of no more is searched whole
+_TRIES = 16  # members of a pool that are tried; a smaller pool is searched completely
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
 class Negatives:
-    """Draws tails that no training fact states; all arrays are of n facts, entities and relations by id."""
+    """Draws tails that no training fact states. All arrays have n facts, with ids for
+    entities and relations."""
 
     def __init__(self, corpus: Corpus) -> None:
         facts = corpus.facts[~corpus.held_out[corpus.facts[:, PASSAGE]]].astype(np.int64)
@@ -35,7 +36,7 @@ class Negatives:
         self._kinds = corpus.entity_kinds
 
     def true(self, heads: Ids, relations: Ids, tails: Ids) -> Flags:
-        """Whether training states them; the arrays are broadcast."""
+        """Whether training states these facts. The arrays are broadcast."""
         keys = self._key(heads, relations, tails)
         places = np.searchsorted(self._truth, keys)
         return np.asarray(self._truth[np.minimum(places, len(self._truth) - 1)] == keys)
@@ -45,22 +46,23 @@ class Negatives:
     ) -> Ids:
         """Known entities (n, count) that share a kind with the tails of `facts` (n, 3: relation, head, tail).
 
-        Distinct in a row, not in `avoid` (n, any), not true of (head, relation); NONE where none was found.
+        They are distinct in a row, not in `avoid` (n, any), and not true for (head, relation).
+        NONE if none was found.
         """
         return self._pick(facts, self._alike(random, facts), count, avoid)
 
     def hard(self, random: np.random.Generator, facts: Ids, modules: Ids, count: int) -> Ids:
-        """Tails (n, count) that the same module states under the same relation and that are not true here.
+        """Tails (n, count) that the same module states under the same relation, but that are not true here.
 
-        Where there are none, tails of the same head under other relations; where there are none of these
-        either, type-consistent ones. `modules` (n,) is where the facts are stated.
+        If there are none, tails of the same head under other relations. If there are none of these either,
+        type-consistent ones. `modules` (n,) are the modules that state the facts.
         """
         stated = self._in_module.probe(random, modules * self._relations + facts[:, 0])
         pools = [stated, self._of_head.probe(random, facts[:, 1]), self._alike(random, facts)]
         return self._pick(facts, np.concatenate(pools, axis=1), count, None)
 
     def _alike(self, random: np.random.Generator, facts: Ids) -> Ids:
-        """Members of two of the tail's kinds, or twice of its one, in a random order of its kinds."""
+        """Members of two of the tail's kinds, in random order, or twice of its only kind."""
         has = self._kinds[facts[:, 2]][:, None] >> np.arange(len(KINDS)) & 1
         order = np.argsort(random.random(has.shape) - has, axis=1, kind="stable")[:, :2]
         order[:, 1] = np.where(has.sum(axis=1) > 1, order[:, 1], order[:, 0])
@@ -84,7 +86,7 @@ class Negatives:
 
 
 class _Pools:
-    """Sets of entities by key, each in a fixed order without meaning: neighbours are a fair sample."""
+    """Sets of entities by key, each in a fixed random order, so that neighbours are a fair sample."""
 
     def __init__(self, keys: Ids, members: Ids) -> None:
         width = int(members.max(initial=0)) + 1
@@ -95,7 +97,7 @@ class _Pools:
         self._keys, self._starts, self._sizes = np.unique(keys, return_index=True, return_counts=True)
 
     def probe(self, random: np.random.Generator, keys: Ids) -> Ids:
-        """Up to _TRIES distinct members (n, _TRIES) of each key's set from a random place on, else NONE."""
+        """Up to _TRIES distinct members (n, _TRIES) of each key's set, from a random place on; then NONE."""
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         sizes = np.where(self._keys[places] == keys, self._sizes[places], 0)
         first = (random.random(len(keys)) * sizes).astype(np.int64)

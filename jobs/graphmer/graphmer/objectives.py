@@ -1,8 +1,8 @@
-"""What is asked of the encoder: losses as sums, and the counts of the whole global batch that divide them.
+"""The training objectives: losses as sums, and the counts of the whole global batch that divide them.
 
-A sum over a micro-batch divided by a count over the global batch: no division into micro-batches or devices
-changes the mathematics. Terms that couple samples stay inside groups of consecutive rows, which no
-micro-batch divides. Must never know the loop, nor devices.
+A loss is a sum over a micro-batch divided by a count over the global batch, so that the division into
+micro-batches or devices does not change the mathematics. Terms that couple samples stay inside groups of
+consecutive rows, which are never split between micro-batches. Must never know the loop or devices.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from graphmer.model import Batch, Encoder
 from graphmer.ontology import ONTOLOGY
 from graphmer.pages import FALSE, IGNORED, NO_LEAF, TRUE
 
-_POWERS = 8  # of the adjacency: cycles up to this length are seen
+_POWERS = 8  # powers of the adjacency matrix: finds cycles up to this length
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """By relation id: which may not hold both ways, which may not close a cycle."""
+    """By relation id: which relations may not hold both ways, and which may not form a cycle."""
 
     antisymmetric: Tensor  # (relations,) bool
     acyclic: tuple[int, ...]
@@ -42,7 +42,7 @@ class Loss:
     """The weighted objectives over one corpus' entities and relations."""
 
     def __init__(self, weights: Objectives, entities: Tensor, constraints: Constraints) -> None:
-        """entities: (E, T) tokens of every entity's name, on the encoder's device."""
+        """`entities` (E, T) are the tokens of every entity's name, on the encoder's device."""
         self._aims = weights
         self._entities = entities
         self._constraints = constraints
@@ -53,7 +53,7 @@ class Loss:
         }  # fmt: skip
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What each sum is divided by: over the whole global batch, at least 1."""
+        """The divisor of each sum: a count over the whole global batch, at least 1."""
         queries = batch["query_valid"].sum()
         shown = (batch["leaf_state"] == TRUE).sum()
         found = {
@@ -68,7 +68,8 @@ class Loss:
         return {name: count.clamp(min=1) for name, count in found.items()}
 
     def sums(self, encoder: Encoder, hidden: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Of a micro-batch: whole groups of rows, with the encoder's hidden states (rows, length, width)."""
+        """The sums of a micro-batch of whole groups, from the encoder's hidden states
+        (rows, length, width)."""
         leaves = hidden[:, -batch["leaf_state"].shape[1] :]
         heads, tails = batch["leaf_head"], batch["leaf_tail"]
         relations = (batch["relations"][:, -heads.shape[1] :] - 1).clamp(min=0)
@@ -91,7 +92,7 @@ class Loss:
         return torch.stack([self.weights[name] * sums[name] / counts[name] for name in sums]).sum()
 
     def _pool(self, encoder: Encoder, batch: Batch) -> Tensor:
-        """(groups, G·Q·C + G·N, width): what the facts of a group are told apart from."""
+        """(groups, G·Q·C + G·N, width): the candidates that the facts of a group are scored against."""
         groups = len(batch["candidates"]) // self._aims.group
         ids = [batch[name].reshape(groups, -1) for name in ("candidates", "leaf_tail")]
         return encoder.entity(torch.cat(ids, dim=1), self._entities)
@@ -106,7 +107,7 @@ class Loss:
     def _antisymmetry(
         self, encoder: Encoder, chance: Tensor, batch: Batch, heads: Tensor, relations: Tensor, tails: Tensor
     ) -> Tensor:
-        """relu(s(h, r, t) + s(t, r, h) − m), s in (0, 1): not both ways."""
+        """relu(s(h, r, t) + s(t, r, h) − m), s in (0, 1): a fact must not hold both ways."""
         back = encoder.query(tails, relations, self._entities) * encoder.entity(heads, self._entities)
         reverse = back.sum(-1) + encoder.graph_bias(relations + 1).squeeze(-1)
         excess = functional.relu(chance.float().sigmoid() + reverse.float().sigmoid() - self._aims.margin)
@@ -115,7 +116,7 @@ class Loss:
     def _acyclicity(self, encoder: Encoder, batch: Batch) -> Tensor:
         """tr(exp(A ∘ A)) / n − 1 of each group's subgraph (NOTEARS, arXiv 1803.01422), summed over relations.
 
-        A holds the chances of every edge between the n entities that the group's acyclic facts name.
+        A holds the probability of every edge between the n entities in the group's acyclic facts.
         """
         ends = batch["edges"].flatten(1)  # (groups, n)
         present = ends >= 0
@@ -135,7 +136,7 @@ class Loss:
         return torch.stack(sums).sum() if sums else tails.sum() * 0.0
 
     def _contrastive(self, encoder: Encoder, hidden: Tensor, batch: Batch) -> Tensor:
-        """InfoNCE: each mention's hidden states against the entities that its group mentions."""
+        """InfoNCE: the hidden states of each mention against the entities that its group mentions."""
         chosen = _mentions(batch)
         group, count = self._aims.group, chosen.shape[1]
         anchors, spans = batch["leaf_anchor"].unsqueeze(-1), batch["leaf_span"].unsqueeze(-1)
@@ -155,9 +156,10 @@ class Loss:
 
 
 def _cycles(edges: Tensor) -> Tensor:
-    """(groups, n, n) float32 chances A → tr(exp(A ∘ A)) − n (groups,), cut at cycles of _POWERS edges.
+    """(groups, n, n) float32 probabilities A → tr(exp(A ∘ A)) − n (groups,), up to cycles of _POWERS edges.
 
-    In 32 bits whatever the training's precision: between six entities sure of all edges, fp16 overflows.
+    Computed in 32 bits whatever the training's precision: fp16 overflows for six entities
+    with all edges certain.
     """
     with torch.autocast(edges.device.type, enabled=False):
         square = power = edges * edges
@@ -169,17 +171,17 @@ def _cycles(edges: Tensor) -> Tensor:
 
 
 def _asked(queries: Tensor, pool: Tensor, batch: Batch) -> Tensor:
-    """Cross entropy of hidden leaves, whose queries (rows, leaves, width) are given, against their pool."""
+    """Cross entropy of hidden leaves against their pool, from their queries (rows, leaves, width)."""
     at, valid, count = batch["query_leaf"], batch["query_valid"], batch["candidates"].shape[2]
     asked = queries.gather(1, at.unsqueeze(-1).expand(-1, -1, queries.shape[-1]))
     logits = _against(asked, pool, batch["excluded"])
     own = torch.arange(logits.shape[1], device=at.device).mul(count).expand(logits.shape[:2]).unsqueeze(-1)
-    losses = torch.logsumexp(logits, -1) - logits.gather(2, own).squeeze(-1)  # each one's first candidate
+    losses = torch.logsumexp(logits, -1) - logits.gather(2, own).squeeze(-1)  # own: the first candidate
     return (losses * valid.view_as(losses)).sum()
 
 
 def _shown(queries: Tensor, scores: Tensor, pool: Tensor, batch: Batch) -> Tensor:
-    """The same of the leaves that are true and shown, whose own scores (rows, leaves) are given."""
+    """The same for leaves that are true and shown, with their own `scores` (rows, leaves)."""
     logits = _against(queries, pool, batch["leaf_excluded"])
     own = scores.float().view(logits.shape[:2])
     losses = torch.logsumexp(torch.cat([logits, own.unsqueeze(-1)], dim=-1), -1) - own
@@ -206,7 +208,8 @@ def _judged(batch: Batch) -> Tensor:
 
 
 def _truth(encoder: Encoder, leaves: Tensor, chance: Tensor, batch: Batch) -> Tensor:
-    """Whether a leaf is a fact or a corrupted one: told with the text, and by the graph's score alone."""
+    """Loss of judging whether a leaf is a fact or a corrupted one, with the text and from
+    the graph's score."""
     told = (batch["leaf_state"] == TRUE).to(torch.float32)
     judged = _judged(batch)
     sums = [
@@ -219,7 +222,7 @@ def _truth(encoder: Encoder, leaves: Tensor, chance: Tensor, batch: Batch) -> Te
 
 
 def _mentions(batch: Batch) -> Tensor:
-    """(rows, leaves): the first leaf of each mention of a head, which stands for it."""
+    """(rows, leaves): the first leaf of each mention of a head, which represents the mention."""
     anchors, present = batch["leaf_anchor"], (batch["leaf_state"] != NO_LEAF) & (batch["leaf_span"] > 0)
     same = (anchors.unsqueeze(1) == anchors.unsqueeze(2)) & present.unsqueeze(1)
     return present & ~torch.tril(same, diagonal=-1).any(-1)

@@ -1,4 +1,4 @@
-"""What the relations of code demand of the entities that they join, and what kinds of entity follow.
+"""What the relations of code require of the entities they join, and which kinds of entities follow from that.
 
 Decides the kinds, and which relations are antisymmetric or acyclic. Must never know texts, splits or models.
 """
@@ -21,14 +21,14 @@ KINDS = (
     "exception",
     "type",
     "value",
-    "other",  # of relations that the ontology does not know
+    "other",  # for relations that the ontology does not know
 )
 _SCOPE = frozenset({"module", "class", "function"})
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The kinds that a relation's heads and tails are of. Antisymmetric: never both (a, b) and (b, a)."""
+    """The kinds of a relation's heads and tails. Antisymmetric means never both (a, b) and (b, a)."""
 
     head: frozenset[str]
     tail: frozenset[str]
@@ -59,17 +59,17 @@ ONTOLOGY = {
 
 
 def mask(kinds: frozenset[str]) -> int:
-    """Kinds as bits, that of KINDS[0] the lowest."""
+    """Kinds as bits; KINDS[0] is the lowest bit."""
     return sum(1 << KINDS.index(kind) for kind in kinds)
 
 
 def kinds_of(
     facts: NDArray[np.int32] | NDArray[np.int64], relations: Sequence[str], entities: int
 ) -> NDArray[np.int64]:
-    """The kinds (entities,) that roles in `facts` (n, 3: relation, head, tail) imply, as bitmasks; 0: none.
+    """The kinds (entities,) that follow from roles in `facts` (n, 3: relation, head, tail), as bitmasks.
 
-    A role of one kind gives it. A role that leaves a choice gives all of it to an entity that no other role
-    made one of these kinds.
+    A role with one kind gives that kind. A role with several gives all of them, unless another role already
+    gave the entity one of them. 0 means that no kind is known.
     """
     kinds = np.zeros(entities, dtype=np.int64)
     roles = [
@@ -87,6 +87,6 @@ def kinds_of(
 
 
 def _roles(relation: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """For heads (column 1 of a fact) and tails (column 2) the kinds that the relation takes."""
+    """The kinds that the relation takes as heads (column 1 of a fact) and as tails (column 2)."""
     rule = ONTOLOGY.get(relation, _rule("other", "other"))
     return (mask(rule.head), 1), (mask(rule.tail), 2)

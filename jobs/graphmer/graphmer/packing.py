@@ -1,7 +1,7 @@
-"""Passages packed into rows, rows into buckets of one length, and which of them a step takes.
+"""Packs passages into rows, and rows into buckets of one length, and decides which rows a step takes.
 
-Decides the order of rows through all epochs and phases as a function of (seed, step). Must never know what
-stands in a row beyond its lengths, nor masks or models.
+The order of rows through all epochs and phases is a function of (seed, step). Must never know more of a row
+than its lengths, or masks or models.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from numpy.typing import NDArray
 
 from graphmer.corpus import Corpus
 
-BUCKET = 64  # lengths of rows are rounded up to multiples of this
-_ORDER, _TURNS = 1, 2  # streams of random numbers; the others are in plan
+BUCKET = 64  # row lengths are rounded up to multiples of this
+_ORDER, _TURNS = 1, 2  # streams of random numbers; plan has the others
 
-Phases = Sequence[tuple[int, int]]  # (steps done, length) in order, from (0, …)
+Phases = Sequence[tuple[int, int]]  # (finished steps, length) in order, from (0, …)
 
 
 def random(seed: int, stream: int, index: int, part: int = 0) -> np.random.Generator:
-    """A generator for this place alone, without history (docs/references/training.md#exact-resume)."""
+    """A generator for this position only, without history (docs/references/training.md#exact-resume)."""
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, part, index]))
 
 
 class Rows:
     """The passages of one side packed into rows of at most `length` − `leaves` tokens.
 
-    Best fit, longest first: deterministic, and each passage is in exactly one row. A passage that is longer
-    than a row is cut to it.
+    Best fit, longest first. It is deterministic, and each passage is in exactly one row. A passage longer
+    than a row is cut.
     """
 
     def __init__(
         self, corpus: Corpus, length: int, leaves: int, *, packed: bool = True, held_out: bool = False
     ) -> None:
-        """Raises ValueError where no passage is on this side or no token fits a row."""
+        """Raises ValueError if this side has no passage, or if a row has no room for a token."""
         self.length = length
         self.room = length - leaves
         if self.room < 1:
-            raise ValueError(f"length: {length} has no room beside {leaves} leaves")
+            raise ValueError(f"length: {length} has no room for text besides {leaves} leaves")
         passages = np.flatnonzero(corpus.held_out == held_out)
         if not len(passages):
             raise ValueError(f"no passage is {'held out' if held_out else 'left to train on'}")
@@ -53,13 +53,14 @@ class Rows:
         return len(self.filled)
 
     def passages_of(self, row: int) -> tuple[int, ...]:
-        """The numbers of the row's passages, in the order they stand in it."""
+        """The numbers of the row's passages, in their order."""
         return tuple(self.passages[self.starts[row] : self.starts[row + 1]].tolist())
 
     def buckets(self, least: int) -> dict[int, NDArray[np.int64]]:
-        """Rows by the length that they are padded to, shortest first; none has fewer than `least` rows.
+        """Rows by the length that they are padded to, shortest first. No bucket has fewer than `least` rows.
 
-        A bucket that would have fewer joins the next longer one; if the longest would, shorter ones join it.
+        A bucket with fewer rows is merged into the next longer one. If the longest has too few, shorter ones
+        are merged into it.
         """
         lengths = np.minimum(-(-(self.filled + self.length - self.room) // BUCKET) * BUCKET, self.length)
         buckets: dict[int, list[int]] = {}
@@ -76,7 +77,8 @@ class Rows:
 
 
 def best_fit(sizes: NDArray[np.int64], room: int) -> list[list[int]]:
-    """Indices in bins of at most `room`: each in turn, longest first, into the fullest bin that has room."""
+    """Packs indices into bins of at most `room`: longest first, each into the fullest bin
+    with enough room."""
     bins: list[list[int]] = []
     by_room: list[list[int]] = [[] for _ in range(room + 1)]
     open_rooms = 0  # bit i: a bin with room for exactly i
@@ -99,14 +101,14 @@ def best_fit(sizes: NDArray[np.int64], room: int) -> list[list[int]]:
 
 
 class Timetable:
-    """Which rows a step takes, all of one padded length.
+    """Decides which rows a step takes, all of one padded length.
 
-    Within a phase, buckets take turns in proportion to their rows; within a bucket, rows are numbered through
+    Within a phase, buckets take turns in proportion to their rows. Within a bucket, rows are numbered through
     all epochs, each in another order, so a batch may end one epoch and begin the next.
     """
 
     def __init__(self, rows: Sequence[Rows], phases: Phases, seed: int, global_batch: int) -> None:
-        """`rows` has one for each phase."""
+        """`rows` has one entry per phase."""
         self.phases = tuple(phases)
         self.seed = seed
         self.global_batch = global_batch

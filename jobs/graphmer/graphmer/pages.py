@@ -1,6 +1,6 @@
-"""Pages: rows of text side by side, with hidden words and leaves, as arrays of one length.
+"""Pages: rows of text with hidden words and leaves, as arrays of one length.
 
-Decides the layout of a batch. Must never know where its facts were drawn from, nor steps or models.
+Decides the layout of a batch. Must never know how its facts were drawn, or steps or models.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from graphmer.corpus import ANCHOR, HEAD, PASSAGE, RELATION, SPAN, Corpus
 from graphmer.tokens import MASK, PAD
 
-IGNORED = -100  # no guess is asked for here
+IGNORED = -100  # nothing to guess here
 NO_LEAF, TRUE, FALSE, HIDDEN = range(4)  # states of a leaf
-QUERIES = 3  # hidden leaves a row has at most
-_SPARE = 8  # word slots beyond the share, as the last word may run over
+QUERIES = 3  # maximum of hidden leaves in a row
+_SPARE = 8  # extra word slots, because the last word may exceed the share
 
 Ids = NDArray[np.int64]
 Batch = dict[str, NDArray[Any]]
@@ -27,7 +27,7 @@ Batch = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Leaves:
-    """Leaves (n,) by row: fact numbers, slots of passages on the page, rows, tails shown and states."""
+    """Leaves (n,) by row: fact numbers, slots of passages on the page, rows, shown tails, and states."""
 
     facts: Ids
     slots: Ids
@@ -37,21 +37,21 @@ class Leaves:
 
 
 class Page:
-    """Rows of M passages laid side by side; `batch` grows to what `plan.Plan` describes."""
+    """Rows with M passages side by side. `batch` is filled step by step to what `plan.Plan` describes."""
 
     def __init__(self, corpus: Corpus, rows: Sequence[Sequence[int]], length: int, leaves: int) -> None:
         self.corpus = corpus
         self.length, self.leaves = length, leaves
         self.room = length - leaves
         counts = np.array([len(row) for row in rows])
-        self.rows = np.repeat(np.arange(len(rows)), counts)  # (M,), as those below
+        self.rows = np.repeat(np.arange(len(rows)), counts)  # (M,), like those below
         self.passages = np.array([passage for row in rows for passage in row], dtype=np.int64)
         self.sizes = np.minimum(np.diff(corpus.starts)[self.passages], self.room)
         before = np.cumsum(self.sizes) - self.sizes
         self.columns = before - before[np.cumsum(counts) - counts][self.rows]
         self.segments = ranks(self.rows) + 1
 
-        self.slots = np.repeat(np.arange(len(self.passages)), self.sizes)  # of each token on the page
+        self.slots = np.repeat(np.arange(len(self.passages)), self.sizes)  # for each token on the page
         places = ranges(np.zeros_like(self.sizes), self.sizes)
         self.source = corpus.starts[self.passages][self.slots] + places
         self.cells = (self.rows * length + self.columns)[self.slots] + places
@@ -64,7 +64,7 @@ class Page:
         self.batch["places"].reshape(-1)[self.cells] = places
 
     def hang(self, leaves: Leaves) -> None:
-        """Shows the leaves in the columns after the text; at most as many a row as there is room for."""
+        """Shows the leaves in the columns after the text, at most as many in a row as fit."""
         facts = self.corpus.facts[leaves.facts].astype(np.int64)
         sizes = self.sizes[leaves.slots]
         cut = facts[:, ANCHOR] >= sizes  # the row is shorter than the passage
@@ -88,7 +88,7 @@ _LEAVES = ("leaf_tail", "leaf_head", "leaf_anchor", "leaf_span", "leaf_state")
 
 
 class Reader:
-    """Lays passages out on pages and knows which facts they state."""
+    """Lays out passages on pages, and knows which facts they state."""
 
     def __init__(self, corpus: Corpus, leaves: int) -> None:
         self.corpus = corpus
@@ -96,11 +96,11 @@ class Reader:
         self._first = np.searchsorted(corpus.facts[:, PASSAGE], np.arange(len(corpus.held_out) + 1))
 
     def page(self, rows: Sequence[Sequence[int]], length: int) -> Page:
-        """Each row's passages beside each other, in `length` columns with the leaves'."""
+        """Lays each row's passages side by side, in `length` columns including those of the leaves."""
         return Page(self.corpus, rows, length, self.leaves)
 
     def facts_of(self, passages: Ids) -> tuple[Ids, Ids]:
-        """The numbers of all facts that the passages state, and for each the index of its passage here."""
+        """The numbers of all facts that the passages state, and the index of each fact's passage here."""
         counts = np.diff(self._first)[passages]
         return ranges(self._first[passages], counts), np.repeat(np.arange(len(passages)), counts)
 
@@ -108,8 +108,8 @@ class Reader:
 def mask_words(page: Page, share: float, draws: np.random.Generator) -> None:
     """Hides whole words until `share` of each row's tokens are hidden.
 
-    Names, of which the graph speaks, weigh twice what other words do (an order by u^(1/weight), Efraimidis
-    and Spirakis 2006). Adds `word_places` and `word_targets` (rows, ⌈share · room⌉ + 8).
+    Names have twice the weight of other words, because the graph is about names. The order is by u^(1/weight)
+    (Efraimidis and Spirakis 2006). Adds `word_places` and `word_targets` (rows, ⌈share · room⌉ + 8).
     """
     words = page.corpus.words[page.source]
     begins = np.ones(len(words), dtype=np.bool_)
@@ -139,18 +139,18 @@ def mask_words(page: Page, share: float, draws: np.random.Generator) -> None:
 
 
 def word_slots(room: int, share: float) -> int:
-    """Columns of `word_places` for rows of so many columns of text."""
+    """Columns of `word_places` for rows with this many columns of text."""
     return math.ceil(share * room) + _SPARE
 
 
 def ranges(firsts: Ids, sizes: Ids) -> Ids:
-    """first, first + 1, … of each in turn, `size` of them."""
+    """For each in turn: first, first + 1, …, `size` numbers."""
     ends = np.cumsum(sizes)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + sizes, sizes)
 
 
 def ranks(groups: NDArray[Any]) -> Ids:
-    """How many equal neighbours stand directly before each element: 0, 1, 2 … in every run."""
+    """The number of equal neighbours directly before each element: 0, 1, 2, … in every run."""
     places = np.arange(len(groups))
     begins = np.ones(len(groups), dtype=np.bool_)
     begins[1:] = groups[1:] != groups[:-1]

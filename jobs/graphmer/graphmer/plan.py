@@ -1,8 +1,9 @@
-"""Batches: every one a function of (seed, step), whoever makes it and after however many resumes.
+"""Batches. Each is a function of (seed, step), in every process and after any number of resumes.
 
-Decides what is hidden, which facts are shown as leaves and against what a hidden one is told apart. Order and
-masks come from counters, not from generators that advance (docs/references/training.md#exact-resume). Must
-never know the model, nor how a batch is divided into micro-batches.
+Decides what is hidden, which facts are shown as leaves, and which candidates a hidden fact is scored against.
+Order and masks come from counters, not from generators that advance
+(docs/references/training.md#exact-resume). Must never know the model, or how a batch is split into
+micro-batches.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from graphmer.negatives import NONE, Flags, Ids, Negatives
 from graphmer.packing import BUCKET, Phases, Rows, Timetable, random
 from graphmer.pages import FALSE, HIDDEN, QUERIES, TRUE, Batch, Leaves, Page, Reader, mask_words, ranks
 
-POSITIVES = 2  # true leaves an anchor has at most, and as many negative ones
-CONSISTENT, HARD = 2, 2  # negatives a query is scored against
+POSITIVES = 2  # maximum of true leaves of an anchor, and of false ones
+CONSISTENT, HARD = 2, 2  # negatives that a query is scored against
 CANDIDATES = 1 + CONSISTENT + HARD
-EDGES = 16  # edges of acyclic relations that a group shows at most
-_MASKS, _HELD_OUT = 0, 3  # streams of random numbers; the others are in packing
+EDGES = 16  # maximum of edges of acyclic relations in a group
+_MASKS, _HELD_OUT = 0, 3  # streams of random numbers; packing has the others
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Facts (n,) to show, by row and in it by anchor: numbers, slots of their passages, rows."""
+    """Facts (n,) to show, by row and then by anchor: numbers, slots of their passages, rows."""
 
     facts: Ids
     slots: Ids
@@ -35,29 +36,31 @@ class _Chosen:
 
 
 class Plan:
-    """The training's batches by step, counted from 1: a map-style dataset for torch's DataLoader.
+    """The training's batches by step, counted from 1, as a map-style dataset for torch's DataLoader.
 
-    Shapes are static for a padded length L: B = global_batch, N = leaves, R = L − N columns of text, Q query
-    slots a row, C candidates a query, G = group. All are int64, unless said.
+    Shapes are static for a padded length L. B = global_batch, N = leaves, R = L − N columns of text, Q =
+    query slots in a row, C = candidates of a query, G = group. All arrays are int64 unless noted.
 
     - `tokens` (B, L): PAD in the leaves' columns and in padding; hidden words are MASK.
-    - `segments` (B, L): from 1 the number of the passage in its row, a leaf's that of its anchor; 0 padding.
-    - `places` (B, L): the index in the passage, a leaf's that of its anchor.
-    - `relations` (B, L): relation + 1 at leaves, else 0.
-    - `leaf_tail`, `leaf_head` (B, N): entities; the tail of a hidden leaf is not shown but 0.
-    - `leaf_anchor`, `leaf_span` (B, N): first column of the head's mention, and its columns (1 at no leaf,
-      0 where the passage, or the part of it in the row, does not mention it).
-    - `leaf_state` (B, N): 0 no leaf, TRUE, FALSE (its tail was replaced) or HIDDEN (a query).
-    - `word_places`, `word_targets` (B, K): columns and ids of hidden tokens; unused slots 0 and −100.
-    - `query_leaf` (B, Q): the leaf asked for; `query_valid` (B, Q) bool.
-    - `candidates` (B, Q, C): the true tail, type-consistent and hard negatives; 0 in slots unused.
-    - `excluded` (B, Q, G·Q·C + G·N) bool: of the group's pool, its rows' candidates and then the tails that
-      its leaves show, what is no negative of the query: unused slots and true tails, but for its own first
-      candidate. An unused query excludes all but that.
-    - `leaf_excluded` (B, N, G·Q·C + G·N) bool: the same of TRUE leaves, without their own true tails; other
-      leaves exclude all.
-    - `edges` (B / G, EDGES, 2): head and tail of the group's TRUE leaves of acyclic relations, −1 unused.
-      None is from an entity to itself: a class and its parent in another module may share a name.
+    - `segments` (B, L): the number of the passage in its row, from 1; for a leaf, that of its
+      anchor; 0 is padding.
+    - `places` (B, L): the index in the passage; for a leaf, that of its anchor.
+    - `relations` (B, L): relation + 1 at leaves, otherwise 0.
+    - `leaf_tail`, `leaf_head` (B, N): entities. The tail of a hidden leaf is not shown, but 0.
+    - `leaf_anchor`, `leaf_span` (B, N): the first column of the head's mention, and its number of
+      columns. The span is 1 where there is no leaf, and 0 if the passage, or its part in the row, does
+      not mention the head.
+    - `leaf_state` (B, N): 0 for no leaf, TRUE, FALSE (its tail was replaced) or HIDDEN (a query).
+    - `word_places`, `word_targets` (B, K): columns and ids of hidden tokens; 0 and −100 in unused slots.
+    - `query_leaf` (B, Q): the leaf of the query; `query_valid` (B, Q) bool.
+    - `candidates` (B, Q, C): the true tail, type-consistent and hard negatives; 0 in unused slots.
+    - `excluded` (B, Q, G·Q·C + G·N) bool: what is not a negative of the query in the group's pool. The pool
+      has the candidates of the group's rows, then the tails that its leaves show. Excluded are unused slots
+      and true tails, except the query's own first candidate. An unused query excludes all but that.
+    - `leaf_excluded` (B, N, G·Q·C + G·N) bool: the same for TRUE leaves, which also exclude their own true
+      tails. Other leaves exclude everything.
+    - `edges` (B / G, EDGES, 2): head and tail of the group's TRUE leaves of acyclic relations; −1 is unused.
+      No edge joins an entity to itself, although a class and its parent in another module may share a name.
     """
 
     def __init__(
@@ -73,9 +76,10 @@ class Plan:
         mask_nodes: float = 0.20,
         packed: bool = True,
     ) -> None:
-        """Raises ValueError where the batch is no whole number of groups, or nothing is left to train on."""
+        """Raises ValueError if the batch is not a multiple of the group, or if nothing is
+        left to train on."""
         if global_batch % group:
-            raise ValueError(f"a batch of {global_batch} is no whole number of groups of {group}")
+            raise ValueError(f"a batch of {global_batch} is not a multiple of the group of {group}")
         self.corpus = corpus
         self.seed = seed
         self.global_batch = global_batch
@@ -101,11 +105,12 @@ class Plan:
         return page.batch
 
     def _chosen(self, page: Page, draws: np.random.Generator) -> _Chosen:
-        """Of each row's anchors some, and up to POSITIVES facts of each, as many as half the leaves."""
+        """Some of each row's anchors with up to POSITIVES facts each, at most half as
+        many facts as leaves."""
         numbers, slots = self._reader.facts_of(page.passages)
         heads = self.corpus.facts[numbers, HEAD]
         _, anchors = np.unique(slots * len(self.corpus.entities) + heads, return_inverse=True)
-        by_anchor = draws.random(len(anchors))[anchors]  # as many draws as facts: enough for the anchors
+        by_anchor = draws.random(len(anchors))[anchors]  # one draw per fact is enough for the anchors
         order = np.lexsort((draws.random(len(numbers)), by_anchor, page.rows[slots]))
         order = order[ranks(anchors[order]) < POSITIVES]
         rows = page.rows[slots[order]]
@@ -114,7 +119,8 @@ class Plan:
         return _Chosen(numbers[order], slots[order], rows[few])
 
     def _leaves(self, chosen: _Chosen, draws: np.random.Generator) -> Leaves:
-        """The chosen facts, some hidden, and each once more with its tail replaced where there is room."""
+        """The chosen facts, some hidden. Where there is room, each occurs once more with
+        its tail replaced."""
         size = self.global_batch
         counts = np.bincount(chosen.rows, minlength=size)
         asked = np.clip(np.floor(counts * self.shares[1] + draws.random(size)), 1, QUERIES)
@@ -124,14 +130,14 @@ class Plan:
         facts = self.corpus.facts[chosen.facts][:, RELATION:].astype(np.int64)
         replaced = self._negatives.consistent(draws, facts, 1)[:, 0]
         room = ranks(chosen.rows) < (self.leaves - counts)[chosen.rows]
-        false = np.flatnonzero((replaced != NONE) & room & ~hidden)  # a hidden leaf's would tell of it
+        false = np.flatnonzero((replaced != NONE) & room & ~hidden)  # it would reveal a hidden leaf
         every = np.concatenate([np.arange(len(facts)), false])
         states = np.where(hidden, HIDDEN, TRUE)
         tails = facts[:, 2]
         rows = chosen.rows[every]
         mixed = np.argsort(
             rows + draws.random(len(rows)), kind="stable"
-        )  # a leaf's place tells nothing of its truth
+        )  # so that the place of a leaf does not reveal its truth
         every = every[mixed]
         return Leaves(
             facts=chosen.facts[every],
@@ -142,7 +148,7 @@ class Plan:
         )
 
     def _ask(self, page: Page, leaves: Leaves, draws: np.random.Generator) -> None:
-        """Adds the queries, their candidates and what each must not be scored against, and the edges."""
+        """Adds the queries, their candidates, what each must not be scored against, and the edges."""
         size, group = self.global_batch, self.group
         asked = np.flatnonzero(leaves.states == HIDDEN)
         rows, columns = leaves.rows[asked], ranks(leaves.rows)[asked]
@@ -175,14 +181,15 @@ class Plan:
         }
 
     def _pools(self, page: Page, candidates: Ids) -> Ids:
-        """(groups, G·Q·C + G·N): what a group's facts are told apart from, NONE in unused slots."""
+        """(groups, G·Q·C + G·N): the candidates for the facts of a group; NONE in unused slots."""
         groups = self.global_batch // self.group
         state = page.batch["leaf_state"]
         tails = np.where((state == TRUE) | (state == FALSE), page.batch["leaf_tail"], NONE)
         return np.concatenate([candidates.reshape(groups, -1), tails.reshape(groups, -1)], axis=1)
 
     def _excluded(self, pools: Ids, shape: tuple[int, int], rows: Ids, slots: Ids, facts: Ids) -> Flags:
-        """(*shape, pool) bool: all but what the row's pool has and is not true of the fact (n, 3) there."""
+        """(*shape, pool) bool: False only for entries of the row's pool that are not true
+        for its fact (n, 3)."""
         pool = pools[rows // self.group]
         excluded = np.ones((*shape, pool.shape[1]), dtype=np.bool_)
         true = self._negatives.true(facts[:, 1, None], facts[:, 0, None], pool)
@@ -205,10 +212,11 @@ class Plan:
 def held_out_words(
     corpus: Corpus, length: int, leaves: int = 10, *, share: float = 0.15, size: int = 32
 ) -> list[Batch]:
-    """All held-out passages without leaves, in batches of `size` rows, hidden alike whatever the seed.
+    """All held-out passages without leaves, in batches of `size` rows. The seed does not
+    change what is hidden.
 
-    Passages whose tokens a training passage has too are left out. The last batch may have fewer rows. Raises
-    ValueError where no passage is held out.
+    Passages with the same tokens as a training passage are left out. The last batch may have fewer rows.
+    Raises ValueError if no passage is held out.
     """
     rows = Rows(corpus, length, leaves, held_out=True)
     trained = {_text(corpus, passage) for passage in np.flatnonzero(~corpus.held_out).tolist()}
@@ -227,10 +235,11 @@ def held_out_words(
 
 
 def queries(corpus: Corpus, facts: Ids, length: int, leaves: int = 10, size: int = 32) -> Iterator[Batch]:
-    """Facts, by number, asked with the text of their passages: one passage a row, and all leaves hidden.
+    """Queries for facts (by number) with the text of their passages: one passage per row,
+    and all leaves hidden.
 
-    Each batch has up to `size` rows of like length, at most `length` columns, and `query_fact`
-    (rows, leaves): the fact that each leaf asks for, or −1. Every fact is asked once.
+    Each batch has up to `size` rows of similar length and at most `length` columns. `query_fact` (rows,
+    leaves) is the fact that each leaf queries, or −1. Every fact is queried once.
     """
     facts = np.sort(np.asarray(facts, dtype=np.int64))
     passages = corpus.facts[facts, PASSAGE].astype(np.int64)
@@ -249,7 +258,7 @@ def queries(corpus: Corpus, facts: Ids, length: int, leaves: int = 10, size: int
         place[taken] = np.arange(len(taken))
         asked = np.flatnonzero(place[rows] >= 0)
         asked = asked[np.argsort(place[rows[asked]], kind="stable")]
-        slots = place[rows[asked]]  # a row has one passage: its slot is its row
+        slots = place[rows[asked]]  # a row has one passage, so its slot is its row
         page.hang(Leaves(facts[asked], slots, slots, np.zeros_like(asked), np.full_like(asked, HIDDEN)))
         page.batch["query_fact"] = np.full((len(taken), leaves), -1, dtype=np.int64)
         page.batch["query_fact"][slots, ranks(slots)] = facts[asked]

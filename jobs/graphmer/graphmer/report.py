@@ -1,7 +1,7 @@
-"""What a training came to: one measurement, told as JSON, as Markdown tables and as curves.
+"""The result of a training: one measurement, as JSON, as Markdown tables and as curves.
 
-Decides which rows stand beside each other: what reads the passage's text is named so. Must never know how
-ranks are taken, nor anything of the training but its checkpoint.
+Decides which rows are compared. The row of a model that reads the passage's text says so. Must never know how
+ranks are computed, or anything about the training except its checkpoint.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ KNOWN, ALL = "heads_known", "all_heads"
 QUICK_FACTS, QUICK_EPOCHS = 500, 2
 _METHOD = """\
 The tail of (head, relation, ?) is ranked among all {known_entities:,d} entities that training knows. Other
-true tails are left out of the ranking (filtered); among equal scores the mean place counts. A held-out fact
-is asked once, and only where training does not state it too and knows its tail: {number} of
-{held_out_facts:,d}. "Violations" are first guesses, in percent, that break the ontology."""
+true tails are left out of the ranking (filtered). Equal scores share their mean place. A held-out fact is a
+query only if training does not state it and knows its tail, and only once: {number} of {held_out_facts:,d}
+facts. "Violations" is the percentage of first guesses that break the ontology."""
 _TITLES = {
     KNOWN: "Heads that training knows: every model has seen them",
-    ALL: "All heads: where one is unknown, TransE and ComplEx fall back to frequency's order",
+    ALL: "All heads: for unknown heads, TransE and ComplEx fall back to the order of frequency",
 }
 _ROWS = f"""\
-"{GRAPH}" is the row to hold against TransE and ComplEx: all three are given head and relation,
-and no text. GraphMER reads how the names are spelled, also those that training never saw; to the others an
-entity is a number. "{TEXT}" reads the very source that states the fact, which no other row
-sees, and where the tail is often spelled out."""
+Compare "{GRAPH}" with TransE and ComplEx: all three see the head and the relation, but no
+text. GraphMER reads how the names are spelled, even those that training never saw. To the others, an entity
+is a number. "{TEXT}" reads the source that states the fact. No other row sees that
+source, and the tail is often spelled out in it."""
 
 Row = Mapping[str, float]
 
@@ -50,7 +50,7 @@ Row = Mapping[str, float]
 def files(found: Mapping[str, Any], history: Sequence[Row], about: Mapping[str, Any]) -> dict[str, bytes]:
     """report.json, report.md and curves.png from what `measure` found.
 
-    `history` are rows {"step": …, metric: …}; `about` (seed, steps, …) is told as it is.
+    `history` are rows {"step": …, metric: …}. `about` (seed, steps, …) is reported as it is.
     """
     whole = {**found, "about": dict(about), "history": [dict(row) for row in history]}
     return {
@@ -70,11 +70,12 @@ def measure(
     stop: Stop = never,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """All figures of an encoder and of the baselines, trained here, as `report.json` has them.
+    """All figures of an encoder and of the baselines, which are trained here, as `report.json` has them.
 
-    `seed` is of the baselines, `limit` a sample of the held-out facts, `epochs` instead of a number chosen
-    for each. The encoder is left as it was found. Under "metrics" stand those of `evaluation.evaluate`: no
-    need to ask it twice. Raises `evaluation.Stopped`, asked at least once a batch.
+    `seed` is for the baselines. `limit` takes a sample of the held-out facts. `epochs` replaces the number
+    chosen for each baseline. The encoder's mode is restored at the end. "metrics" holds those of
+    `evaluation.evaluate`, so that it need not run again. `stop` is asked at least once per batch; then
+    `evaluation.Stopped` is raised.
     """
     device = next(encoder.parameters()).device
     facts = evaluation.held_out_facts(corpus, limit)
@@ -109,7 +110,7 @@ def measure(
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The two tables, with what a reader must know to read them."""
+    """The two tables, with the explanations that a reader needs."""
     corpus, truth = found["corpus"], found["violations_of_the_truth"]
     number = f"{corpus['asked']:,d}{' (a fixed sample)' if corpus['sampled'] else ''}"
     lines = ["# GraphMER: facts of held-out modules", "", _heading(found), ""]
@@ -120,8 +121,8 @@ def markdown(found: Mapping[str, Any]) -> str:
             figures = " | ".join(f"{row[key]:.4f}" for key in ("mrr", "hits_1", "hits_10"))
             lines.append(f"| {model} | {figures} | {row['violations']:.1f} |")
         count = found["tables"][name][FREQUENCY]["count"]
-        lines += ["", f"{count:,d} facts; of their true tails {truth[name]:.1f} % break the ontology.", ""]
-    words = f"Masked tokens of held-out passages: {found['metrics']['held_out_word_loss']:.3f} nats a token."
+        lines += ["", f"{count:,d} facts; {truth[name]:.1f} % of their true tails break the ontology.", ""]
+    words = f"Masked tokens, held-out passages: {found['metrics']['held_out_word_loss']:.3f} nats per token."
     return "\n".join([*lines, _ROWS, "", words, ""])
 
 
@@ -157,7 +158,7 @@ def curves(history: Sequence[Row], found: Mapping[str, Any] | None = None) -> by
 
 
 def frequency(corpus: Corpus, stop: Stop = never) -> Summary:
-    """What naming the relation's most frequent tails comes to, on all held-out facts."""
+    """The result of always guessing the relation's most frequent tails, on all held-out facts."""
     facts = evaluation.held_out_facts(corpus)
     return Summary.of(_ranking(baselines.Frequency(corpus), corpus, facts, stop).ranks)
 
@@ -210,7 +211,7 @@ def _heading(found: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: null."""
+    """Replaces NaN by null, because JSON has no NaN."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -219,7 +220,8 @@ def _finite(value: Any) -> Any:
 
 
 def load(checkpoint: Path, device: torch.device) -> tuple[Encoder, Corpus, list[Row], dict[str, Any]]:
-    """The encoder, corpus, history and identity of a checkpoint's folder. Raises ValueError for another's."""
+    """The encoder, corpus, history and identity of a checkpoint's folder. Raises ValueError
+    for other folders."""
     from orchestrator.training import state
 
     corpus = Corpus.from_state(state.component(checkpoint, "corpus"))
@@ -232,11 +234,11 @@ def load(checkpoint: Path, device: torch.device) -> tuple[Encoder, Corpus, list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m graphmer.report", description="Holds a checkpoint against baselines trained here."
+        prog="python -m graphmer.report", description="Compares a checkpoint with baselines trained now."
     )
     parser.add_argument("checkpoint", type=Path, help="a folder step-<number>")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the three files")
-    parser.add_argument("--seed", type=int, help="of the baselines; the training's own if not given")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the three reports")
+    parser.add_argument("--seed", type=int, help="seed of the baselines (default: the training's)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FACTS} facts, {QUICK_EPOCHS} epochs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()

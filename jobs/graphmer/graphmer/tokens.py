@@ -1,7 +1,8 @@
-"""Byte-pair tokens of source text: names, numbers, runs of blanks and single marks, each cut into subwords.
+"""Byte-pair tokens of source text: names, numbers, runs of blanks and single marks, each split into subwords.
 
-Decides where words end and trains the subwords; the same texts give the same tokenizer, whatever the hash
-seed and the number of threads. Byte-level, so no text is unknown. Must never know facts, masks or models.
+Decides where words end, and trains the subwords. The same texts give the same tokenizer, whatever
+the hash seed and the number of threads. It works on bytes, so no text is unknown. Must never know
+facts, masks or models.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PAD, MASK = 0, 1
-SPECIAL = ("[PAD]", "[MASK]")  # no text spells them: a bracket is a word of its own
+SPECIAL = ("[PAD]", "[MASK]")  # no text contains them: a bracket is its own word
 _WORD = re.compile(r"[^\W\d]\w*|\d\w*(?:\.\d\w*)*|\s+|[^\w\s]")
 _LEAST = len(SPECIAL) + 256  # every byte is a token
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A text as n tokens, `ids` (n,), each with the number of the word it is part of, `word` (n,).
+    """A text as n tokens: `ids` (n,), and `word` (n,), the number of the word that each token is part of.
 
-    `identifier` (n,) tells names from keywords, numbers and marks; `spelled` are the words themselves.
+    `identifier` (n,) is true for names, and false for keywords, numbers and marks. `spelled` has the words.
     """
 
     ids: NDArray[np.int32]
@@ -38,7 +39,8 @@ class Encoded:
     spelled: tuple[str, ...]
 
     def find(self, word: str) -> tuple[int, int] | None:
-        """The first token of the first mention of a word and how many tokens it has; None if it has none."""
+        """The first token of a word's first mention, and its number of tokens. None if it
+        is not mentioned."""
         if word not in self.spelled:
             return None
         number = self.spelled.index(word)
@@ -47,19 +49,19 @@ class Encoded:
 
 
 def split(text: str) -> Iterator[str]:
-    """The words of a text; joined they give the text again."""
+    """The words of a text. Joined, they give the text again."""
     return map(itemgetter(0), _WORD.finditer(text))
 
 
 def train(words: Iterable[str], size: int) -> str:
-    """A tokenizer of at most `size` tokens made from these words, as JSON for `Tokens`.
+    """A tokenizer of at most `size` tokens, trained on these words, as JSON for `Tokens`.
 
-    Words go in sorted, and ties between pairs are broken by their ids in the library: the order of the
-    input does not matter. Raises ValueError where `size` has no room for every byte.
+    The order of the input does not matter: words are sorted first, and the library breaks ties between pairs
+    by their ids. Raises ValueError if `size` has no room for every byte.
     """
     if size < _LEAST:
         raise ValueError(f"vocabulary: {size} has no room for {_LEAST} tokens (every byte, and the marks)")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else each data worker's fork is warned of
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else each data worker's fork warns
     counts = Counter(words)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -76,14 +78,14 @@ def train(words: Iterable[str], size: int) -> str:
 
 
 class Tokens:
-    """Encodes texts with a trained tokenizer; remembers the words it has seen."""
+    """Encodes texts with a trained tokenizer, and remembers the words that it has seen."""
 
     def __init__(self, described: str) -> None:
         self._tokenizer = Tokenizer.from_str(described)
         self._ids: dict[str, list[int]] = {}
 
     def encode(self, text: str, most: int | None = None) -> Encoded:
-        """The text's tokens, the first `most` where it has more."""
+        """The text's tokens, but at most the first `most`."""
         spelled = tuple(islice(split(text), most))
         pieces = [self._word(word) for word in spelled]
         sizes = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
@@ -93,7 +95,7 @@ class Tokens:
         return Encoded(ids[:most], word[:most], np.repeat(names, sizes)[:most], spelled)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that these tokens spell."""
+        """The text of these tokens."""
         return str(self._tokenizer.decode(list(ids)))
 
     def _word(self, word: str) -> list[int]:

@@ -23,16 +23,16 @@ def main() -> None:
     parser.add_argument("--steps", type=_positive, required=True)
     parser.add_argument("--micro-batch", type=_positive, required=True)
     parser.add_argument("--accumulate", type=_positive, default=1)
-    parser.add_argument("--devices", type=_positive, default=1, help="processes, one for each GPU")
+    parser.add_argument("--devices", type=_positive, default=1, help="number of processes, one for each GPU")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument("--seed", type=int, default=1337)
-    parser.add_argument("--backend", choices=BACKENDS, help="the best there is, if not given")
+    parser.add_argument("--backend", choices=BACKENDS, help="back end (default: the best available)")
     given = parser.parse_args()
     try:
-        training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is heeded
-        # Threads that wait asleep: on cores shared with others a spinning wait trains four times slower.
+        training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is handled
+        # Threads sleep while they wait: on shared cores, training with a spinning wait is four times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products ask for
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic matrix products
         from graphmer.loop import Schedule
 
         schedule = Schedule(

@@ -1,7 +1,7 @@
-"""A knowledge graph from JSONL: one fact a line, beside the folder of the code that the facts speak of.
+"""A knowledge graph from JSONL with one fact per line, and from the code that the facts are about.
 
-Decides which text a fact is read with. Every fault is told with its line. Must never know how facts are
-encoded or trained on.
+Decides which text a fact is read with. Reports every error with its line. Must never know how facts are
+encoded or used for training.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 from graphmer.graph import Graph, Passage, Triple, cut, order_of
 
 WINDOW = 64  # lines of a file that form a passage
-_TOLD = 20  # faults
-_WITHOUT = -1  # the window where there is no file
+_TOLD = 20  # reported errors
+_WITHOUT = -1  # the window of a fact without a file
 _KEYS = ("head", "relation", "tail", "qualifiers")
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The window of a file that a fact is read with; of a fact without a file, its head and _WITHOUT."""
+    """The window of a file that a fact is read with; for a fact without a file, its head and _WITHOUT."""
 
     module: str
     window: int
 
 
 def read(path: Path, code: Path, limit: int | None = None) -> Graph:
-    """Facts `{"head", "relation", "tail", "qualifiers"}`, at most `limit` of them, with text from `code`.
+    """Reads at most `limit` facts `{"head", "relation", "tail", "qualifiers"}`, with text from `code`.
 
-    `qualifiers` is optional and may name the file (`file` or `path`, below `code`) and the `line` from 1: the
-    fact belongs to the passage of WINDOW lines around it, and files are what a split keeps together. A fact
-    that names no file belongs to a passage whose text is the head's name. A fact said twice is read once.
-    As in `graph.build`, files come in the order of hashes, which makes a cut a fair sample. Raises
-    ValueError that tells the faults, up to 20, each with its line, or that there is no fact.
+    `qualifiers` is optional and may name the file (`file` or `path`, below `code`) and the `line`, from 1.
+    The fact belongs to the passage of WINDOW lines around that line, and a split keeps each file together. A
+    fact without a file belongs to a passage whose text is the head's name. A repeated fact is read once. As
+    in `graph.build`, files come in the order of their hashes, so that a cut is a fair sample. Raises
+    ValueError with up to 20 errors and their lines, or if there is no fact.
     """
     files = _Files(code)
     facts: dict[_Place, dict[Triple, None]] = {}
@@ -62,14 +62,15 @@ def read(path: Path, code: Path, limit: int | None = None) -> Graph:
 
 
 class _Files:
-    """The code's files by name, each read once. Raises ValueError for no text below the folder."""
+    """The code's files by name, each read once. Raises ValueError for a file outside the
+    folder or without text."""
 
     def __init__(self, code: Path) -> None:
         self._code = code.resolve()
         self._known: dict[str, tuple[str, list[str]]] = {}
 
     def read(self, name: str) -> tuple[str, list[str]]:
-        """The one name that the file goes by, however it was written, and its lines."""
+        """The canonical name of the file, however it was written, and its lines."""
         if name not in self._known:
             path = (self._code / name).resolve()
             if not path.is_relative_to(self._code):
@@ -108,7 +109,7 @@ def _name(given: Mapping[str, Any], key: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"{key}: expected a name, not {name!r}")
     if "\0" in name or any("\ud800" <= mark <= "\udfff" for mark in name):
-        raise ValueError(f"{key}: {name!r} is no text")
+        raise ValueError(f"{key}: {name!r} is not valid text")
     return name
 
 
