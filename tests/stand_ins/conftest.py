@@ -1,4 +1,4 @@
-"""No test here knows the developer's credentials, proxies or upload state."""
+"""Hides the developer's credentials, proxies and upload state from every test here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The real kaggle client as tests drive it against the local Kaggle; it cannot reach any other.
+"""The real kaggle client, which tests drive against the local Kaggle. It cannot reach any other.
 
-A subclass of KaggleApi whose client has its endpoint set (docs/references/kaggle.md#a-local-server).
+It is a subclass of KaggleApi with another endpoint (docs/references/kaggle.md#a-local-server).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 20.0
 
 
 class User(sdk.KaggleApi):  # type: ignore[misc]
-    """The account of a local Kaggle, with short forms of the calls that every test makes."""
+    """The account of a local Kaggle, with short forms of common calls."""
 
     def __init__(self, kaggle: LocalKaggle, *, timeout: float = TIMEOUT_SECONDS, token: str = "") -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class User(sdk.KaggleApi):  # type: ignore[misc]
     def push(
         self, slug: str, text: str, machine_shape: str = "NvidiaTeslaT4", *, owner: str = "", **values: Any
     ) -> Any:
-        """A private script by its slug, which is its title's too."""
+        """A private script. Its slug is also its title."""
         request = sdk.kernels.ApiSaveKernelRequest()
         request.slug, request.new_title = f"{owner or self._owner}/{slug}", slug.replace("-", " ")
         request.text = text
@@ -77,7 +77,7 @@ class User(sdk.KaggleApi):  # type: ignore[misc]
         return str(self.status(slug).status.name)
 
     def ends(self, slug: str) -> str:
-        """The state that the session ends in."""
+        """Waits for the session's end and returns its final state."""
         ended = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
         return wait_until(lambda: state if (state := self.state(slug)) in ended else None)
 
@@ -91,7 +91,7 @@ class User(sdk.KaggleApi):  # type: ignore[misc]
         return [each.file_name for each in self.output(slug).files]
 
     def printed(self, slug: str) -> str:
-        """What the script wrote on standard output, from the kept log."""
+        """The script's standard output, from the kept log."""
         events = json.loads(self.output(slug).log)
         return "".join(each["data"] for each in events if each["stream_name"] == "stdout")
 
@@ -99,7 +99,7 @@ class User(sdk.KaggleApi):  # type: ignore[misc]
         self.kernels.delete_kernel(_of(sdk.kernels.ApiDeleteKernelRequest(), self._owner, slug))
 
     def create_dataset(self, folder: Path, slug: str, *, new: bool = True) -> Any:
-        """From all files of a folder, by the client's own way of uploading."""
+        """Creates it from all files of a folder, with the client's own upload."""
         metadata = {"id": f"{self._owner}/{slug}", "title": slug, "licenses": [{"name": "other"}]}
         (folder / "dataset-metadata.json").write_text(json.dumps(metadata))
         if new:
@@ -122,11 +122,11 @@ def _of(request: Any, owner: str, slug: str) -> Any:
 
 
 def wait_until(condition: Callable[[], T | None], seconds: float = TIMEOUT_SECONDS) -> T:
-    """The condition's first true value; fails after `seconds`."""
+    """Returns the condition's first true value, or fails after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (value := condition()):
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         pause.wait(0.02)
     return value
 

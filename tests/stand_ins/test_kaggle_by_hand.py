@@ -1,4 +1,4 @@
-"""`make kaggle-local`: the server by hand writes a config that the orchestrator takes."""
+"""`make kaggle-local`: the server writes a config that the orchestrator accepts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Datasets on the local Kaggle, seen through the real client: uploads, versions, processing, mounts.
 
-What is expected is in docs/references/kaggle.md#uploads, docs/references/kaggle.md#datasets and, for what a
-kernel sees, docs/references/kaggle.md#inputs.
+The expected behaviour is in docs/references/kaggle.md#uploads and docs/references/kaggle.md#datasets. For
+what a kernel sees, it is in docs/references/kaggle.md#inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def uploads(kaggle: LocalKaggle, folder: Path, *, slug: str = "my-data", **files
 
 
 def mounted(kaggle: LocalKaggle, *sources: str, kind: str = "dataset", slug: str = "reads-it") -> str:
-    """What a kernel with these sources finds under /kaggle/input, a file and its content a line."""
+    """What a kernel with these sources finds under /kaggle/input: one line per file, with its content."""
     user = User(kaggle)
     values: dict[str, Any] = {f"{kind}_data_sources": list(sources)}
     answer = user.push(slug, LISTS, **values)

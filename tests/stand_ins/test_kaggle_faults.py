@@ -26,7 +26,7 @@ QUICK = "open('/kaggle/working/out.txt', 'w').write('x')\nprint('ended')"
 
 
 def begins(kaggle: LocalKaggle, slug: str = "runs-long", **values: Any) -> User:
-    """A session that has written its output and goes on for ever."""
+    """A session that has written its output and never ends."""
     user = User(kaggle)
     assert user.push(slug, FOREVER, **values).error == ""
     assert next(user.kernels_logs_stream(f"ada/{slug}"))["data"] == "begun\n"

@@ -1,6 +1,6 @@
 """Kernels on the local Kaggle, seen through the real client: push, states, logs, outputs, quota, deletion.
 
-What is expected is in docs/references/kaggle.md.
+The expected behaviour is in docs/references/kaggle.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITES = "open('/kaggle/working/out.txt', 'w').write('done')\n"
 
 
 def check_alive(pid: int) -> bool:
-    """Not even as a zombie."""
+    """The process does not exist any more, not even as a zombie."""
     return Path(f"/proc/{pid}").exists()
 
 

@@ -1,6 +1,6 @@
-"""A Kaggle on this machine, for tests and for trying by hand.
+"""A Kaggle on this machine, for tests and for manual trials.
 
-It does what docs/references/kaggle.md says of the service, warts first.
+It behaves as docs/references/kaggle.md describes the service, and most of all its warts.
 """
 
 from tests.stand_ins.kaggle.server import LocalKaggle, local_kaggle

@@ -1,7 +1,7 @@
-"""The local Kaggle by hand: `python -m tests.stand_ins.kaggle --folder F --port P`, or `make kaggle-local`.
+"""Runs the local Kaggle: `python -m tests.stand_ins.kaggle --folder F --port P`, or `make kaggle-local`.
 
-Serves in the foreground until Ctrl-C, with a wall and a quota of minutes, and writes a config with which the
-orchestrator uses it. Needs no account and reaches nothing outside this machine.
+It serves in the foreground until Ctrl-C, with a wall and a quota of minutes, and writes a config for the
+orchestrator. It needs no account and reaches nothing outside this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.stand_ins.kaggle import Settings, local_kaggle
 
-# Times of the platform in proportion to the short wall; what each means is in its options.
+# The platform's times, in proportion to the short wall. Its options explain each of them.
 _CONFIG = """\
 # Written by the local Kaggle; edit it as you like.
 platforms:
@@ -26,15 +26,15 @@ platforms:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.stand_ins.kaggle", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="for its files, the key and the config")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for files, the key and the config")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument(
-        "--wall-seconds", type=float, default=60, help="of every session (default: %(default)s)"
+        "--wall-seconds", type=float, default=60, help="limit of a session (default: %(default)s)"
     )
     parser.add_argument(
-        "--quota-seconds", type=float, default=300, help="of GPU and of TPU sessions a window"
+        "--quota-seconds", type=float, default=300, help="seconds of GPU and TPU sessions per window"
     )
-    parser.add_argument("--window-seconds", type=float, default=900, help="until the quota begins anew")
+    parser.add_argument("--window-seconds", type=float, default=900, help="time until the quota starts again")
     asked = parser.parse_args()
     settings = Settings(
         wall_seconds=asked.wall_seconds,
@@ -52,7 +52,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with local_kaggle(folder / "kaggle", settings, port=asked.port) as kaggle:
-        print(f"Kaggle on this machine: {kaggle.url}, until Ctrl-C; then it forgets all it had")
+        print(f"Kaggle on this machine: {kaggle.url}, until Ctrl-C. Then all its state is lost.")
         quota = f"{asked.quota_seconds:g} s in {asked.window_seconds:g} s"
         print(f"Sessions of at most {asked.wall_seconds:g} s, an accelerator quota of {quota}")
         print(f"\n{_config(folder, kaggle.url, settings)}\nin another terminal:")
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _config(folder: Path, url: str, settings: Settings) -> str:
-    """The config in the folder, written if there is none, with the key in a file of its own."""
+    """The config in the folder. Writes it if there is none, with the key in a separate file."""
     key_file, config = folder / "key", folder / "config.yaml"
     key_file.write_text(settings.key)
     key_file.chmod(0o600)

@@ -1,7 +1,7 @@
-"""Datasets and the blobs they are made of: upload, versions, processing, listing, laying out for a kernel.
+"""Datasets and their blobs: upload, versions, processing, listing, and mounting in a kernel.
 
-The protocol is in docs/references/kaggle.md#uploads and docs/references/kaggle.md#datasets. Knows no HTTP
-beyond the numbers of its answers.
+The protocol is in docs/references/kaggle.md#uploads and docs/references/kaggle.md#datasets. Knows nothing of
+HTTP except the status codes of its answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILES_MAX = 50
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes on their way or arrived: `length` of them are announced, `path` holds what came."""
+    """An upload, complete or not: `length` bytes are announced, and `path` holds those that have arrived."""
 
     token: str
     name: str
@@ -44,7 +44,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Version:
-    """One version as kernels see it, laid out in `folder`; usable from `ready_at` on (monotonic)."""
+    """One version as kernels see it, in `folder`. It can be used from `ready_at` on (monotonic)."""
 
     number: int
     folder: Path
@@ -67,7 +67,7 @@ class Dataset:
 
 
 class Datasets:
-    """All datasets of the account. Its methods are the RPCs of the client, JSON in and out."""
+    """All datasets of the account. Its methods are the client's RPCs, with JSON in and out."""
 
     def __init__(self, folder: Path, settings: Settings, warts: Warts, sign: Callable[[Path], str]) -> None:
         self._folder = folder
@@ -117,7 +117,7 @@ class Datasets:
         return self._describe(self._find(request["ownerSlug"], request["datasetSlug"]))
 
     def list_datasets(self, request: Request) -> Request:
-        """Public ones of everybody are none here: only `mine`, or those of a user."""
+        """Lists `mine` or those of a user. There are no public ones here."""
         is_mine = "MY" in request.get("group", "") or request.get("user") == self._settings.username
         wanted = request.get("search", "").lower()
         found = [
@@ -142,7 +142,7 @@ class Datasets:
         return {}
 
     def download(self, request: Request) -> str:
-        """The signed URL of one file, or of a zip of them all."""
+        """The signed URL of one file, or of a zip of all files."""
         version = self._version(request)
         if name := request.get("fileName"):
             path = dict(version.files()).get(name)
@@ -154,7 +154,7 @@ class Datasets:
         )
 
     def version_for_kernel(self, source: str) -> Version | None:
-        """What `owner/slug` or `owner/slug/number` mounts: the newest ready one, unless mounts are stale."""
+        """The version that `owner/slug` or `owner/slug/number` mounts: the newest ready one, unless stale."""
         owner, slug, number = [*source.split("/"), "", ""][:3]
         found = self._all.get(slug) if owner == self._settings.username else None
         ready = [each for each in found.versions if self._is_ready(each)] if found else []

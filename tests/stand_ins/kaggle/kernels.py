@@ -1,7 +1,7 @@
-"""Kernels: push, status, output, logs, quota, delete, answered as docs/references/kaggle.md says.
+"""Kernels: push, status, output, logs, quota and deletion, as docs/references/kaggle.md describes them.
 
-Its methods are the RPCs of the client, JSON in and out; the caller holds the lock. Knows no HTTP beyond the
-numbers of its answers.
+Its methods are the client's RPCs, with JSON in and out. The caller holds the lock. Knows nothing of HTTP
+except the status codes of its answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T4X2 = Hardware("gpu", ("Tesla T4", "Tesla T4"), 15_360)
 _P100 = Hardware("gpu", ("Tesla P100-PCIE-16GB",), 16_384)
 _TPU = Hardware("tpu", has_tpu=True)
 _CPU = Hardware("cpu")
-# Retired shapes are silently substituted (docs/references/kaggle.md#accelerators); by what is assumed.
+# Retired shapes are substituted silently (docs/references/kaggle.md#accelerators). By what is assumed.
 _SHAPES = {
     "NvidiaTeslaT4": _T4X2, "NvidiaTeslaP100": _T4X2, "TpuV5E8": _TPU, "TpuV38": _TPU, "Tpu1VmV38": _TPU,
     "": _CPU, "None": _CPU, "Cpu": _CPU,
@@ -39,7 +39,8 @@ _SHAPES = {
 
 @dataclass
 class Kernel:
-    """One slug, all its versions. Status and output are the newest's (docs/references/kaggle.md#status)."""
+    """One slug with all its versions. Status and output are of the newest
+    (docs/references/kaggle.md#status)."""
 
     id: int
     slug: str
@@ -76,7 +77,7 @@ class Kernels:
         self.pushed: list[Request] = []
 
     def advance(self) -> float:
-        """Moves every session on to now, which is returned: starts, ends, publishes, bills."""
+        """Advances every session to the present and returns that time. Starts, ends, publishes and bills."""
         now = time.monotonic()
         for session in list(self._sessions()):
             session.advance(now, partial(self._start, session))
@@ -91,7 +92,7 @@ class Kernels:
             session.machine.end()
 
     def session(self, owner: str, slug: str, label: str = "") -> KernelSession:
-        """The newest session, or version `vN`; a bare `N` is not found (KC#1200)."""
+        """The newest session, or version `vN`. A plain `N` is not found (KC#1200)."""
         kernel = self._find(owner, slug)
         if not label:
             return kernel.newest
@@ -101,7 +102,7 @@ class Kernels:
         return found[0]
 
     def save(self, request: Request) -> Request:
-        """SaveKernel; a refusal is an answer with `error` (docs/references/kaggle.md#refusals)."""
+        """SaveKernel. A refusal is an answer with `error` (docs/references/kaggle.md#refusals)."""
         self.pushed.append(request)
         if len(request.get("text", "").encode()) > self._settings.text_bytes_max:
             raise Refusal(400, "The kernel source is too large")
@@ -186,7 +187,8 @@ class Kernels:
         return {}
 
     def delete(self, request: Request) -> Request:
-        """Stops run and billing, loses the outputs (docs/references/kaggle.md#cancelling-and-deleting)."""
+        """Stops the run and its billing, and loses the outputs
+        (docs/references/kaggle.md#cancelling-and-deleting)."""
         kernel = self._find(request.get("userName", ""), request.get("kernelSlug", ""))
         for session in kernel.sessions:
             session.discard()
@@ -207,7 +209,7 @@ class Kernels:
         return {"metadata": self._describe(kernel), "blob": blob}
 
     def list_kernels(self, request: Request) -> Request:
-        """Public ones of everybody are none here: only `mine`, or those of a user."""
+        """Lists `mine` or those of a user. There are no public ones here."""
         is_mine = request.get("group") == "PROFILE" or request.get("user") == self._settings.username
         wanted = request.get("search", "").lower()
         found = [
@@ -234,7 +236,7 @@ class Kernels:
         return self.session(request.get("userName", ""), request.get("kernelSlug", ""), label)
 
     def _pushed_to(self, request: Request) -> Kernel | None:
-        """The kernel of this push, made by its title where it is new (docs/references/kaggle.md#push)."""
+        """The kernel of this push. A new one is created by its title (docs/references/kaggle.md#push)."""
         if number := request.get("id"):
             return next((each for each in self._all.values() if each.id == number), None)
         owner, _, slug = request.get("slug", "").partition("/")
@@ -249,7 +251,7 @@ class Kernels:
         )
 
     def _refusal(self, kind: str) -> str:
-        """The words against one more session of this kind, or none (docs/references/kaggle.md#refusals)."""
+        """Why one more session of this kind is refused, or "" (docs/references/kaggle.md#refusals)."""
         now = self.advance()
         slots = {
             "gpu": self._settings.gpu_slots,
@@ -315,7 +317,7 @@ class Kernels:
         return None if version is None else version.files()
 
     def _outputs_at(self, source: str) -> list[tuple[str, Path]] | None:
-        """What the newest ended session of a kernel published; None where there is no such thing."""
+        """What the newest ended session of a kernel published; None if there is nothing."""
         owner, slug = [*source.split("/"), ""][:2]
         kernel = self._all.get(slug) if owner == self._settings.username else None
         published = [each for each in kernel.sessions if each.outputs] if kernel else []
@@ -348,8 +350,8 @@ def _listed(request: Request, kind: str) -> list[str]:
 
 
 def _asked_for(request: Request) -> Hardware | None:
-    """The shape wins over the flags (docs/references/kaggle.md#push). None for one that only competitions or
-    admins get."""
+    """The shape wins over the flags (docs/references/kaggle.md#push). None for a shape that only competitions
+    or admins get."""
     if shape := request.get("machineShape"):
         return _SHAPES.get(shape)
     if request.get("enableTpu"):

@@ -1,4 +1,4 @@
-"""Pages of a list, and the answers that kernels and datasets share. Knows no service."""
+"""Pages of a list, and the answers that kernels and datasets have in common. Knows no service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def page(items: Sequence[Item], request: dict[str, Any]) -> tuple[Sequence[Item]
 
 
 def missing(permission: str, warts: Warts) -> Refusal:
-    """The answer for what is not there, or not ours (docs/references/kaggle.md#missing-or-denied)."""
+    """The answer for things that do not exist or are not ours
+    (docs/references/kaggle.md#missing-or-denied)."""
     if warts.missing_is_403:
         return Refusal(403, f"Permission '{permission}' was denied")
     return Refusal(404, "Not found")

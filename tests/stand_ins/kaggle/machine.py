@@ -1,7 +1,7 @@
-"""One kernel session's machine: a folder for /kaggle, the hardware it claims, a process, its log.
+"""The machine of one kernel session: a folder for /kaggle, the hardware it claims, a process, and its log.
 
-A script finds /kaggle by having every "/kaggle/" in its text replaced by the folder; no container, no mount.
-Knows nothing of quotas, versions or HTTP. Whatever a machine started ends with it, by process id.
+There is no container and no mount: every "/kaggle/" in a script's text is replaced by the folder. Knows
+nothing of quotas, versions or HTTP. All processes that a machine started end with it, by process id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _PASSED_ON = ("PIP_", "SSL_CERT_", "REQUESTS_CA_")
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is what is spent: gpu, tpu or cpu. `gpus` are the names of nvidia-smi, `memory` MiB of each."""
+    """`kind` is the quota that it spends: gpu, tpu or cpu. `gpus` are names in nvidia-smi,
+    `memory` MiB each."""
 
     kind: str
     gpus: tuple[str, ...] = ()
@@ -34,7 +35,8 @@ class Hardware:
     has_tpu: bool = False
 
     def nvidia_smi(self) -> str:
-        """The program's text: the two queries that probes ask; without GPUs it fails as the real one."""
+        """The program's text. It answers the two queries of probes, and fails like the real
+        one without GPUs."""
         if not self.gpus:
             return '#!/bin/sh\necho "No devices were found" >&2\nexit 6\n'
         wide = "\n".join(f"{i}, GPU-local-{i}, {name}, {self.memory}" for i, name in enumerate(self.gpus))
@@ -46,7 +48,7 @@ class Hardware:
         )
 
     def environment(self) -> dict[str, str]:
-        """What Cloud TPU VMs set (assumed of Kaggle's); nothing for GPUs and CPUs."""
+        """The variables that Cloud TPU VMs set (assumed for Kaggle's); none for GPUs and CPUs."""
         if not self.has_tpu:
             return {}
         return {
@@ -57,7 +59,7 @@ class Hardware:
 
 
 class Log:
-    """Events {stream_name, time, data} in order; `time` in seconds since the machine's start."""
+    """Events {stream_name, time, data} in order. `time` is in seconds since the machine's start."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -77,19 +79,20 @@ class Log:
             self._changed.notify_all()
 
     def text(self) -> str:
-        """The whole log as Kaggle keeps it: the text of a JSON array."""
+        """The whole log as Kaggle keeps it, which is the text of a JSON array."""
         with self._changed:
             return json.dumps(self._events)
 
     def after(self, count: int, seconds: float) -> tuple[list[dict[str, Any]], bool]:
-        """The events after the first `count`, waited for up to `seconds`; and whether these are the last."""
+        """The events after the first `count`, and whether they are the last. Waits up to
+        `seconds` for them."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._events) > count, seconds)
             return self._events[count:], self._is_closed
 
 
 class Machine:
-    """`folder` is the machine's /kaggle; beside it lie its home, its programs and its Python."""
+    """`folder` is the machine's /kaggle. Its home, its programs and its Python are next to it."""
 
     def __init__(self, folder: Path, hardware: Hardware, *, internet: bool) -> None:
         self.folder = folder
@@ -106,7 +109,7 @@ class Machine:
         return None if self._process is None else self._process.pid
 
     def start(self, text: str) -> None:
-        """Runs the script in a session of its own, in /kaggle/working, in a clean environment."""
+        """Runs the script in its own process session, in /kaggle/working, with a clean environment."""
         script = self.folder / "src" / "script.py"
         script.write_text(text.replace("/kaggle/", f"{self.folder}/"), encoding="utf-8")
         self._process = subprocess.Popen(
@@ -129,7 +132,7 @@ class Machine:
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:
-        """Ends every process of the machine, however it detached itself, and closes the log."""
+        """Ends every process of the machine, even detached ones, and closes the log."""
         while found := list(_processes(self.folder)):
             for pid in found:
                 try:
@@ -145,7 +148,7 @@ class Machine:
         self.log.close()
 
     def outputs(self) -> list[tuple[str, Path]]:
-        """The regular files under /kaggle/working by their relative names, sorted."""
+        """The regular files under /kaggle/working, sorted by their relative names."""
         working = self.folder / "working"
         found = (path for path in sorted(working.rglob("*")) if path.is_file() and not path.is_symlink())
         return [(path.relative_to(working).as_posix(), path) for path in found]
@@ -186,7 +189,7 @@ class Machine:
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder with the read-only ones inside."""
+    """Removes a folder, including read-only folders in it."""
     for each in [folder, *folder.rglob("*")]:
         if each.is_dir() and not each.is_symlink():
             each.chmod(0o755)
@@ -194,7 +197,7 @@ def remove(folder: Path) -> None:
 
 
 def _interpreter(folder: Path) -> Path:
-    """A Python with the packages of ours but for editable ones; what pip installs lands in it alone."""
+    """A Python that has our packages except editable ones. pip installs only into this Python."""
     venv.EnvBuilder(symlinks=True).create(folder)
     packages = next((folder / "lib").glob("python*/site-packages"))
     (packages / "ours.pth").write_text("".join(f"{each}\n" for each in site.getsitepackages()))
@@ -208,7 +211,7 @@ def _finds(program: str) -> Iterator[Path]:
 
 
 def _processes(folder: Path) -> Iterator[int]:
-    """The live processes that carry the machine's mark, or stand in its folder."""
+    """The live processes that have the machine's mark, or work in its folder."""
     mark = f"{_MARK}={folder}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,7 +1,7 @@
-"""HTTP of the local Kaggle: RPCs, uploads, signed downloads with ranges, the log stream; and faults on each.
+"""HTTP of the local Kaggle: RPCs, uploads, signed downloads with ranges, the log stream, and faults in each.
 
-Knows no rule of Kaggle's beyond the wire (docs/references/kaggle.md#messages). HTTP/1.1, a thread a
-connection.
+Knows only the wire format of Kaggle (docs/references/kaggle.md#messages). HTTP/1.1, with a
+thread per connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Reply:
-    """`body` is bytes, or a file of which the bytes from `start` to before `stop` are sent."""
+    """`body` is bytes, or a file of which the bytes from `start` up to `stop` (exclusive) are sent."""
 
     status: int
     body: bytes | Path = b""
@@ -48,7 +48,8 @@ class Reply:
 
     @classmethod
     def error(cls, status: int, message: str, nested: bool) -> Reply:
-        """At the top level, or nested, whose words the client loses (docs/references/kaggle.md#errors)."""
+        """The error at the top level, or nested, where the client loses its message
+        (docs/references/kaggle.md#errors)."""
         error: dict[str, Any] = {"code": status, "message": message}
         if nested:
             error = {"error": {**error, "status": "PERMISSION_DENIED" if status == 403 else "UNKNOWN"}}
@@ -64,7 +65,7 @@ def redirect(url: str) -> Reply:
 
 
 class Listener(http.server.ThreadingHTTPServer):
-    """Serves in a thread of its own until closed; then no connection and no thread of it is left."""
+    """Serves in its own thread until it is closed. Then none of its connections and threads is left."""
 
     daemon_threads = False
 
@@ -84,7 +85,7 @@ class Listener(http.server.ThreadingHTTPServer):
             for connection in self._open:
                 try:
                     connection.shutdown(socket.SHUT_RDWR)
-                except OSError:  # the client was quicker
+                except OSError:  # the client has closed it already
                     continue
         self.server_close()
 
@@ -99,7 +100,8 @@ class Listener(http.server.ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients go away when they like; anything else is a bug, told by the socketserver's traceback."""
+        """Ignores clients that disconnect. Anything else is a bug, which socketserver
+        prints as a traceback."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -153,7 +155,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(Reply.error(404, "Not found", nested=False))
 
     def log_message(self, *_: object) -> None:
-        """Says nothing: the tests look at `calls`."""
+        """Prints nothing, because the tests look at `calls`."""
 
     def _path(self) -> str:
         return urlsplit(self.path).path  # it may be a whole URL: docs/references/kaggle.md#a-local-server
@@ -163,7 +165,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return Fault.UNAVAILABLE if self.kaggle.is_out else due
 
     def _body(self) -> Iterator[bytes]:
-        """The request's body as it comes; empty uploads are chunked (docs/references/kaggle.md#uploads)."""
+        """The request's body in pieces. Empty uploads are chunked (docs/references/kaggle.md#uploads)."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -179,7 +181,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             yield data
 
     def _receive(self, blob: Blob, limit: int | None, keep: bool) -> None:
-        """Takes in the body at the place that Content-Range names, up to `limit` bytes of the whole."""
+        """Writes the body at the position in Content-Range, up to `limit` bytes in total."""
         asked = re.match(r"bytes (\d+)-", self.headers.get("Content-Range", ""))
         is_probe = self.headers.get("Content-Range", "").startswith("bytes */")
         start = int(asked[1]) if asked else 0
@@ -198,7 +200,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return Reply(308, headers={"Range": f"bytes=0-{done - 1}"} if done else {})
 
     def _file(self, token: str) -> Reply:
-        """A signed URL: no credentials, Range, length, and a date (docs/references/kaggle.md#output)."""
+        """A signed URL: no credentials, but Range, a length and a date (docs/references/kaggle.md#output)."""
         path = self.kaggle.signed(token)
         if path is None:
             return Reply(404, b"<Error><Code>NoSuchKey</Code></Error>", "application/xml")
@@ -219,7 +221,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return Reply(206, path, "application/octet-stream", headers, start, stop)
 
     def _logs(self, owner: str, slug: str) -> None:
-        """Chunked events while the session runs, then the kept log (docs/references/kaggle.md#log)."""
+        """Sends chunked events while the session runs, then the kept log (docs/references/kaggle.md#log)."""
         fault = self._fault("logs")
         if fault is not None and fault not in (Fault.CUT, Fault.LOST_REPLY):
             self._show(fault)

@@ -1,7 +1,6 @@
 """The accelerator quota of the account: what was used in the window, what is reserved, what is refused.
 
-Counts session seconds, one an hour per session hour whatever the number of devices
-(docs/references/kaggle.md#quota).
+Counts session seconds, whatever the number of devices (docs/references/kaggle.md#quota).
 Starts and ends nothing.
 """
 
@@ -19,19 +18,19 @@ _ROUNDING = 1e-6  # seconds
 
 
 class Billed(Protocol):
-    """A session as the quota sees it; times are monotonic seconds."""
+    """A session as the quota sees it. Times are monotonic seconds."""
 
     kind: str
 
     def charge(self, until: float) -> float:
-        """Seconds used since the last charge, up to `until`."""
+        """The seconds used since the last charge, up to `until`."""
 
     def reserved(self, now: float) -> float:
-        """Seconds that it may still use; 0 when it has ended."""
+        """The seconds that it may still use; 0 once it has ended."""
 
 
 class Quota:
-    """The use of the current window in seconds; the window begins with the server."""
+    """The use of the current window in seconds. The first window begins with the server."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,7 +40,7 @@ class Quota:
         self._window_ends = time.monotonic() + settings.window_seconds
 
     def settle(self, sessions: Iterable[Billed], now: float) -> None:
-        """Charges what ran until now; at the window's end the use begins again at nothing."""
+        """Charges for sessions until now. At the end of the window, the use starts again at zero."""
         billed = [session for session in sessions if session.kind in KINDS]
         while now >= self._window_ends:
             self._charge(billed, self._window_ends)
@@ -56,7 +55,7 @@ class Quota:
         self._used[kind] = self._allowed[kind] - left_seconds
 
     def refusal(self, kind: str, sessions: Iterable[Billed], now: float) -> str:
-        """The words with which a start is refused, or none (docs/references/kaggle.md#refusals)."""
+        """Why a start is refused, or "" (docs/references/kaggle.md#refusals)."""
         if kind not in KINDS:
             return ""
         hours = f"maximum weekly {kind.upper()} quota of {self._allowed[kind] / 3600:.2f} hours"
@@ -68,7 +67,7 @@ class Quota:
         return ""
 
     def statistics(self, sessions: Iterable[Billed], now: float) -> dict[str, Any]:
-        """GetAcceleratorQuotaStatistics; durations are text (docs/references/kaggle.md#messages)."""
+        """GetAcceleratorQuotaStatistics. Durations are text (docs/references/kaggle.md#messages)."""
         refresh = datetime.now(UTC) + timedelta(seconds=self._window_ends - now)
         reply: dict[str, Any] = {"quotaRefreshTime": refresh.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
         running = list(sessions)

@@ -1,8 +1,8 @@
 """The local Kaggle: an HTTP server on loopback that speaks the recorded protocol to the real kaggle client.
 
-Decides only who is asked and which fault is shown; what is answered is decided in kernels.py and datasets.py.
-Reaches nothing outside this machine. The protocol is in docs/references/kaggle.md; each behaviour cites its
-heading.
+Decides only which part answers a call, and which fault it shows. kernels.py and datasets.py decide the
+answers. Reaches nothing outside this machine. The protocol is in docs/references/kaggle.md, and each
+behaviour cites its heading.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TICK_SECONDS = 0.02
 
 
 class LocalKaggle:
-    """One account on a server. `calls`: every call by name, in order, as "SaveKernel", "upload", "download",
-    "logs"; `pushed`: every SaveKernel request; `bugs`: what went wrong in the stand-in itself."""
+    """One account on a server. `calls` has every call by name, in order, such as "SaveKernel", "upload",
+    "download" or "logs". `pushed` has every SaveKernel request, `bugs` every bug of the stand-in itself."""
 
     def __init__(self, folder: Path, settings: Settings, warts: Warts, port: int = 0) -> None:
         self.settings = settings
@@ -55,7 +55,7 @@ class LocalKaggle:
 
     @property
     def url(self) -> str:
-        """What the client takes as its private `_endpoint` (docs/references/kaggle.md#a-local-server)."""
+        """The value for the client's private `_endpoint` (docs/references/kaggle.md#a-local-server)."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -64,16 +64,16 @@ class LocalKaggle:
 
     @property
     def uploaded(self) -> list[Path]:
-        """The bytes of every blob ever uploaded, half ones too."""
+        """The bytes of every blob ever uploaded, including incomplete ones."""
         return [blob.path for blob in self.datasets.blobs.values()]
 
     def fail(self, call: str, fault: Fault, times: int = 1) -> None:
-        """The next `times` calls of this name show the fault; several orders stand in a queue."""
+        """Makes the next `times` calls of this name show the fault. Several requests are queued."""
         with self.lock:
             self._faults.setdefault(call, []).extend([fault] * times)
 
     def kernel(self, slug: str) -> KernelSession:
-        """The newest session of a kernel of this account; KeyError where there is none."""
+        """The newest session of a kernel of this account. Raises KeyError if there is none."""
         with self.lock:
             try:
                 return self._kernels.session(self.settings.username, slug)
@@ -81,17 +81,19 @@ class LocalKaggle:
                 raise KeyError(slug) from None
 
     def use_up(self, kind: str, left_seconds: float = 0.0) -> None:
-        """Somebody spends the quota of "gpu" or "tpu" but for so much; what runs beyond it is ended."""
+        """Simulates use that leaves only this much of the "gpu" or "tpu" quota. Ends
+        sessions that exceed it."""
         with self.lock:
             self._kernels.quota.use_up(kind, left_seconds)
             self._kernels.advance()
 
     def revoke(self, revoked: bool = True) -> None:
-        """The credentials are no longer valid: 401 to every call but signed URLs."""
+        """Makes the credentials invalid: every call except signed URLs gets a 401."""
         self._is_revoked = revoked
 
     def outage(self, out: bool = True) -> None:
-        """Kaggle is away, as `warts.outage` says: 503 to everything, or nobody listens. Kernels run on."""
+        """Simulates an outage as `warts.outage` says: 503 for everything, or no server.
+        Kernels keep running."""
         self.is_out = out
         if out and self.warts.outage == "refused" and self._listener is not None:
             self._listener.close()
@@ -100,7 +102,7 @@ class LocalKaggle:
             self._listener = Listener(self, self.port)
 
     def close(self) -> None:
-        """Ends the server, and every process of every kernel by its id."""
+        """Ends the server and, by process id, every process of every kernel."""
         self.closing.set()
         self._ticker.join()
         if self._listener is not None:
@@ -109,14 +111,14 @@ class LocalKaggle:
             self._kernels.close()
 
     def take_fault(self, call: str) -> Fault | None:
-        """Notes the call, and takes the fault that is due."""
+        """Records the call and returns the fault that it must show."""
         with self.lock:
             self.calls.append(call)
             due = self._faults.get(call)
             return due.pop(0) if due else None
 
     def admits(self, authorization: str) -> bool:
-        """Basic (username, key), or the token where there is one (docs/references/kaggle.md#credentials)."""
+        """Basic (username, key), or the token if one is set (docs/references/kaggle.md#credentials)."""
         pair = f"{self.settings.username}:{self.settings.key}".encode()
         valid = {f"Basic {base64.b64encode(pair).decode()}"}
         if self.settings.token:
@@ -124,18 +126,18 @@ class LocalKaggle:
         return not self._is_revoked and authorization in valid
 
     def answer(self, rpc: str, request: dict[str, Any]) -> Reply:
-        """`rpc` is "<Service>/<Method>"; a bug of ours is a 500 and stands in `bugs`."""
+        """`rpc` is "<Service>/<Method>". A bug of the stand-in becomes a 500 and is added to `bugs`."""
         with self.lock:
             method = self._rpcs.get(rpc)
             if method is None:
-                return Reply.error(404, f"The local Kaggle knows no {rpc}", nested=False)
+                return Reply.error(404, f"The local Kaggle does not know {rpc}", nested=False)
             try:
                 self._kernels.advance()
                 answer = method(request)
             except Refusal as refusal:
                 nested = self.warts.nested_errors and "Kernels" in rpc
                 return Reply.error(refusal.status, refusal.message, nested)
-            except Exception:  # noqa: BLE001 a bug of the stand-in must be told, not hang the client
+            except Exception:  # noqa: BLE001 a bug of the stand-in must be reported, not hang the client
                 self.bugs.append(traceback.format_exc())
                 return Reply.error(500, "a bug in the local Kaggle", nested=False)
         if isinstance(answer, str):
@@ -160,7 +162,7 @@ class LocalKaggle:
         return f"{self.url}/signed/{quote(path.name)}?X-Goog-Signature={token}"
 
     def _introspect(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Whose a token is."""
+        """The user of a token."""
         is_ours = self.admits(f"Bearer {request.get('token', '')}")
         return {"active": True, "username": self.settings.username} if is_ours else {"active": False}
 
@@ -177,7 +179,7 @@ class LocalKaggle:
 def local_kaggle(
     folder: Path, settings: Settings | None = None, warts: Warts | None = None, port: int = 0
 ) -> Iterator[LocalKaggle]:
-    """Serves until the block ends; then nothing of it runs any more. Its own bugs are raised there."""
+    """Serves until the block ends, and then ends all its processes. Raises the stand-in's own bugs there."""
     kaggle = LocalKaggle(folder.resolve(), settings or Settings(), warts or Warts(), port)
     try:
         yield kaggle

@@ -1,8 +1,8 @@
-"""One version of a kernel and its session: from the push to what survives of it.
+"""One version of a kernel and its session, from the push to the outputs that are kept.
 
 The states are the client's (docs/references/kaggle.md#status). How sessions end, and what is kept of them, is
-in docs/references/kaggle.md#how-sessions-end. `advance` is told the time (monotonic seconds) and moves on by
-itself; the caller holds the lock.
+in docs/references/kaggle.md#how-sessions-end. `advance` gets the time (monotonic seconds) and makes all
+changes that are due. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_QUOTA = "Your notebook was stopped because the accelerator quota is exhauste
 
 
 class State(StrEnum):
-    """KernelWorkerStatus of the SDK."""
+    """The SDK's KernelWorkerStatus."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -45,7 +45,8 @@ class _Ending:
 
 
 class KernelSession:
-    """`folder` is its /kaggle, `started_at` unix seconds, None before; no reply exposes `session_id`."""
+    """`folder` is its /kaggle. `started_at` is in unix seconds, None before. No reply has the
+    `session_id`."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class KernelSession:
 
     @property
     def is_active(self) -> bool:
-        """Whether it holds a slot: queued, running or wedged; what only saves its outputs holds none."""
+        """Whether it holds a slot: it is queued, running or wedged. Saving outputs needs no slot."""
         return self.state not in ENDED and self._stopped is None
 
     @property
@@ -94,7 +95,8 @@ class KernelSession:
         return min(timeout, self._limit())
 
     def advance(self, now: float, start: Callable[[], None]) -> None:
-        """`start` lays out the inputs and runs the script; called when the queue lets the session go."""
+        """`start` lays out the inputs and runs the script. It is called when the queue
+        releases the session."""
         if self.state is State.QUEUED and now - self._pushed >= self._settings.queue_seconds:
             start()
             self._started = self._charged = now
@@ -107,38 +109,38 @@ class KernelSession:
             self._publish(now)
 
     def cancel(self) -> None:
-        """As the site's button does it (docs/references/kaggle.md#how-sessions-end)."""
+        """Cancels like the button on the site (docs/references/kaggle.md#how-sessions-end)."""
         with self._lock:
             self._stop(_Ending(State.CANCEL_ACKNOWLEDGED, "", not self._warts.cancel_loses_outputs))
 
     def run_out(self) -> None:
-        """The quota is used up: the session is ended in the middle."""
+        """Ends the running session, because the quota is used up."""
         state = State(self._warts.quota_end)
         words = _NO_QUOTA if state is State.ERROR else ""
         self._stop(_Ending(state, words, not self._warts.quota_loses_outputs))
 
     def kill(self) -> None:
-        """The machine dies under the script, and Kaggle notices."""
+        """The machine fails while the script runs, and Kaggle notices."""
         with self._lock:
             self._stop(
                 _Ending(State.ERROR, "Your notebook's machine failed.", self._warts.death_keeps_outputs)
             )
 
     def wedge(self) -> None:
-        """The machine dies and Kaggle does not notice: RUNNING for ever, billed until deleted."""
+        """The machine fails and Kaggle does not notice: it stays RUNNING, and is billed until deleted."""
         with self._lock:
             self._is_wedged = True
             self.machine.end()
 
     def discard(self) -> None:
-        """The kernel is deleted: nothing runs, nothing is kept."""
+        """The kernel is deleted: it stops running, and nothing is kept."""
         self.machine.end()
         self._stopped = self._stopped or time.monotonic()
         self.state = State.CANCEL_ACKNOWLEDGED if self.state not in ENDED else self.state
         self.outputs = []
 
     def seconds_over(self, now: float) -> float:
-        """How long ago it ended and its outputs and log were there; negative while it did not."""
+        """How long ago it ended and its outputs and log were ready; negative before that."""
         return -1.0 if self._finished is None else now - self._finished
 
     def charge(self, until: float) -> float:

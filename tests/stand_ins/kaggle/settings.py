@@ -1,7 +1,7 @@
-"""What the local Kaggle is made of: its account and limits, its warts, and the faults it can be told to show.
+"""The settings of the local Kaggle: its account and limits, its warts, and the faults that it can show.
 
-Knows no behaviour: each field says what it switches, and where that is recorded. A figure that nobody
-recorded is marked as assumed.
+Has no behaviour: each field says what it switches, and where that is recorded. Figures without a record are
+marked as assumed.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Literal
 class Settings:
     """One account and its limits (docs/references/kaggle.md#limits, docs/references/kaggle.md#quota).
 
-    Times are real seconds: tests choose small ones."""
+    Times are in real seconds, so tests choose small ones."""
 
     username: str = "ada"
     key: str = "0123456789abcdef0123456789abcdef"
-    token: str = ""  # where set, `Bearer` with it is accepted beside Basic (username, key)
+    token: str = ""  # if set, `Bearer` with it is accepted, besides Basic (username, key)
     wall_seconds: float = 43_200  # CPU and GPU sessions, 12 h
     tpu_wall_seconds: float = 32_400  # 9 h
-    gpu_quota_seconds: float = 108_000  # 30 h a window
-    tpu_quota_seconds: float = 72_000  # 20 h a window
+    gpu_quota_seconds: float = 108_000  # 30 h per window
+    tpu_quota_seconds: float = 72_000  # 20 h per window
     window_seconds: float = 604_800  # the quota's window, from the server's start
     reserve_seconds: float | None = None  # what a running session reserves; None: its wall
     gpu_slots: int = 2
     tpu_slots: int = 1  # assumed
     cpu_slots: int = 5
-    queue_seconds: float = 0.0  # QUEUED for so long after a push
+    queue_seconds: float = 0.0  # QUEUED for this long after a push
     publish_seconds: float = 0.0  # from the end of the script until the outputs are there
-    ready_seconds: float = 0.0  # a new version of a dataset is `blobs_received` for so long
-    visible_seconds: float = 0.0  # after the first push of a kernel, status answers 404 for so long
+    ready_seconds: float = 0.0  # a new version of a dataset is `blobs_received` for this long
+    visible_seconds: float = 0.0  # status answers 404 for this long after the first push of a kernel
     retry_after_seconds: float = 1.0  # in the header of a 429
     text_bytes_max: int = 1_000_000  # a larger script is a 400: docs/references/kaggle.md#push
 
 
 @dataclass
 class Warts:
-    """One switch a wart, changeable while the server runs. The defaults are what is recorded as usual."""
+    """One switch per wart. They can change while the server runs. The defaults are the usual behaviour."""
 
-    # A kernel or dataset that is not there is 403, not 404: docs/references/kaggle.md#missing-or-denied
+    # A missing kernel or dataset is 403, not 404: docs/references/kaggle.md#missing-or-denied
     missing_is_403: bool = True
     # Enum values in lower camel case: docs/references/kaggle.md#messages
     camel_case_status: bool = False
@@ -54,13 +54,13 @@ class Warts:
     nested_errors: bool = False
     # A newer version in X-Kaggle-ApiVersion. Empty: no header. docs/references/kaggle.md#errors
     api_version: str = ""
-    # A running session's stream breaks off after so many events. 0: never. docs/references/kaggle.md#log
+    # A running session's stream breaks off after this many events. 0: never. docs/references/kaggle.md#log
     stream_events_max: int = 0
-    # After the end the log stays empty for so long: docs/references/kaggle.md#log
+    # After the end the log stays empty for this long: docs/references/kaggle.md#log
     log_lag_seconds: float = 0.0
-    # After the end no outputs are listed for so long (assumed): docs/references/kaggle.md#output
+    # After the end no outputs are listed for this long (assumed): docs/references/kaggle.md#output
     output_lag_seconds: float = 0.0
-    # No more than so many output files are listed. 0: all. docs/references/kaggle.md#output
+    # At most this many output files are listed. 0: all. docs/references/kaggle.md#output
     output_files_max: int = 0
     # The output lists this name too, such as "../../evil". Empty: none. docs/references/kaggle.md#output
     hostile_output_name: str = ""
@@ -68,19 +68,19 @@ class Warts:
     wall_end: Literal["CANCEL_ACKNOWLEDGED", "ERROR"] = "CANCEL_ACKNOWLEDGED"
     # The outputs of a session that hit its wall are lost: docs/references/kaggle.md#how-sessions-end
     wall_loses_outputs: bool = False
-    # RUNNING past the wall: sessions never end at it by themselves.
+    # RUNNING past the wall: sessions do not end there by themselves.
     # docs/references/kaggle.md#how-sessions-end
     wall_is_not_enforced: bool = False
-    # A session that ends stays RUNNING for ever, and its outputs never come:
+    # A session that ends stays RUNNING forever, and its outputs never appear:
     # docs/references/kaggle.md#how-sessions-end
     stays_running: bool = False
-    # A session whose quota runs out is ended (assumed), its outputs kept or lost:
+    # A session whose quota runs out is ended (assumed), and its outputs are kept or lost:
     # docs/references/kaggle.md#how-sessions-end
     quota_end: Literal["CANCEL_ACKNOWLEDGED", "ERROR"] = "CANCEL_ACKNOWLEDGED"
     quota_loses_outputs: bool = False
     # The outputs of a script that failed are lost: docs/references/kaggle.md#how-sessions-end
     error_loses_outputs: bool = False
-    # What a machine that died had written survives: docs/references/kaggle.md#how-sessions-end
+    # The files of a machine that failed survive: docs/references/kaggle.md#how-sessions-end
     death_keeps_outputs: bool = False
     # Cancelling by session id works; otherwise it is a 403. docs/references/kaggle.md#cancelling-and-deleting
     cancel_works: bool = False
@@ -91,12 +91,12 @@ class Warts:
     # Every GPU kernel gets this GPU, such as "Tesla P100-PCIE-16GB". "none": no GPU.
     # docs/references/kaggle.md#accelerators
     substitute_gpu: str = ""
-    # A TPU by push yields an image without a TPU: docs/references/kaggle.md#accelerators
+    # Pushing with a TPU gives an image without a TPU: docs/references/kaggle.md#accelerators
     tpu_is_missing: bool = False
-    # Archives in a dataset are unpacked: into a folder of their name, beside it, or not.
+    # Archives in a dataset are unpacked into a folder of their name, next to it, or not at all.
     # docs/references/kaggle.md#datasets
     archives: Literal["folder", "flat", "kept"] = "folder"
-    # Inputs at /kaggle/input/<slug>, as it once was: docs/references/kaggle.md#inputs
+    # Inputs are at /kaggle/input/<slug>, as in the past: docs/references/kaggle.md#inputs
     old_input_layout: bool = False
     # A kernel sees the version of a dataset before the newest (stale mount): docs/references/kaggle.md#inputs
     stale_mount: bool = False
@@ -106,25 +106,25 @@ class Warts:
     busy_dataset_is_403: bool = True
     # Processing of datasets ends in this status, such as "FAILED": docs/references/kaggle.md#datasets
     dataset_end: str = "READY"
-    # An outage answers 503, or nobody listens.
+    # An outage answers 503, or there is no server.
     outage: Literal["unavailable", "refused"] = "unavailable"
 
 
 class Fault(StrEnum):
-    """What `fail` makes of a call. Only CUT and LOST_REPLY let it take effect."""
+    """What `fail` does to a call. The call takes effect only with CUT and LOST_REPLY."""
 
-    TIMEOUT = "timeout"  # the client waits in vain: docs/references/kaggle.md#timeouts-and-retries
+    TIMEOUT = "timeout"  # the client gets no answer: docs/references/kaggle.md#timeouts-and-retries
     RATE_LIMIT = "rate limit"  # 429 with Retry-After
     SERVER_ERROR = "server error"  # 500
-    UNAVAILABLE = "unavailable"  # 503; of an upload, half of which has arrived, it asks for resumption
+    UNAVAILABLE = "unavailable"  # 503; for an upload, half has arrived, and the client must resume it
     NESTED = "nested"  # 403 with the error nested: docs/references/kaggle.md#errors
     HTML = "html"  # 200 with a page of HTML: docs/references/kaggle.md#errors
-    CUT = "cut"  # half of the body, then the connection closes; of an upload, half arrives
+    CUT = "cut"  # half of the body, then the connection closes; for an upload, half arrives
     LOST_REPLY = "lost reply"  # takes effect, then the connection closes without an answer
 
 
 class Refusal(Exception):
-    """An answer other than 200: `status` and the words in `message`."""
+    """An answer other than 200, with `status` and `message`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
