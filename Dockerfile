@@ -1,7 +1,7 @@
 # The orchestrator in a container: the controller in the foreground, its state in a volume (docs/container.md).
-# No line of this needs BuildKit. Mirrors and certificates of pip come as build arguments.
+# It does not need BuildKit. pip's mirrors and certificates are build arguments.
 ARG PYTHON_IMAGE
-# An argument that is given but empty means the default too: docker-compose 1.29 gives them so.
+# An empty argument also means the default, because docker-compose 1.29 passes empty ones.
 FROM ${PYTHON_IMAGE:-python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d} AS python
 
 # --- The wheel --------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY orchestrator orchestrator
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
 
-# --- What it needs, then the wheel: a change of our code alone installs nothing else anew --------------------
+# --- The dependencies, then the wheel: if only our code changes, they are not installed again ----------------
 FROM python AS install
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -29,14 +29,14 @@ ARG PIP_CERT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/orchestrator
-# Every package by its hash, nothing looked up, nothing built: a changed mirror is refused.
+# Every package has a hash, and nothing is looked up or built. So a changed package on a mirror is refused.
 COPY scripts/runtime.lock ./
 RUN python -m pip --python /opt/orchestrator install --quiet --require-hashes --no-deps --only-binary :all: \
     -r runtime.lock
 COPY --from=wheel /wheels /wheels
 RUN python -m pip --python /opt/orchestrator install --quiet --no-index --no-deps /wheels/*.whl \
     && python -m pip --python /opt/orchestrator check
-# The licences of all that the image holds beyond its base.
+# The licences of all packages that the image adds to its base.
 COPY LICENSE NOTICE scripts/notices.py ./
 RUN mkdir -p /opt/orchestrator/share/licenses && cp LICENSE NOTICE /opt/orchestrator/share/licenses/ \
     && /opt/orchestrator/bin/python notices.py > /opt/orchestrator/share/licenses/THIRD-PARTY-NOTICES
@@ -44,9 +44,9 @@ RUN mkdir -p /opt/orchestrator/share/licenses && cp LICENSE NOTICE /opt/orchestr
 # --- The image --------------------------------------------------------------------------------------------
 FROM python
 LABEL org.opencontainers.image.title="orchestrator" \
-      org.opencontainers.image.description="Finishes long training runs on accelerators that never last" \
+      org.opencontainers.image.description="Finishes long training runs on machines whose sessions run out" \
       org.opencontainers.image.licenses="Apache-2.0"
-# By hand, as not every base has useradd. A new volume takes the owner of the folder that it covers.
+# Not every base has useradd, so this adds the user by hand. A new volume gets the owner of the folder it covers.
 RUN echo 'orchestrator:x:1000:1000::/var/lib/orchestrator:/bin/sh' >> /etc/passwd \
     && echo 'orchestrator:x:1000:' >> /etc/group \
     && mkdir -p /var/lib/orchestrator && chown 1000:1000 /var/lib/orchestrator \
@@ -59,7 +59,7 @@ ENV PATH=/opt/orchestrator/bin:$PATH \
 USER 1000:1000
 WORKDIR /var/lib/orchestrator
 VOLUME /var/lib/orchestrator
-# Healthy only while the controller of this home's database lives and ticks.
+# Healthy only while the controller of this home's database runs and ticks.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 CMD ["orchestrator", "health"]
 ENTRYPOINT ["orchestrator"]
 CMD ["up"]

@@ -1,8 +1,8 @@
-# The commands of this repository; each sets up what it needs (scripts/setup.py: quick when nothing changed).
+# The commands of this repository. Each sets up what it needs (scripts/setup.py, quick if nothing has changed).
 
 PYTHON ?= python3
-# Two a core: most tests wait, for processes, containers and databases. A file's tests stay on one worker, as
-# some share an image that takes a minute to build.
+# Two per core, because most tests wait for processes, containers and databases. The tests of a file stay on one
+# worker, because some share an image that takes a minute to build.
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 
@@ -11,24 +11,24 @@ BIN := .venv/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
 
-setup: ## make .venv, or bring it up to date
+setup: ## create .venv, or update it
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) was not found; on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
 	@"$(PYTHON)" scripts/setup.py
 
-demo: setup ## train a small model on this machine, over several session walls
+demo: setup ## train a small model on this machine, over several sessions
 	@mkdir -p -m 700 .demo
 	@cp scripts/demo_config.yaml .demo/config.yaml
 	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
 
-demo-docker: setup ## the same in containers of this machine's Docker engine, whose image is built first
+demo-docker: setup ## the same in containers of this machine's Docker engine; builds the image first
 	@mkdir -p -m 700 .demo-docker
 	@test -e .demo-docker/config.yaml || cp scripts/demo_docker_config.yaml .demo-docker/config.yaml
 	@$(BIN)/submit --home .demo-docker jobs/graphmer_demo.yaml --follow --platform docker
 
-kaggle-local: setup ## a Kaggle on this machine, with short walls, to try without an account
+kaggle-local: setup ## run a local Kaggle with short sessions, to try without an account
 	@$(BIN)/python -m tests.stand_ins.kaggle --folder .kaggle-local --port 8377
 
-test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 installs system parts too)
+test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
 	@$(BIN)/python scripts/system_parts.py
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -38,16 +38,16 @@ lint: setup ## format, lint, types, import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-lock: setup ## write the lists of packages anew (UPGRADE=1: the newest that fit)
+lock: setup ## rewrite the lists of packages (UPGRADE=1: with the newest versions that fit)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 soak: setup ## the long tests: simulation, torture and fuzz, 20 minutes each
 	@$(BIN)/pytest -m soak --timeout 0 -s
 
-bench: setup ## every benchmark; its figures belong into docs/benchmarks.md
+bench: setup ## every benchmark; copy the figures to docs/benchmarks.md
 	@for each in benchmarks/[!_]*.py; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$(basename "$$each" .py)" || exit 1; done
 
-docs: setup ## write the generated pages anew
+docs: setup ## rewrite the generated pages
 	@$(BIN)/python scripts/generate_docs.py
 
 clean: ## remove .venv, the demo's state and all caches

@@ -2,13 +2,13 @@
 
     python -m benchmarks.checkpoint_stall [--json] [--rounds 7] [--folder .]
 
-The state is that of a transformer of 80.3 M parameters with AdamW: 963 MB in 306 tensors
-(docs/references/training.md#size-and-speed-of-a-checkpoint). A stall is the time until training may go on.
-Each round saves by each way in turn and then waits until all is on the disk. `first` is the first save of the
-process, its memory touched by then as in a training. A step is a matrix product in all of torch's threads;
-its slowdown is the median duration of steps while a checkpoint is written against steps with nothing else,
-taken in turn. `stored` counts the blobs of an outbox after the second of two checkpoints, 98 % of whose
-parameters are frozen.
+The state is that of a transformer with 80.3 M parameters and AdamW: 963 MB in 306 tensors
+(docs/references/training.md#size-and-speed-of-a-checkpoint). A stall is the time until training can continue.
+Each round saves in each way in turn, and waits each time until everything is on the disk. `first` is the
+first save of the process. Its memory is touched before, as in a training. A step is a matrix product in all
+of torch's threads. The slowdown is the median duration of steps while a checkpoint is written, divided by
+that of steps with nothing else; the two alternate. `stored` counts the blobs of an outbox after the second of
+two checkpoints, with 98 % of the parameters frozen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Figures = dict[str, float]
 
 
 def model() -> torch.nn.Module:
-    """Parameters in the shapes of the reference GraphMER; it computes nothing."""
+    """Parameters with the shapes of the reference GraphMER. It computes nothing."""
     shapes = [(VOCABULARY, WIDTH)]
     for _ in range(LAYERS):
         shapes += [(3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 2 * WIDTH)]
@@ -54,7 +54,7 @@ def model() -> torch.nn.Module:
 
 
 def with_moments(module: torch.nn.Module) -> State:
-    """The module and an AdamW that has made a step."""
+    """The module, and an AdamW that has made one step."""
     optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
     for parameter in module.parameters():
         if parameter.requires_grad:
@@ -65,13 +65,14 @@ def with_moments(module: torch.nn.Module) -> State:
 
 
 class Ways:
-    """Each saves the same state to the same disk and returns the seconds until training may go on."""
+    """Each method saves the same state to the same disk, and returns the seconds until
+    training can continue."""
 
     def __init__(self, folder: Path, state: State) -> None:
         self.folder, self.state = folder, state
         self.training = Training(folder / "ours")
         self.training.resume(state)
-        self.training.report(0)  # a training says so after its first step: memory is made from then on
+        self.training.report(0)  # as after a training's first step; now the memory is allocated
         unpinned = StagingOptions(
             use_pinned_memory=False, use_non_blocking_copy=False, use_async_staging=False
         )
@@ -100,7 +101,7 @@ class Ways:
             os.fsync(file.fileno())
 
     def _timed(self, save: Callable[[], object], wait: Callable[[], object]) -> tuple[float, float]:
-        """Seconds of the stall, and until all is written; what was written is deleted."""
+        """Seconds of the stall, and seconds until everything is written. Deletes what was written."""
         began = time.perf_counter()
         save()
         stalled = time.perf_counter() - began
@@ -113,7 +114,7 @@ class Ways:
 
 
 def stalls(ways: Ways, rounds: int) -> Figures:
-    threading.Event().wait(5.0)  # the steps until the first save
+    threading.Event().wait(5.0)  # time for the steps before the first save
     figures = {"ours_first_ms": 1e3 * ways.ours(1)[0]}
     for way in (ways.torch_save, ways.dcp):
         way(1)
@@ -132,7 +133,7 @@ def stalls(ways: Ways, rounds: int) -> Figures:
 
 
 def slowdown(ways: Ways, rounds: int) -> Figures:
-    """The ratio of a step's duration while a checkpoint is written to that of one with nothing else."""
+    """A step's duration while a checkpoint is written, divided by that of a step with nothing else."""
     left = torch.randn(1024, 1024)
 
     def step() -> float:
@@ -161,7 +162,7 @@ def slowdown(ways: Ways, rounds: int) -> Figures:
 
 
 def stored(folder: Path) -> Figures:
-    """Bytes that a second checkpoint adds to an outbox, 98 % of its parameters frozen, against its size."""
+    """Bytes that a second checkpoint with 98 % frozen parameters adds to an outbox, relative to its size."""
     module = model()
     left = 0.02 * sum(parameter.numel() for parameter in module.parameters())
     for parameter in module.parameters():
@@ -203,9 +204,9 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=Path(), help="where to write: the disk to measure")
+    parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk to measure")
     options = parser.parse_args()
-    warnings.filterwarnings("ignore")  # DCP's, of there being one process
+    warnings.filterwarnings("ignore")  # DCP warns that there is only one process
     logging.disable(logging.WARNING)
     state = with_moments(model())
     held = sum(parameter.nbytes for parameter in state["model"].parameters())
@@ -221,7 +222,7 @@ def main() -> None:
         return
     for name, value in figures.items():
         print(f"{name:28} {value:10.3f}")
-    print("aim: ours at most 0.125 of torch.save's stall and 1.0 of DCP's; 0.95 of the bytes saved")
+    print("target: our stall at most 0.125 of torch.save's and 1.0 of DCP's; 0.95 of the bytes saved")
 
 
 if __name__ == "__main__":

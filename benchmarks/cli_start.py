@@ -2,9 +2,9 @@
 
     python -m benchmarks.cli_start [--json] [--runs 15]
 
-Whole processes, in turn (A B C A B C …), after one warm-up each; medians of the wall seconds and of the
-ratios taken round by round. The real `kaggle` client is installed into a throw-away venv if it is not there;
-`--version` makes it neither read credentials nor touch the network. `ps` lists a ledger of 20 runs.
+Runs whole processes in turn (A B C A B C …), after one warm-up each. Prints the medians of the wall seconds,
+and of the ratios in each round. The real `kaggle` client is installed into a temporary venv if it is missing.
+With `--version` it neither reads credentials nor uses the network. `ps` lists a ledger of 20 runs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.tick import job
 from orchestrator.core.event import Submitted
 from orchestrator.ledger import Ledger
 
-RUNS = 20  # what `ps` has to list
-KAGGLE = ("kaggle==2.2.4", "six")  # it imports six and does not say so
+RUNS = 20  # listed by `ps`
+KAGGLE = ("kaggle==2.2.4", "six")  # kaggle imports six without declaring it
 
 
 def kaggle_command(folder: Path) -> list[str]:
-    """The real client's own command, installed beside nothing else."""
+    """The command of the real client, in an environment with no other packages."""
     venv.create(folder / "kaggle", with_pip=True)
     binaries = folder / "kaggle" / "bin"
     subprocess.run([binaries / "pip", "install", "-q", *KAGGLE], check=True)

@@ -3,8 +3,8 @@
     python -m benchmarks.collects [--json] [--checkpoints 200]
 
 Requests are counted, so the machine does not matter. The engine, ledger, decide and outbox are the real ones.
-The session has so many accepted checkpoints. All but the newest three are retired, and its outbox still holds
-them all.
+The session has that many accepted checkpoints. All but the newest three are retired, and its outbox still
+holds them all.
 """
 
 from __future__ import annotations

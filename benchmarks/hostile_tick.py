@@ -1,11 +1,11 @@
-"""What one hostile session costs the others: the longest tick while 4,000 checkpoints, a log flood, floods of
-warnings and a status of 14 MB, rewritten at each look, come in; beside the longest tick without.
+"""What one hostile session costs the others: the longest tick with its floods, and without.
 
     python -m benchmarks.hostile_tick [--json] [--checkpoints 4000]
 
-The engine, ledger, decide, the outbox and the home store are the real ones. Workers run between ticks, as
-threads do, so that only what delays other runs is counted: the CPU seconds of the tick thread, of every tick
-from the first. Exits with 1 where one took longer than the aim.
+The session sends 4,000 checkpoints, floods of log lines and warnings, and a status of 14 MB that is rewritten
+at each look. The engine, ledger, decide, the outbox and the home store are the real ones. Workers run between
+ticks, as threads would, so that only what delays other runs is counted: the CPU seconds of the tick thread,
+for every tick from the first. Exits with 1 if a tick took longer than the target.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from tests.seen import Canned
 
 TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0, durable_mid_run=True)
 NEIGHBOURS = 10
-ROUNDS = 400  # ticks at most; the flood is over long before
-AIM_SECONDS = 0.1  # of every tick
+ROUNDS = 400  # maximum of ticks; the flood ends long before
+AIM_SECONDS = 0.1  # target for every tick
 STATUS_BYTES = 14 << 20
-LOG_SEGMENTS, LOG_BYTES = 64, 100_000  # new ones before each collect, and the bytes of each
+LOG_SEGMENTS, LOG_BYTES = 64, 100_000  # new segments before each collect, and the bytes of each
 
 
 class Flooding(Busy):
-    """A platform of calm sessions, and of a hostile one.
+    """A platform with calm sessions and a hostile one.
 
-    With every look its status is 14 MB, newly written; as that is never read, the 20 new things that its
-    agent warns of come beside what is said of it. With every collect there is more log.
+    At every look, the hostile session's status is 14 MB and newly written. It is too large to be read, so its
+    agent's 20 new warnings are added to the observation. At every collect there is more log.
     """
 
     def __init__(self, session: SessionFolder, hostile: str) -> None:
@@ -99,7 +99,7 @@ class Flooding(Busy):
 
 
 class BetweenTicks:
-    """Runs tasks when it is told to: their time is not the tick's."""
+    """Runs tasks only on request, so that their time does not count for the tick."""
 
     def __init__(self) -> None:
         self._tasks: list[Callable[[], Brought]] = []
@@ -119,7 +119,7 @@ class BetweenTicks:
 
 @dataclass(frozen=True)
 class Flood:
-    """CPU seconds of so many ticks; `accepted`: checkpoints that were journalled meanwhile."""
+    """CPU seconds of this many ticks. `accepted` counts the checkpoints journalled meanwhile."""
 
     longest: float
     median: float
@@ -178,7 +178,7 @@ def fill(outbox: Path, run: str, checkpoints: int) -> None:
 
 
 def accepted(ledger: Ledger, run: str) -> int:
-    """The step of the newest accepted one: they are numbered from 1 and come in order."""
+    """The step of the newest accepted checkpoint. They are numbered from 1 and arrive in order."""
     return max((c.ref.step for c in ledger.record(run).accepted), default=0)
 
 
@@ -206,7 +206,7 @@ def main() -> int:
         print(f"not all checkpoints were accepted in {ROUNDS} ticks", file=sys.stderr)
         return 1
     if hostile.longest > AIM_SECONDS:
-        print(f"a tick took longer than the aim, {AIM_SECONDS} s", file=sys.stderr)
+        print(f"a tick took longer than the target of {AIM_SECONDS} s", file=sys.stderr)
         return 1
     return 0
 

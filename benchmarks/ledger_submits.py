@@ -1,9 +1,10 @@
-"""Submits a second, each durable when it is answered, and what a tick asks of 10,000 runs.
+"""Submits per second, each durable before its answer, and the queries of a tick over 10,000 runs.
 
     python -m benchmarks.ledger_submits [--json] [--seconds S] [--runs N] [--url URL]
 
-SQLite in a temporary folder and a private PostgreSQL that syncs its commits, or the database of `--url`,
-which must be empty. For comparison: plain appends with fsync to a file in the same folder, in the same run.
+Uses SQLite in a temporary folder and a private PostgreSQL that syncs its commits, or the database of
+`--url`, which must be empty. For comparison, the same run also makes plain appends with fsync to a
+file in the same folder.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def submits_per_second(ledger: Ledger, seconds: float) -> float:
 
 
 def syncs_per_second(folder: Path, seconds: float) -> float:
-    """What the disk allows: the ceiling of any ledger that syncs every commit."""
+    """The limit of the disk, and so of any ledger that syncs every commit."""
     start = time.perf_counter()
     count = 0
     with (folder / "syncs").open("wb", buffering=0) as file:
@@ -64,7 +65,7 @@ def syncs_per_second(folder: Path, seconds: float) -> float:
 
 
 def tick_questions(ledger: Ledger, runs: int) -> dict[str, float]:
-    """Milliseconds of what a tick does with `runs` runs, all due."""
+    """Milliseconds of a tick's work with `runs` runs, all due."""
     records: list[RunRecord] = [
         ledger.submit(Submitted(f"tick-{number:06d}", _JOB, NOW), due_at=NOW) for number in range(runs)
     ]

@@ -1,11 +1,11 @@
-"""How fast the folder store is: put and get against read + sha256 + write of the same bytes.
+"""The speed of the folder store: put and get compared with read + sha256 + write of the same bytes.
 
     python -m benchmarks.store_throughput [--json] [--megabytes 512] [--rounds 7] [--folder .]
 
-In turn on one disk (plain, put, get, plain, …), the bytes read lying in the page cache and those written
-deleted at once, so that each begins with the same memory free; medians of the speeds and of the ratios taken
-round by round. `plain` reads, hashes and writes chunk by chunk in one thread; it is counted once with fsync,
-which put and get do too, and once without.
+They run in turn on one disk (plain, put, get, plain, …). The bytes to read are in the page cache. Written
+bytes are deleted at once, so that each starts with the same free memory. Prints the medians of the speeds,
+and of the ratios in each round. `plain` reads, hashes and writes chunk by chunk in one thread. It is measured
+with fsync, as in put and get, and without.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK_BYTES = 1024 * 1024
 
 
 def plain(source: Path, target: Path) -> float:
-    """Seconds until everything is written, not yet on the disk; the fsync follows."""
+    """Seconds until everything is written but not yet on the disk. The fsync comes after that."""
     start = time.perf_counter()
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -58,7 +58,7 @@ def measure(folder: Path, megabytes: int, rounds: int) -> dict[str, float]:
     store, sha256 = FolderStore(folder / "store"), digest.hexdigest()
     store.put("stored", source, sha256)
     taken: dict[str, list[float]] = {name: [] for name in ("plain", "plain_unsynced", "put", "get")}
-    for number in range(rounds + 1):  # the first warms up
+    for number in range(rounds + 1):  # the first is a warm-up
         found = {}
         start = time.perf_counter()
         found["plain_unsynced"] = plain(source, copy)
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=Path(), help="where to write: the disk to measure")
+    parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk to measure")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix=".store-throughput-") as folder:
         figures = measure(Path(folder), options.megabytes, options.rounds)
@@ -97,7 +97,7 @@ def main() -> None:
         return
     for name, value in figures.items():
         print(f"{name:32} {value:10.2f}")
-    print("aim: put and get at least 0.80 of plain")
+    print("target: put and get at least 0.80 of plain")
 
 
 if __name__ == "__main__":

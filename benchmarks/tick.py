@@ -1,10 +1,10 @@
-"""One tick of the controller with 9,900 queued and 100 running runs: all of them due, and 1 % of them due.
+"""One tick of the controller with 9,900 queued and 100 running runs: with all of them due, and with 1 % due.
 
     python -m benchmarks.tick [--json] [--database URL]
 
-The engine, ledger and decide are the real ones; the platform only answers that its sessions are running.
-Prints the median seconds of several ticks of each kind, of those with none due the processor time as well,
-and the process's peak memory.
+The engine, ledger and decide are the real ones. The platform only answers that its sessions are running.
+Prints the median seconds of several ticks of each kind, the processor time of ticks with no run due, and the
+process's peak memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TRAITS = Traits(session_seconds=12 * 3600.0, poll_seconds=0.0)
 
 
 class Busy:
-    """A platform whose every slot is taken by sessions that run on."""
+    """A platform with a long-running session in every slot."""
 
     name = "busy"
 
@@ -73,7 +73,7 @@ class Busy:
 
 
 class InlineWorkers:
-    """Runs each task at once, so that a tick's own cost is not blurred by threads."""
+    """Runs each task at once, so that threads do not blur the cost of a tick."""
 
     def __init__(self) -> None:
         self._done: list[Brought] = []
@@ -87,7 +87,7 @@ class InlineWorkers:
 
 
 def job(number: int) -> Job:
-    """Jobs differ, as users' do: no cache may live off their sameness."""
+    """Jobs differ, as those of users do, so that no cache profits from equal jobs."""
     profile = Profile(16, Precision.FP16, 12.0, Claim((10.0, 25.0), 64, "T4", "a note", "2025-10-21"))
     work = Work(total=50_000 + number, global_batch=64, group=8, parameters=80.3e6, flops_per_step=25.7e12)
     return Job(f"job-{number}", ("train",), work, (("T4", profile),), bundle="0" * 64, seed=number)

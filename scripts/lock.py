@@ -1,11 +1,11 @@
-"""Writes every list of packages that pip installs for us: exact versions, each with the hashes of its wheels.
+"""Writes the lists of packages that pip installs for us: exact versions, each with the hashes of its wheels.
 
-    python scripts/lock.py              the versions as they are, for a changed pyproject.toml
-    python scripts/lock.py --upgrade    the newest that fit
+    python scripts/lock.py              keeps the versions, for a changed pyproject.toml
+    python scripts/lock.py --upgrade    takes the newest versions that fit
 
-Decides what is in which list. uv resolves, for every supported Python and machine at once. No list names an
-address: pip's own settings say where packages come from, the lists say what they are. torch changes by TORCH
-alone, as a resume is bitwise only within one build of it.
+Decides what is in which list. uv resolves for every supported Python and machine at once. No list contains an
+address: pip's own settings say where packages come from, and the lists say what they are. Only TORCH changes
+the version of torch, because a resume is bitwise only within one build of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OF_CUDA = re.compile(r"(?:nvidia|cuda)-.*|triton")
 
 @dataclass(frozen=True)
 class Package:
-    """One version of a package: on which machines it is wanted, and its wheels (file name → sha256)."""
+    """One version of a package: the machines that need it, and its wheels (file name → sha256)."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class Package:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes every list of packages that pip installs for us.")
-    parser.add_argument("--upgrade", action="store_true", help="the newest versions that fit, torch excepted")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions, except of torch")
     upgrade = parser.parse_args(words).upgrade
     torch = f"torch=={TORCH}"
     kept = {} if upgrade else pinned(ROOT / name for name in LISTS if "tpu" not in name)
@@ -107,7 +107,7 @@ def main(words: list[str]) -> int:
 
 
 def pinned(files: Iterable[Path]) -> dict[str, str]:
-    """Name → version, of all that these lists name and that are there; of torch without its build."""
+    """Name → version of every package in those lists that exist; for torch, without the build."""
     lines = [
         line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()
     ]
@@ -116,7 +116,7 @@ def pinned(files: Iterable[Path]) -> dict[str, str]:
 
 
 def resolved(wanted: Iterable[str], versions: Mapping[str, str]) -> list[Package]:
-    """What these requirements come to on every supported Python and machine, each at its version there."""
+    """All packages that these requirements need on every supported Python and machine, at `versions`."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "wanted.txt").write_text("".join(f"{line}\n" for line in wanted), encoding="utf-8")
@@ -129,7 +129,7 @@ def resolved(wanted: Iterable[str], versions: Mapping[str, str]) -> list[Package
             "--constraints", str(folder / "versions.txt"), str(folder / "wanted.txt"),
         ]  # fmt: skip
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            raise SystemExit("lock: no versions fit one another; uv's own words are above")
+            raise SystemExit("lock: uv found no versions that fit together; see its output above")
         packages = tomllib.loads((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"]
     return [package(each) for each in packages if not _ELSEWHERE.search(each.get("marker", ""))]
 
@@ -146,13 +146,13 @@ def package(found: Mapping[str, Any]) -> Package:
     wheels = {name: sha256 for name, sha256 in names.items() if serves(name)}
     if not wheels:
         raise SystemExit(
-            f"lock: {found['name']} {found['version']} has no wheel for us: what builds it is unpinned"
+            f"lock: {found['name']} {found['version']} has no wheel for our systems; packages are never built"
         )
     return Package(found["name"], found["version"], found.get("marker", ""), wheels)
 
 
 def serves(wheel: str) -> bool:
-    """Whether this file is for a machine and a Python of ours."""
+    """Whether this file is for one of our machines and Pythons."""
     python, abi, platform = wheel.removesuffix(".whl").rsplit("-", 3)[1:]
     if not _PLATFORM_TAG.fullmatch(platform):
         return False
@@ -173,7 +173,7 @@ def write(name: str, packages: Iterable[Package], torch: Callable[[Package], str
 
 
 def cpu_torch(torch: Package) -> str:
-    """On Linux the builds that PyPI does not have; on macOS PyPI's, as there is no other."""
+    """On Linux the builds that PyPI does not have. On macOS those of PyPI, because there are no others."""
     linux = Package("torch", f"{torch.version}+cpu", "sys_platform == 'linux'", cpu_builds(torch.version))
     apple = {name: sha256 for name, sha256 in torch.wheels.items() if "macosx" in name}
     return linux.text() + Package("torch", torch.version, "sys_platform == 'darwin'", apple).text()
@@ -185,7 +185,7 @@ def cuda_torch(torch: Package) -> str:
 
 
 def cpu_builds(version: str) -> dict[str, str]:
-    """The wheels of that version without CUDA. One that is new here is looked up and recorded."""
+    """The wheels of that version without CUDA. A new version is looked up and recorded."""
     lines = [line.split() for line in CPU_BUILDS.read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
     known = {name: sha256 for sha256, name in lines if name.startswith(f"torch-{version}+cpu-")}
     if known:
@@ -197,7 +197,7 @@ def cpu_builds(version: str) -> dict[str, str]:
     )
     new = {name: sha256 for name, sha256 in offered.items() if serves(name)}
     if not new:
-        raise SystemExit(f"lock: {CPU_INDEX} has no torch {version}; name a mirror by TORCH_CPU_INDEX")
+        raise SystemExit(f"lock: {CPU_INDEX} has no torch {version}; set TORCH_CPU_INDEX to a mirror")
     with CPU_BUILDS.open("a", encoding="utf-8") as stream:
         stream.writelines(f"{sha256}  {name}\n" for name, sha256 in sorted(new.items()))
     return new

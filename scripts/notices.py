@@ -1,9 +1,9 @@
-"""Prints the licences of every package that is installed beside the Python that runs this, ours excepted.
+"""Prints the licences of all packages that are installed for the Python that runs this, except our own.
 
     python scripts/notices.py > THIRD-PARTY-NOTICES
 
-Decides what a notice holds: name, version, licence, where the project lives, and every licence text and
-notice that its wheel brings. Standard library only: it runs in the image, where nothing else is.
+Decides what a notice contains: name, version, licence, the project's home, and every licence text and notice
+in its wheel. Uses only the standard library, because it runs in the image, which has nothing else.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ OURS = "accelerator-orchestrator"
 RULE = "=" * 100
 HEAD = """THIRD-PARTY NOTICES
 
-The orchestrator is licensed under the Apache License 2.0 (LICENSE, beside this file). This image holds the
-packages below as well, each under its own licence. Python and the system's packages belong to the base image,
-which keeps their licences at /usr/local/lib/python3.*/LICENSE.txt and /usr/share/doc/*/copyright.
+The orchestrator is licensed under the Apache License 2.0 (LICENSE, next to this file). This image also
+contains the packages below, each under its own licence. Python and the system's packages are part of the base
+image. Their licences are at /usr/local/lib/python3.*/LICENSE.txt and /usr/share/doc/*/copyright.
 """
 _TEXT = re.compile(r"(?i)(?:un)?licen[cs]e|copying|notice|authors")
 _COMPILED = re.compile(r"[^/]+\.libs/([^/]+)")
 
 
 def notices(packages: Iterable[metadata.Distribution]) -> str:
-    """One document of all of them, in the order of their names."""
+    """One document with all of them, sorted by name."""
     others = {name(each): each for each in packages if name(each) != OURS}
     return "\n".join([HEAD, *(notice(others[key]) for key in sorted(others))])
 
@@ -47,14 +47,15 @@ def notice(package: metadata.Distribution) -> str:
     lines += [f"Compiled libraries in it: {', '.join(compiled)}"] if compiled else []
     texts = [each for each in package.files or () if "dist-info" in str(each) and _TEXT.match(each.name)]
     if not texts:
-        lines += ["Its package brings no text of its licence."]
+        lines += ["Its package does not contain the text of its licence."]
     for each in sorted(texts, key=str):
         lines += ["", f"--- {each.name}", "", each.read_text(encoding="utf-8").strip()]
     return "\n".join([*lines, ""])
 
 
 def licence(package: metadata.Distribution) -> str:
-    """As it declares it: an SPDX expression, else one line of free text, else its classifiers."""
+    """The licence that it declares: an SPDX expression, or else one line of free text, or else
+    classifiers."""
     about = package.metadata
     text = field(package, "License-Expression") or field(package, "License")
     classes = [

@@ -1,8 +1,8 @@
-"""Makes `.venv` ready: finds a Python, builds the environment, installs what the locks list.
+"""Sets up `.venv`: finds a Python, creates the environment, and installs what the locks list.
 
-Decides which build of torch this machine gets. pip takes a package only if its hash is in a lock. Standard
-library only, and readable by every Python 3.7+, so that one that is too old can say so. Does nothing when
-nothing changed since the last time.
+Decides which build of torch this machine gets. pip takes a package only if its hash is in a lock. Uses only
+the standard library and runs on every Python from 3.7 on, so that a Python that is too old can say so. Does
+nothing if nothing has changed since the last time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TORCH_CPU = Path("images", "base", "torch-cpu.txt")
 TORCH_CUDA = Path("images", "base", "torch-cuda.txt")
 LOCKS = (Path("scripts", "runtime.lock"), Path("scripts", "development.lock"))
 DECISIVE = (Path("pyproject.toml"), TORCH_CPU, TORCH_CUDA, *LOCKS, Path("scripts", "setup.py"))
-# All that is taken is in the lists, in one version and with its hashes. Nothing is built, as what builds a
-# package would come without a hash.
+# The lists have every package, with one version and its hashes. Nothing is built, because the tools for that
+# would come without a hash.
 LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
-# An index that is not there may cost this much, not pip's default of minutes.
+# For an index that does not answer. pip's default would wait for minutes.
 PROBE = ("--retries", "1", "--timeout", "10")
 
 
 class SetupError(Exception):
-    """What is wrong and what to do about it, for the user."""
+    """Tells the user what is wrong and what to do."""
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def use_recent_python() -> None:
-    """Starts this script again under a newer Python where the present one is too old."""
+    """Starts this script again with a newer Python if the current one is too old."""
     if sys.version_info >= OLDEST:
         return
     for minor in (13, 12, 11, 14):
@@ -53,14 +53,14 @@ def use_recent_python() -> None:
         if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
             os.execv(found, [found, *sys.argv])
     raise SetupError(
-        "Python 3.11 or newer is needed; this is {}.{} and no newer one was found.\n"
+        "Python 3.11 or newer is needed. This is {}.{}, and no newer one was found.\n"
         "On Debian 12 or Ubuntu 24.04:  sudo apt-get update && sudo apt-get install -y python3 python3-venv\n"
         "Installed elsewhere?           make PYTHON=/path/to/python3.12 ...".format(*sys.version_info[:2])
     )
 
 
 def ensure(root: Path) -> None:
-    """Leaves `root/.venv` complete. Rebuilds it when interrupted, moved, or made for another machine."""
+    """Completes `root/.venv`. Rebuilds it if it was interrupted, moved, or made for another machine."""
     venv = root / ".venv"
     stamp, wanted = venv / ".setup-stamp.json", fingerprint(root)
     made = read_stamp(stamp)
@@ -76,7 +76,7 @@ def ensure(root: Path) -> None:
 
 
 def fingerprint(root: Path) -> dict[str, object]:
-    """What the environment depends on: `machine` asks for a new one when it changes, `files` for pip."""
+    """What the environment depends on. If `machine` changes, it is rebuilt; if `files` change, pip runs."""
     digest = hashlib.sha256()
     for path in DECISIVE:
         digest.update((root / path).read_bytes())
@@ -108,7 +108,7 @@ def create(venv: Path) -> None:
     print("set-up: making .venv with Python {}.{}.{}".format(*sys.version_info[:3]), flush=True)
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)])
     if made.returncode:
-        raise SetupError("python -m venv failed; its own words are above")
+        raise SetupError("python -m venv failed; see its output above")
 
 
 def install(root: Path, python: Path) -> None:
@@ -122,7 +122,7 @@ def install(root: Path, python: Path) -> None:
     print("set-up: installing the project and its tools", flush=True)
     lists = [word for path in LOCKS for word in ("-r", str(root / path))]
     run([*pip, "--quiet", *LOCKED, *lists], "installing what the project needs")
-    # By the setuptools that the lists brought: an isolated build would fetch one without a hash.
+    # With the setuptools of the lists: an isolated build would fetch another one without a hash.
     own = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(root)]
     run([*pip, *own], "installing the project")
 
@@ -130,21 +130,22 @@ def install(root: Path, python: Path) -> None:
 def cpu_index(pip: list[str], torch: str, url: str) -> list[str]:
     """The index options with which pip gets `torch`, a build without CUDA.
 
-    None from wherever pip is configured to look if it is there, otherwise the CPU index at `url`; raises
-    SetupError where neither has it.
+    No options if pip's configured index has it, otherwise the CPU index at `url`. Raises SetupError if
+    neither has it.
     """
     for index in ([], ["--extra-index-url", url]):
         if dry_run([*pip, *index, *PROBE, "--no-deps", torch]):
             return index
     raise SetupError(
-        f"this machine has no NVIDIA driver, so it needs {torch}, a build without CUDA; PyPI has none.\n"
-        f"It is at {url}, which could not be reached: make it reachable, name a mirror\n"
-        "by TORCH_CPU_INDEX=https://…, or put the wheel into a folder named by PIP_FIND_LINKS."
+        f"this machine has no NVIDIA driver, so it needs {torch}, a build without CUDA. PyPI has none.\n"
+        f"It is at {url}, which could not be reached. Make it reachable, set TORCH_CPU_INDEX\n"
+        "to the URL of a mirror, or set PIP_FIND_LINKS to a folder that contains the wheel."
     )
 
 
 def dry_run(command: list[str]) -> dict[str, str]:
-    """Name → URL of all that a pip command would install were none of it there; empty where it fails."""
+    """Name → URL of all packages that a pip command would install into an empty environment; empty if it
+    fails."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         extra = ["--dry-run", "--ignore-installed", "--quiet", "--report", str(report)]
@@ -155,7 +156,7 @@ def dry_run(command: list[str]) -> dict[str, str]:
 
 
 def pinned(lock: Path, package: str) -> str:
-    """Its line for this system, without its hashes: `torch==2.13.0+cpu`."""
+    """The lock's line for torch on this system, without hashes: `torch==2.13.0+cpu`."""
     lines = lock.read_text(encoding="utf-8").splitlines()
     here = [line.rstrip(" \\") for line in lines if line.startswith(f"{package}==")]
     named = [line for line in here if f"'{sys.platform}'" in line or ";" not in line]
@@ -164,7 +165,7 @@ def pinned(lock: Path, package: str) -> str:
 
 def run(command: list[str], what: str) -> None:
     if subprocess.run(command).returncode:
-        raise SetupError(f"{what} failed; pip's own words are above. The next make starts where it stopped.")
+        raise SetupError(f"{what} failed; see pip's output above. The next make continues from here.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The system parts that tests need beyond Python packages: says what is missing, or installs it.
+"""The system packages that tests need: prints what is missing, or installs it.
 
-With CI=true or SYSTEM_DEPS=1 it installs by apt-get and starts no service; otherwise it names the command,
-and the tests that need the part are skipped.
+With CI=true or SYSTEM_DEPS=1 it installs with apt-get, and starts no service. Otherwise it prints the
+command, and the tests that need the package are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Debian starts what it installs unless policy-rc.d says no; one that is there already is left alone.
+# Debian starts the services it installs unless policy-rc.d forbids that. An existing policy-rc.d is kept.
 INSTALL = """set -e
 export DEBIAN_FRONTEND=noninteractive
 policy=/usr/sbin/policy-rc.d
@@ -85,7 +85,7 @@ def install(missing: list[Part]) -> int:
         return 1
     done = subprocess.run([*root, "sh", "-c", INSTALL, "sh", *packages], stdout=subprocess.DEVNULL)
     if done.returncode:
-        print("apt-get failed; its own words are above", file=sys.stderr)
+        print("apt-get failed; see its output above", file=sys.stderr)
         return done.returncode
     absent = [part.name for part in missing if not part.present()]
     if absent:

@@ -185,7 +185,7 @@ def test_a_package_without_a_text_of_its_licence_says_so(tmp_path: Path) -> None
     with zipfile.ZipFile(tmp_path / "greeting-1.0-py3-none-any.whl") as archive:
         archive.extractall(tmp_path / "site")
     text = notices.notices(metadata.distributions(path=[str(tmp_path / "site")]))
-    assert "greeting 1.0\nLicence: unstated\nIts package brings no text of its licence." in text
+    assert "greeting 1.0\nLicence: unstated\nIts package does not contain the text of its licence." in text
 
 
 def test_the_licence_is_whole() -> None:
