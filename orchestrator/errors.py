@@ -132,6 +132,10 @@ class Conflict(BackendError):
     """The register has another version than the one given: read it again, and decide anew."""
 
 
+class Superseded(OrchestratorError):
+    """Another session of the run, or another agent of the session, has the word: who publishes must stop."""
+
+
 class CorruptCheckpoint(OrchestratorError):
     """A checkpoint failed its verification; the caller falls back to the one before."""
 

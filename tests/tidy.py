@@ -79,6 +79,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.session": (*PURE, DISK),
     "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK),
+    "orchestrator.uplink": (
+        *PURE,
+        DISK,
+        "orchestrator.session",
+        *(f"orchestrator.stores.{part}" for part in ("store", "register", "checkpoints")),
+    ),
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, "orchestrator.spec"),
@@ -90,6 +96,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         DISK,
         HOME,
         "orchestrator.session",
+        "orchestrator.uplink",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
     ),
@@ -122,6 +129,7 @@ STANDARD_LIBRARY_ONLY = (
     "orchestrator.core",
     "orchestrator.session",
     "orchestrator.agent",
+    "orchestrator.uplink",
 )
 
 

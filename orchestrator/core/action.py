@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order
 from orchestrator.core.session import StopReply
 
@@ -18,12 +19,14 @@ from orchestrator.core.session import StopReply
 class Prepare:
     """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
     the names of the run's accepted checkpoints, to be looked for where the one to resume fails; `dropped`
-    those that were accepted once and could not be read. `store`: the run's home store."""
+    those that were accepted once and could not be read. `store`: the run's home store. With an `uplink` to
+    it older generations are fenced off first."""
 
     order: Order
     accepted: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
     store: str = ""
+    uplink: Uplink = Uplink.SHARED
     kind: Literal["prepare"] = "prepare"
 
     @property
@@ -46,7 +49,8 @@ class Collect:
     """Bring the outbox and publish its checkpoints to the run's home `store`. `incarnation` None: not known
     yet, all of the generation are published. `known`: names that were accepted before, retired ones included;
     they are skipped and cost no request. `last`: asked for when the session's end was known, so that what it
-    does not bring never comes."""
+    does not bring never comes. With an `uplink` to the store the outbox lies there, and the last look fences
+    the generation off."""
 
     run: str
     session: str
@@ -57,6 +61,7 @@ class Collect:
     last: bool
     metric: str | None = None
     store: str = ""
+    uplink: Uplink = Uplink.SHARED
     kind: Literal["collect"] = "collect"
 
 
@@ -69,10 +74,12 @@ class Stop:
 
 @dataclass(frozen=True)
 class Discard:
-    """Remove what a closed session left on its platform."""
+    """Remove what a closed session left on its platform, and with an `uplink` in the run's home `store`."""
 
     session: str
     platform: str
+    store: str = ""
+    uplink: Uplink = Uplink.SHARED
     kind: Literal["discard"] = "discard"
 
 

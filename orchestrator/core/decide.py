@@ -216,7 +216,8 @@ def _want(draft: Draft) -> None:
     match record.phase:
         case Phase.PREPARING:
             accepted = frozenset(c.name for c in record.accepted)
-            draft.actions.append(Prepare(session.order, accepted, frozenset(record.dropped), record.store))
+            dropped, uplink = frozenset(record.dropped), session.traits.uplink
+            draft.actions.append(Prepare(session.order, accepted, dropped, record.store, uplink))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order))
         case Phase.RUNNING:
@@ -243,7 +244,7 @@ def _want_of_stray(draft: Draft, stray: Stray) -> None:
         if stray.ended and stray.hands_over and _may_be_read(draft):
             return  # one that was given up unseen counts as running until it is discarded: not for its slot
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
-            draft.actions.append(Discard(stray.session, stray.platform))
+            draft.actions.append(Discard(stray.session, stray.platform, draft.record.store, stray.uplink))
     elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
         draft.actions.append(Stop(stray.session, stray.platform))
 
@@ -282,6 +283,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         last=record.phase is Phase.COLLECTING,
         metric=best.metric if best else None,
         store=record.store,
+        uplink=session.traits.uplink,
     )
 
 

@@ -1,20 +1,21 @@
 """Whether a session has ended, and how, by what was seen of it: session × watch × now → Ended or nothing.
 
 The agent's own marker counts before anything the platform says; silence only after several readings, and
-not of a session that nothing but its end brings home.
+not of a session that nothing but its end brings home. One whose heart is heard through the store is not lost
+while it beats, whatever its platform sees.
 Must never know what becomes of the run: that is `orchestrator.core.verdict`.
 """
 
 from __future__ import annotations
 
 from orchestrator.core.event import Ended
+from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.core.watch import Watch
 from orchestrator.core.wording import span
 
-SILENT_SECONDS_MIN = 30.0
-SILENT_POLLS = 5  # a heartbeat that stood still over so many polls, and SILENT_SECONDS_MIN, is a lost session
+SILENT_POLLS = 5  # a heartbeat must have stood still over so many polls, and over `silence_seconds`
 UNHEARD_SECONDS_MIN = 600.0  # without any reading of a session that must be over
 
 
@@ -32,7 +33,10 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
             outcome = Outcome.CRASHED  # a platform's "complete" without our marker
         detail = observation.detail or "it ended without a result"
         return Ended(now, outcome, detail, confirmed=True, left_at=left_at)
-    if watch.absent_for(traits.visibility_seconds):
+    patience = max(traits.silence_seconds, SILENT_POLLS * traits.poll_seconds)
+    is_shipped = traits.uplink is Uplink.STORE
+    is_heard = observation.status is not None and not watch.silent_for(patience)
+    if watch.absent_for(traits.visibility_seconds) and not (is_shipped and is_heard):
         if session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
         return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
@@ -44,7 +48,9 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
         return Ended(now, Outcome.NO_CAPACITY, waited, confirmed=False)
     if wall is not None and not traits.durable_mid_run:
         return None  # giving it up would lose all it did: a platform that says "running" is believed so long
-    patience = max(SILENT_SECONDS_MIN, SILENT_POLLS * traits.poll_seconds)
+    if is_shipped and observation.status is None and watch.running_seconds > traits.setup_seconds + patience:
+        unheard_of = f"nothing was heard of it in {span(watch.running_seconds)}: it does not reach the store"
+        return Ended(now, Outcome.LOST, unheard_of, confirmed=False)
     if observation.status is not None and watch.silent_for(patience):
         why = f": {observation.detail}" if observation.detail else ""
         return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)

@@ -13,7 +13,7 @@ class Uplink(StrEnum):
     """How a session's outbox reaches the home store."""
 
     SHARED = "shared"  # the controller reads the outbox itself, also while the session runs
-    STORE = "store"  # a process beside the agent ships it to the home store
+    STORE = "store"  # a process beside the agent ships it to the home store, and it is read there
     NONE = "none"  # only after the session has ended
 
 
@@ -23,7 +23,8 @@ class Traits:
 
     `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
     is taken off for the agent's budget. A session may wait `pending_seconds_max` for its start. After
-    `session_seconds + slack_seconds` it cannot run any more, whatever the platform says.
+    `session_seconds + slack_seconds` it cannot run any more, whatever the platform says. A heartbeat that
+    stood still for `silence_seconds`, over several polls, is a lost session's.
     `visibility_seconds`: how long a started session may stay unseen. A running one is looked at every
     `poll_seconds`; its outbox is collected every `collect_seconds`, and at once for a new checkpoint.
     `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
@@ -41,6 +42,7 @@ class Traits:
     pending_seconds_max: float = 3600.0
     poll_seconds: float = 2.0
     collect_seconds: float = 10.0
+    silence_seconds: float = 30.0
     setup_seconds: float = 10.0
     human_start: bool = False
     custom_images: bool = False

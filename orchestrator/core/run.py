@@ -273,7 +273,7 @@ def _closed(
         began = session.runs_since if session.runs_since is not None else session.launched_at
         since = event.at if began is None else began
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
-                      session.traits.poll_seconds, left, since)  # fmt: skip
+                      session.traits.poll_seconds, left, since, session.traits.uplink)  # fmt: skip
         strays = (*strays, stray)
         if began is not None and session.end_confirmed:
             gone_at = event.at if session.ended_at is None else session.ended_at

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.core.event import Wish
-from orchestrator.core.offer import Traits
+from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 
 
@@ -80,7 +80,7 @@ class Stray:
     `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
     as used until it is seen to have ended or `until` has passed (None: no wall); it ran from `since` at the
     earliest. It is looked at every `poll_seconds`, as its platform's traits had it. With `hands_over` the
-    run's next session may read it.
+    run's next session may read it. `uplink`: where its outbox lies.
     """
 
     session: str
@@ -91,6 +91,7 @@ class Stray:
     poll_seconds: float = 2.0
     hands_over: bool = False
     since: float = 0.0
+    uplink: Uplink = Uplink.SHARED
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ class Watch:
     """Times are of the controller's monotonic clock. `*_seconds` are sums of the gaps between readings, each
     counted for at most twice the poll interval.
 
-    `absent_*`: since it was last seen at all; `silent_*`: since its heartbeat last changed; `pending` and
-    `running`: seen to wait for its start, and to run, in all. `collected` is the newest checkpoint that the
-    agent had committed when the last collect was asked for, `collected_at` when.
+    `absent_*`: since it was last seen at all, or its heart to beat; `silent_*`: since its heartbeat last
+    changed; `pending` and `running`: seen to wait for its start, and to run, in all. `collected` is the
+    newest checkpoint that the agent had committed when the last collect was asked for, `collected_at` when.
     """
 
     at: float
@@ -43,8 +43,10 @@ class Watch:
     def see(self, observation: Observation, at: float, poll_seconds: float) -> Watch:
         """The watch after one more reading."""
         gap = min(max(0.0, at - self.at), 2.0 * poll_seconds) if self.readings else 0.0
-        absent = observation.sighting is Sighting.ABSENT
-        silent = absent or (self.observation is not None and _beat(observation) == _beat(self.observation))
+        beat, before = _beat(observation), _beat(self.observation)
+        beats = self.observation is not None and beat is not None and beat != before
+        absent = observation.sighting is Sighting.ABSENT and not beats
+        silent = absent or (self.observation is not None and beat == before)
         return replace(
             self,
             at=at,
@@ -67,6 +69,6 @@ class Watch:
         return self.silent_readings >= READINGS_MIN and self.silent_seconds >= seconds
 
 
-def _beat(observation: Observation) -> tuple[str, int] | None:
-    status = observation.status
+def _beat(observation: Observation | None) -> tuple[str, int] | None:
+    status = None if observation is None else observation.status
     return None if status is None else (status.incarnation, status.heartbeat)

@@ -32,6 +32,7 @@ from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import DUE_NOW, Ledger, Proposal
 from orchestrator.platforms.platform import Platform
+from orchestrator.session.outbox import Outbox
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
@@ -445,22 +446,25 @@ class Engine:
     def _start_observations(self, monotonic: float) -> None:
         """One batched observe a platform, when its poll interval has passed; never two at a time."""
         names: dict[str, list[str]] = {}
+        outboxes: dict[str, Outbox] = {}
         polls: dict[str, float] = {}
         for tracked in self._tracked.values():
             for name, (platform, poll_seconds) in tracked.observed().items():
                 if platform in self._backends.platforms:  # else the user has taken it out of the config
                     names.setdefault(platform, []).append(name)
                     polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
+            outboxes |= self._backends.shipped(tracked.record)
         for platform, wanted in names.items():
             last = self._observed_at.get(platform)
             if platform in self._observing or (last is not None and monotonic - last < polls[platform]):
                 continue
             self._observing.add(platform)
             self._observed_at[platform] = monotonic
-            self._start_observation(platform, self._backends.platforms[platform], tuple(wanted))
+            self._start_observation(platform, tuple(wanted), outboxes)
 
-    def _start_observation(self, name: str, platform: Platform, wanted: tuple[str, ...]) -> None:
-        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted, self._unforeseen))
+    def _start_observation(self, name: str, wanted: tuple[str, ...], outboxes: dict[str, Outbox]) -> None:
+        platform, told = self._backends.platforms[name], self._unforeseen
+        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted, told, outboxes))
 
     def _pause(self, now: float) -> float:
         next_due = self._ledger.next_due()

@@ -29,7 +29,9 @@ from orchestrator.core.action import (
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
-from orchestrator.core.order import Order
+from orchestrator.core.offer import Uplink
+from orchestrator.core.order import Order, run_of
+from orchestrator.core.run import RunRecord
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -47,11 +49,13 @@ from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
-from orchestrator.session.outbox import collect, refuse
+from orchestrator.session.outbox import Outbox, collect, refuse
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
+from orchestrator.uplink import outbox as uplinked
+from orchestrator.uplink.registers import raise_fence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -88,6 +92,16 @@ class Backends:
         if (name or self.home_store) not in self.stores:
             raise Rejected(f"the store {name} is not in the config any more: put it back", backend=name)
         return self.stores[name or self.home_store]
+
+    def shipped(self, record: RunRecord) -> dict[str, Outbox]:
+        """By its session's name the outbox that lies in the run's home store, if one does. Reads nothing."""
+        session = record.session
+        if session is None or session.traits.uplink is not Uplink.STORE:
+            return {}
+        store = self.stores.get(record.store or self.home_store)
+        if store is None:
+            return {}
+        return {session.name: uplinked.StoreOutbox(store, record.run, session.name, session.generation)}
 
 
 def perform(action: Action, backends: Backends) -> Report:
@@ -164,6 +178,8 @@ def _perform(action: Action, backends: Backends) -> Report:
         case Discard(session, platform):
             _remove(backends.folders.staged(session))
             backends.platform(platform).discard(session)
+            if action.uplink is Uplink.STORE:
+                uplinked.remove(backends.store(action.store), run_of(session), session)
             return Done(action)
         case Retire():
             return _retire(action, backends)
@@ -171,6 +187,8 @@ def _perform(action: Action, backends: Backends) -> Report:
 
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
+    if action.uplink is Uplink.STORE:
+        _fence_for(order, backends.store(action.store))
     staged = folders.staged(order.session) if order.resume is not None else None
     if (
         staged is not None
@@ -195,6 +213,13 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _fence_for(order: Order, store: Store) -> None:
+    """Before a session can start, no older one publishes any more."""
+    fence = raise_fence(store, order.run, order.generation)
+    if fence > order.generation:
+        raise NameTaken(f"{order.run} was at generation {fence} already, {order.session} is of an older one")
 
 
 def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
@@ -251,8 +276,7 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    outbox = backends.platform(action.platform).open(action.session)
-    collected = collect(outbox, into, action.known, last=action.last)
+    collected = collect(_outbox(action, backends), into, action.known, last=action.last)
     accepted: list[Accepted] = []
     corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
     for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
@@ -269,6 +293,16 @@ def _collect(action: Collect, backends: Backends) -> Report:
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
     return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
+
+
+def _outbox(action: Collect, backends: Backends) -> Outbox:
+    """Where it lies. What is published after the last look nobody sees: so it is fenced off before."""
+    if action.uplink is not Uplink.STORE:
+        return backends.platform(action.platform).open(action.session)
+    store = backends.store(action.store)
+    if action.last:
+        raise_fence(store, action.run, action.generation + 1)
+    return uplinked.opened(store, action.run, action.session, action.generation)
 
 
 def _brought(into: Path) -> list[CheckpointRef]:

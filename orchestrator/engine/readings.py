@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.errors import BackendError
 from orchestrator.platforms.platform import Platform, Sight
+from orchestrator.session.outbox import Outbox
 from orchestrator.session.saying import said
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
@@ -31,19 +33,25 @@ class Readings:
 
 
 def observe(
-    name: str, platform: Platform, wanted: tuple[str, ...], unforeseen: Unforeseen = raise_again
+    name: str,
+    platform: Platform,
+    wanted: tuple[str, ...],
+    unforeseen: Unforeseen = raise_again,
+    outboxes: Mapping[str, Outbox] = MappingProxyType({}),
 ) -> Readings:
     """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
-    code fails, each session is read alone: so it shows whose fault it is."""
+    code fails, each session is read alone: so it shows whose fault it is. `outboxes`: those of sessions, by
+    name, that do not lie on their platform."""
     try:
-        return Readings(name, _observations(platform, wanted))
+        return Readings(name, _observations(platform, wanted, outboxes))
     except (BackendError, OSError) as error:
         return Readings(name, {}, str(error))
     except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
         doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
         unforeseen(doing, error)
         met = sentence(doing, error)
-    alone = [observe(name, platform, (each,), unforeseen) for each in wanted] if len(wanted) > 1 else []
+    several = wanted if len(wanted) > 1 else ()
+    alone = [observe(name, platform, (each,), unforeseen, outboxes) for each in several]
     found = {session: seen for reading in alone for session, seen in reading.observations.items()}
     if not found and _fails_by_itself(platform):
         return Readings(name, {}, met, broken=True)
@@ -55,20 +63,27 @@ def observe(
     return Readings(name, found, faults=faults)
 
 
-def _observations(platform: Platform, wanted: tuple[str, ...]) -> dict[str, Observation]:
-    found = {session: observation(sight) for session, sight in platform.observe(wanted).items()}
+def _observations(
+    platform: Platform, wanted: tuple[str, ...], outboxes: Mapping[str, Outbox]
+) -> dict[str, Observation]:
+    sights = platform.observe(wanted).items()
+    found = {session: observation(sight, outboxes.get(session)) for session, sight in sights}
     return {session: seen for session, seen in found.items() if seen is not None}
 
 
-def observation(sight: Sight) -> Observation | None:
-    """One reading of one session. None where it has ended and what it left cannot be read now: that it left
-    no result is not known then."""
-    if sight.outbox is None:
+def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | None:
+    """One reading of one session, whose outbox may lie `elsewhere` than on its platform.
+
+    None where the outbox cannot be read now and it has ended: that it left no result is not known then; or
+    lies elsewhere: whether its heart beats is not known then.
+    """
+    outbox = elsewhere or sight.outbox
+    if outbox is None:
         return Observation(sight.sighting, ending=sight.ending, detail=sight.detail, notes=sight.notes)
     try:
-        found = said(sight.outbox)
+        found = said(outbox)
     except (BackendError, OSError) as error:
-        if sight.sighting is Sighting.ENDED:
+        if sight.sighting is Sighting.ENDED or elsewhere is not None:
             return None
         return Observation(sight.sighting, detail=f"it cannot be read: {error}", notes=sight.notes)
     ending, detail = sight.ending, sight.detail

@@ -103,6 +103,12 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
     return manifest
 
 
+def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
+    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint where it is missing or
+    fails."""
+    _get(store, _blob_key(run, _lineage(ref), sha256), target, sha256, ref.name)
+
+
 def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
     """Brings a checkpoint into a folder, in outbox layout, every blob verified, the manifest last. `sha256`
     is the accepted manifest's, as in `read`.

@@ -205,20 +205,25 @@ def the_last_look_is_after_the_end(world: World) -> list[str]:
         return []
     found = []
     for run in world.runs:
-        session, ended_at = "", None
+        session, generation, ended_at = "", 0, None
         for item in world.ledger.history(run):
             match item.event:
                 case Assigned(order=order):
-                    session, ended_at = order.session, None
+                    session, generation, ended_at = order.session, order.generation, None
                 case Ended(at=at):
                     ended_at = at - world.began_at
                 case Completed() | Requeued() | GaveUp() | Cancelled() | Held() if ended_at is not None:
-                    looks = [at for each in world.platforms.values() for at, name in each.history.collects
-                             if name == session and at >= ended_at - ROUNDING]  # fmt: skip
-                    if not looks:
+                    if not any(at >= ended_at - ROUNDING for at in _looks(world, run, session, generation)):
                         found.append(f"{session} was closed unseen after its end at {ended_at:.0f} s")
                     ended_at = None
     return found
+
+
+def _looks(world: World, run: str, session: str, generation: int) -> list[float]:
+    """When its outbox was asked for; where that lies in the store, the last look begins with the fence."""
+    collects = (collect for platform in world.platforms.values() for collect in platform.history.collects)
+    fences = (each for each in world.witness.fences if each.run == run and each.generation == generation + 1)
+    return [*(at for at, name in collects if name == session), *(each.at for each in fences)]
 
 
 def the_controller_rests(world: World) -> list[str]:

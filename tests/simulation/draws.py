@@ -43,9 +43,12 @@ def draw_scenario(random: Random, number: int) -> Scenario:
         for accelerator in accelerators
     )
     quota = QuotaWindow(random.uniform(0.2, 0.6) * HOUR, 2 * HOUR) if random.random() < 0.5 else None
+    seed = random.getrandbits(32)
+    uplink = _uplink(random.random())
+    if uplink is Uplink.STORE:
+        faults = replace(faults, uplink_cut=Random(seed).choice((0.0, 0.3, 0.6)))
     scenario = Scenario(
-        seed=random.getrandbits(32), offers=offers, faults=faults, quota=quota,
-        uplink=Uplink.NONE if random.random() < 0.25 else Uplink.SHARED,
+        seed=seed, offers=offers, faults=faults, quota=quota, uplink=uplink,
         visibility_seconds=random.choice((5.0, 60.0, 60.0)), pending_seconds=random.choice((1.0, 60.0)),
         setup_seconds=20.0, save_seconds=5.0, checkpoint_seconds=random.choice((30.0, 100.0)),
         wall_margin_seconds=60.0, slack_seconds=120.0, poll_seconds=random.choice((10.0, 30.0)),
@@ -68,6 +71,12 @@ def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
     seconds = random.choice((900.0, 3600.0))
     promised = random.choice((1.5, 1.5, 0.6)) * seconds + scenario.pending_seconds
     return replace(scenario, queue_seconds=seconds, pending_seconds_max=promised)
+
+
+def _uplink(drawn: float) -> Uplink:
+    if drawn < 0.25:
+        return Uplink.NONE
+    return Uplink.SHARED if drawn < 0.75 else Uplink.STORE
 
 
 def draw_job(random: Random, run: str) -> Job:

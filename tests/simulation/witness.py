@@ -6,22 +6,30 @@ nobody could: why a session was given up, and whom a deleted checkpoint served.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.event import Ended, Event
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.engine.engine import Watchers
 from orchestrator.platforms.simulated import SimulatedPlatform
-from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.memory import MemoryRegisters, MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger
 
 READINGS_MIN = 3  # one odd answer, or two, fence nobody
 SILENT_SECONDS_MIN, SILENT_POLLS = 30.0, 5
+
+
+def patience(traits: Traits) -> float:
+    """How long a heartbeat may stand still."""
+    least = traits.silence_seconds if traits.uplink is Uplink.STORE else SILENT_SECONDS_MIN
+    return max(least, SILENT_POLLS * traits.poll_seconds)
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,28 @@ class Reading:
     seen: Observation
 
 
+@dataclass(frozen=True)
+class ReadingTime:
+    """When a session was read (`elapsed`), after how many seconds without a reading, and what was sighted."""
+
+    at: float
+    seconds: float
+    sighting: Sighting
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A run's fence was raised to a generation."""
+
+    at: float
+    run: str
+    generation: int
+
+
 class Witness:
-    """`hasty`, `robbed`: what it saw and should not have seen. `phases`: of each run, since when."""
+    """`hasty`, `robbed`, `superseded`, `unfenced`: what it saw and should not have seen. `phases`: of each
+    run, since when. `fences`: what was raised. `publishers`: the incarnations that published, by session.
+    `reading_times`: of each session, one list for each time in which somebody looked without a break."""
 
     def __init__(
         self, clock: VirtualClock, ledger: SimulatedLedger, platforms: Mapping[str, SimulatedPlatform]
@@ -41,6 +69,12 @@ class Witness:
         self._platforms = platforms
         self._readings: dict[str, list[Reading]] = defaultdict(list)
         self._launched_at: dict[str, float] = {}
+        self.reading_times: dict[str, list[list[ReadingTime]]] = defaultdict(list)
+        self.fences: list[Raised] = []
+        self.superseded: list[str] = []
+        self.unfenced: list[str] = []
+        self._records: dict[str, RunRecord] = {}
+        self.publishers: dict[str, set[str]] = defaultdict(set)
         self.hasty: list[str] = []
         self.robbed: list[str] = []
         self.phases: dict[str, list[tuple[float, Phase]]] = defaultdict(list)
@@ -49,15 +83,31 @@ class Witness:
     def watchers(self) -> Watchers:
         """For a controller that comes up: it has seen nothing yet."""
         self._readings.clear()
+        self._restart()
         return Watchers(event=self._happened, reading=self._read)
+
+    def _restart(self) -> None:
+        for times in self.reading_times.values():
+            times.append([])
 
     def _read(self, record: RunRecord, observation: Observation, _now: float) -> None:
         assert record.session is not None
-        self._readings[record.session.name].append(Reading(self._clock.monotonic(), observation))
+        name, poll = record.session.name, record.session.traits.poll_seconds
+        before, now = self._readings[name][-1:], self._clock.monotonic()
+        seconds = min(now - before[0].at, 2.0 * poll) if before else 0.0
+        if not self.reading_times[name]:
+            self.reading_times[name].append([])
+        self.reading_times[name][-1].append(ReadingTime(self._clock.elapsed(), seconds, observation.sighting))
+        self._readings[name].append(Reading(now, observation))
 
     def _changed(self, record: RunRecord) -> None:
         self.phases[record.run].append((self._clock.elapsed(), record.phase))
+        self._judge_close(self._records.get(record.run, record), record)
+        self._records[record.run] = record
         session = record.session
+        if record.fault and session is not None:  # nobody looks; who looks again begins anew
+            self._readings.pop(session.name, None)
+            self.reading_times[session.name].append([])
         if session is not None and session.launched_at is not None:
             self._launched_at.setdefault(session.name, self._clock.elapsed())
 
@@ -81,9 +131,11 @@ class Witness:
                 break
             count += 1
             seconds += 0.0 if later is None else min(later.at - reading.at, 2.0 * poll)
-        absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
         silence = self._silence(readings, poll)
-        silent = silence >= max(SILENT_SECONDS_MIN, SILENT_POLLS * poll)
+        silent = silence >= patience(traits)
+        absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
+        if traits.uplink is Uplink.STORE and readings and _beat(readings[-1]) is not None:
+            absent &= silent  # its heart is heard past its platform
         waited, ran = self._ages(session)
         wall = traits.session_seconds
         pending = bool(readings) and readings[-1].seen.sighting is Sighting.PENDING
@@ -110,12 +162,28 @@ class Witness:
             return 0.0
         seconds, count = 0.0, 0
         for before, after in zip(reversed(readings[:-1]), reversed(readings), strict=False):
-            if after.seen.sighting is not Sighting.ABSENT and _beat(before) != _beat(after):
+            unseen = after.seen.sighting is Sighting.ABSENT and _beat(after) is None
+            if not unseen and _beat(before) != _beat(after):
                 break
             seconds, count = seconds + min(after.at - before.at, 2.0 * poll), count + 1
         return seconds if count >= READINGS_MIN else 0.0
 
     # --- The home store ---------------------------------------------------------------------------------
+
+    def _judge_close(self, before: RunRecord, after: RunRecord) -> None:
+        """A session that ships by itself must be fenced off before nobody looks any more."""
+        session = before.session
+        if before.phase is not Phase.COLLECTING or after.session is not None or session is None:
+            return
+        fence = max((each.generation for each in self.fences if each.run == before.run), default=0)
+        if session.traits.uplink is Uplink.STORE and fence <= session.generation:
+            self.unfenced.append(f"{session.name} was closed with the fence at {fence}")
+
+    def swapped(self, key: str, value: bytes) -> None:
+        """A register was written."""
+        _, run, kind, *_ = key.split("/")
+        if kind == "fence":
+            self.fences.append(Raised(self._clock.elapsed(), run, json.loads(value)["generation"]))
 
     def deleted(self, key: str) -> None:
         """What the session that lives now was ordered to go on from may not go before the session has."""
@@ -130,12 +198,26 @@ def _beat(reading: Reading) -> int | None:
     return None if status is None else status.heartbeat
 
 
+class WatchedRegisters(MemoryRegisters):
+    """Registers that tell a witness what is written."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self._witness = witness
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        written = super().swap(key, value, version)
+        self._witness.swapped(key, value)
+        return written
+
+
 class WatchedStore(MemoryStore):
     """A home store that tells a witness what is deleted from it."""
 
     def __init__(self, witness: Witness) -> None:
         super().__init__()
         self._witness = witness
+        self.registers = WatchedRegisters(witness)
 
     def delete(self, key: str) -> None:
         if self.stat(key) is not None:

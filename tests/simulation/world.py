@@ -16,6 +16,8 @@ from typing import Any
 
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.event import Submitted
+from orchestrator.core.offer import Uplink as UplinkKind
+from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.engine import Engine
 from orchestrator.engine.market import Market
@@ -24,12 +26,15 @@ from orchestrator.errors import Transient
 from orchestrator.home import Folders
 from orchestrator.ledger import Proposal, Takeover
 from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
+from orchestrator.session.outbox import Outbox
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import NO_FAULTS, FaultyStore
 from orchestrator.unforeseen import raise_again
+from orchestrator.uplink.shipping import Uplink
 from tests.simulation.clock import VirtualClock
 from tests.simulation.draws import HOUR, draw_job, draw_rates, draw_scenario
 from tests.simulation.ledger import SimulatedLedger
+from tests.simulation.uplinks import WatchedUplinkStore
 from tests.simulation.users import Users
 from tests.simulation.witness import WatchedStore, Witness
 from tests.simulation.workers import SimulatedWorkers
@@ -89,7 +94,12 @@ class World:
     # --- What other worlds have otherwise ---------------------------------------------------------------
 
     def _platform(self, name: str, scenario: Scenario) -> SimulatedPlatform:
-        return SimulatedPlatform(name, scenario, self.clock)
+        return SimulatedPlatform(name, scenario, self.clock, self._uplink)
+
+    def _uplink(self, order: Order, incarnation: str, outbox: Outbox) -> Uplink:
+        """What ships an agent's outbox to the home store."""
+        store = WatchedUplinkStore(self.store, self.witness, order, incarnation)
+        return Uplink(store, order, incarnation, outbox, self.folders.home / "uplinks" / incarnation)
 
     def _backends(self) -> Backends:
         return Backends(
@@ -139,8 +149,15 @@ class World:
         until = min(until, max(self._workers.next_answer(), now + self.random.uniform(0.5, 8.0)))
         while (at := self._workers.next_effect()) < until:
             self.clock.advance(max(0.0, at - self.clock.elapsed()))
+            self._live()
             self._workers.take_effect()
         self.clock.advance(until - self.clock.elapsed())
+
+    def _live(self) -> None:
+        """What is shipped to the store happens at its time, whether a platform is asked or not."""
+        for platform in self.platforms.values():
+            if platform.scenario.uplink is UplinkKind.STORE:
+                platform.live()
 
     def _tick(self) -> None:
         assert self._engine is not None

@@ -15,6 +15,7 @@ from functools import cache
 from random import Random
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.offer import Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.platforms.simulated.history import Lifetime, Written
 from orchestrator.platforms.simulated.scenario import Fate, Scenario, SimulatedOffer
@@ -104,9 +105,12 @@ class SimulatedAgent:
         self._kills: list[tuple[float, Outcome, str]] = []
         if offer.session_seconds is not None:
             self.kill(start + offer.session_seconds, Outcome.LOST, "killed at the session's limit")
+        if scenario.uplink is Uplink.STORE and order.budget_seconds is not None:
+            self.kill(start + order.budget_seconds, Outcome.LOST, "not all of it was shipped in time")
         self._snapshot_at = self._trains_from + self._interval
         self._saving: _Save | None = None
         self._leaving: tuple[Outcome, str] | None = None
+        self._ships = scenario.uplink is Uplink.STORE
         self._committed: State | None = None
         self._parent = order.resume
 
@@ -140,7 +144,10 @@ class SimulatedAgent:
         """Exits at a time."""
         order, plan = self.order, []
         if order.budget_seconds is not None:
-            leave_at = self._start + max(0.0, order.budget_seconds - 2 * self._scenario.save_seconds)
+            needed = 2 * self._scenario.save_seconds
+            if self._scenario.uplink is Uplink.STORE:
+                needed += 3 * self._scenario.uplink_seconds
+            leave_at = self._start + max(0.0, order.budget_seconds - needed)
             plan.append((leave_at, Outcome.STOPPED, "its deadline came"))
         if offer.micro_batch_max is not None and order.micro_batch > offer.micro_batch_max:
             plan.append((self._trains_from, Outcome.OUT_OF_MEMORY, "out of memory"))
@@ -172,11 +179,18 @@ class SimulatedAgent:
         """The platform ends it at `at`, at once."""
         self._kills.append((at, ending, detail))
 
+    def shipped(self, at: float) -> None:
+        """Its uplink has shipped the last of it: its machine is let go."""
+        assert self.result is not None
+        self._end(at, None, self.result.message)
+
     def next_event(self) -> float:
         """When it next changes by itself; infinity once it is over."""
         if self.ended_at is not None:
             return math.inf
         death = self._death()[0]
+        if self.result is not None:
+            return death  # all that is left is to be shipped
         if not self.began:
             return min(self._start, death)
         at = self._snapshot_at if self._saving is None else self._saving.at
@@ -253,7 +267,8 @@ class SimulatedAgent:
         step = None if self._committed is None else self._committed.step
         code = {Outcome.COMPLETED: 0, Outcome.STOPPED: 75}.get(outcome, 1)
         self.result = Result(self.incarnation, outcome, code, step, message, tail=message)
-        self._end(at, None, message)
+        if not self._ships:
+            self._end(at, None, message)
 
     def _save_on(self, save: _Save, at: float) -> None:
         if save.manifest is None:

@@ -33,7 +33,8 @@ class Written:
 @dataclass
 class Lifetime:
     """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
-    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`."""
+    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`;
+    `heard_at` is when its uplink last had a new heartbeat to ship."""
 
     run: str
     session: str
@@ -46,6 +47,7 @@ class Lifetime:
     ended_at: float | None = None
     outcome: Outcome | None = None
     end: str = ""
+    heard_at: float | None = None
     written: list[Written] = field(default_factory=list)
 
 

@@ -16,14 +16,14 @@ class SimulatedOutbox:
 
     def __init__(self, agents: list[SimulatedAgent], at: float) -> None:
         self._agents = agents
-        self._at = at
+        self.at = at
 
     def small(self, name: str) -> bytes | None:
         if name == INCARNATION:
             return "\n".join(agent.incarnation for agent in self._agents).encode()
         if name == STATUS:
             speaker = next((agent for agent in self._agents if agent.running), self._agents[0])
-            return wire.encode(speaker.status(self._at))
+            return wire.encode(speaker.status(self.at))
         assert name == RESULT
         found = next((agent.result for agent in self._agents if agent.result is not None), None)
         return None if found is None else wire.encode(found)

@@ -41,6 +41,7 @@ from orchestrator.platforms.simulated.scenario import (
     SimulatedOffer,
     draw_fate,
 )
+from orchestrator.platforms.simulated.uplink import SimulatedUplink, Uplinks
 from orchestrator.session.layout import blob_path, manifest_path
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
@@ -56,6 +57,7 @@ class _Session:
     visible_at: float = 0.0
     starved_at: float | None = None
     agents: list[SimulatedAgent] = field(default_factory=list)
+    uplinks: list[SimulatedUplink] = field(default_factory=list)
     stopped: bool = False
     stop_ignored: bool = False
     outbox_lost: bool = False
@@ -78,11 +80,14 @@ class _Session:
 class SimulatedPlatform:
     """A platform as `scenario` says. `history` is the truth, for checkers; `calm()` ends all faults.
 
-    All of it lives in memory, with the object.
+    All of it lives in memory, with the object. `uplinks` make what ships an agent's outbox, where the
+    scenario's `uplink` is STORE.
     """
 
-    def __init__(self, name: str, scenario: Scenario, clock: Clock) -> None:
+    def __init__(self, name: str, scenario: Scenario, clock: Clock, uplinks: Uplinks | None = None) -> None:
+        assert (uplinks is not None) or scenario.uplink is not Uplink.STORE, "nothing ships its outboxes"
         self._name = name
+        self._uplinks = uplinks
         self.scenario = scenario
         self.faults = scenario.faults
         self.clock = clock
@@ -125,7 +130,9 @@ class SimulatedPlatform:
         to = self.clock.elapsed()
         while True:
             agents = [a for s in self._sessions.values() for a in s.agents if a.ended_at is None]
-            at = min([to, self._quota_event(agents), *(agent.next_event() for agent in agents)])
+            uplinks = [u for s in self._sessions.values() for u in s.uplinks if u.agent.ended_at is None]
+            events = [*(agent.next_event() for agent in agents), *(each.next_event() for each in uplinks)]
+            at = min([to, self._quota_event(agents), *events])
             at = max(at, self._at)
             self._charge(at, sum(agent.running for agent in agents))
             self._at = at
@@ -136,6 +143,8 @@ class SimulatedPlatform:
                     if agent.running:
                         agent.kill(at, Outcome.QUOTA_EXHAUSTED, "the quota is used up")
                         agent.advance(at)
+            for uplink in uplinks:
+                uplink.advance(at)
             if at >= to:
                 return
 
@@ -291,6 +300,19 @@ class SimulatedPlatform:
                                lifetimes=self.history.lifetimes)  # fmt: skip
         agent.fate = draw_fate(self.faults, random, start, min(agent.horizon - start, 86400.0))
         session.agents.append(agent)
+        if self._uplinks is not None and self.scenario.uplink is Uplink.STORE:
+            local = SimulatedOutbox([agent], start)
+            shipping = self._uplinks(order, agent.incarnation, self._local(session, local))
+            session.uplinks.append(SimulatedUplink(agent, local, shipping, self.scenario, random))
+
+    def _local(self, session: _Session, outbox: SimulatedOutbox) -> Outbox:
+        """What the process beside an agent finds in its outbox."""
+        del session
+        return outbox
+
+    def live(self) -> None:
+        """Brings the world up to the clock, as every verb does."""
+        self._advance()
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         with self._verb("observe"):
@@ -325,6 +347,8 @@ class SimulatedPlatform:
         """Why the outbox cannot be read now, if so."""
         if self.scenario.uplink is Uplink.SHARED:
             return None
+        if self.scenario.uplink is Uplink.STORE:
+            return "its outbox is in the store"
         if not session.over(self._at):
             return "the outbox can be read only once the session has ended"
         if session.outbox_lost or any(agent.ending for agent in session.begun):
@@ -434,4 +458,6 @@ def _spent(fate: Fate, now: float) -> Fate:
         crash_at=fate.crash_at if fate.crash_at <= now else math.inf,
         stall_at=fate.stall_at if fate.stall_at <= now else math.inf,
         freeze_at=fate.freeze_at if fate.freeze_at <= now else math.inf,
+        cut_from=fate.cut_from,
+        cut_until=min(fate.cut_until, now),
     )

@@ -7,7 +7,7 @@ clock and the sequence of calls give the same world again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from orchestrator.core.offer import Traits, Uplink
@@ -33,6 +33,8 @@ class Faults:
     stop_slow_seconds: float = 0.0  # stop: at most so long until the agent hears of it
     corrupt: float = 0.0  # checkpoint: a blob in the outbox is altered
     outbox_lost: float = 0.0  # session without uplink: its outbox never arrives
+    uplink_cut: float = 0.0  # incarnation: its uplink does not reach the store for a while
+    uplink_cut_seconds: float = 1800.0  # at most
     outages_per_hour: float = 0.0  # every verb raises Transient
     outage_seconds: float = 300.0  # on average, as the two below
     denials_per_hour: float = 0.0  # every verb raises AccessDenied
@@ -65,10 +67,11 @@ class QuotaWindow:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs) or
-    NONE (only after its end, and a killed session leaves nothing). A session waits up to `queue_seconds` and
-    `pending_seconds` for its start; half of the queue is what an offer says to expect. `crash_at_step`: a job
-    that never gets beyond. `grace_seconds`: how long after a stop the platform kills what has not left."""
+    """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs), STORE
+    (a process beside the agent ships it, every `uplink_seconds`) or NONE (readable only after its end, and a
+    killed session leaves nothing). A session waits up to `queue_seconds` and `pending_seconds` for its start;
+    half of the queue is what an offer says to expect. `crash_at_step`: a job that never gets beyond.
+    `grace_seconds`: how long after a stop the platform kills what has not left."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
@@ -83,6 +86,7 @@ class Scenario:
     save_seconds: float = 5.0
     checkpoint_seconds: float = 300.0
     heartbeat_seconds: float = 10.0
+    uplink_seconds: float = 15.0
     stall_patience_seconds: float = 600.0
     grace_seconds: float = 60.0
     wall_margin_seconds: float = 0.0
@@ -106,6 +110,7 @@ class Scenario:
             pending_seconds_max=self.pending_seconds_max,
             poll_seconds=self.poll_seconds,
             collect_seconds=self.collect_seconds,
+            silence_seconds=max(30.0, 5.0 * self.uplink_seconds * (self.uplink is Uplink.STORE)),
             setup_seconds=self.setup_seconds + self.pending_seconds,
             owned=self.owned,
             metered=self.quota is not None,
@@ -126,6 +131,8 @@ class Fate:
     stall_at: float = math.inf
     freeze_at: float = math.inf
     corrupt: float = 0.0
+    cut_from: float = math.inf
+    cut_until: float = math.inf
 
 
 def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> Fate:
@@ -137,7 +144,7 @@ def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> F
 
     killed_at, forgotten = moment(faults.killed), random.random() < 0.5
     hidden_from, length = moment(faults.partitioned), random.uniform(0.1, 1.0) * faults.partition_seconds
-    return Fate(
+    fate = Fate(
         killed_at=killed_at,
         forgotten=forgotten,
         hidden_from=hidden_from,
@@ -148,6 +155,10 @@ def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> F
         freeze_at=moment(faults.freeze),
         corrupt=faults.corrupt,
     )
+    if faults.uplink_cut == 0.0:
+        return fate
+    cut_from = moment(faults.uplink_cut)
+    return replace(fate, cut_from=cut_from, cut_until=cut_from + random.random() * faults.uplink_cut_seconds)
 
 
 class Intervals:

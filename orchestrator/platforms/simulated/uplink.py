@@ -1,0 +1,115 @@
+"""The process beside a modelled agent that ships its outbox: when it acts, and when it reaches nobody.
+
+What it does is not its own: whoever makes the platform hands in how one agent's outbox is shipped. So nothing
+here knows a store, a fence or a claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Protocol
+
+from orchestrator.core.order import Order, Outcome
+from orchestrator.errors import BackendError, Superseded
+from orchestrator.platforms.simulated.agent import SimulatedAgent
+from orchestrator.platforms.simulated.outbox import SimulatedOutbox
+from orchestrator.platforms.simulated.scenario import Scenario
+from orchestrator.session.outbox import Outbox
+
+
+class Shipping(Protocol):
+    """Ships one agent's outbox. Both verbs raise Superseded where another has the word."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all was shipped, the result included."""
+
+    def beat(self) -> None: ...
+
+    def ship(self) -> Iterator[None]: ...
+
+
+Uplinks = Callable[[Order, str, Outbox], Shipping]  # of an order and its incarnation
+
+
+class SimulatedUplink:
+    """Drives one agent's shipping at drawn moments, as long as its machine lives."""
+
+    def __init__(
+        self,
+        agent: SimulatedAgent,
+        local: SimulatedOutbox,
+        shipping: Shipping,
+        scenario: Scenario,
+        random: Random,
+    ) -> None:
+        self.agent = agent
+        self._local = local
+        self._shipping = shipping
+        self._seconds = scenario.uplink_seconds
+        self._random = random
+        self._beat_at = self._ship_at = agent.life.started_at
+        self._steps: Iterator[None] | None = None  # a shipment under way
+        self._counted = 0  # the agent's heartbeat, when it last was shipped
+        self._over = False
+
+    def next_event(self) -> float:
+        """When it next does something; infinity once it is over."""
+        if self._over or not self.agent.running:
+            return math.inf
+        return self._reached(min(self._beat_at, self._ship_at))
+
+    def _reached(self, at: float) -> float:
+        fate = self.agent.fate
+        return fate.cut_until if fate.cut_from <= at < fate.cut_until else at
+
+    def advance(self, to: float) -> None:
+        """Lives on until `to`, which the agent has reached."""
+        while (at := self.next_event()) <= to:
+            self._local.at = at
+            try:
+                self._happen(at)
+            except Superseded as superseded:  # nobody wants what the session does: its machine is let go
+                self._over = True
+                self.agent.kill(at, Outcome.LOST, str(superseded))
+                self.agent.advance(to)
+
+    def _happen(self, at: float) -> None:
+        if self._beat_at <= self._ship_at:
+            self._beat_at = at + self._seconds
+            self._beat(at)
+            return
+        try:
+            self._step(at)
+        except BackendError:  # the store's: another time
+            self._steps = None
+            self._ship_at = at + self._pause()
+        if self._shipping.done:
+            self._over = True
+            self.agent.shipped(at)
+
+    def _beat(self, at: float) -> None:
+        with suppress(BackendError):
+            self._shipping.beat()
+        count = self.agent.status(at).heartbeat
+        if count != self._counted:  # it may have arrived, whatever the store said
+            self._counted, self.agent.life.heard_at = count, at
+
+    def _step(self, at: float) -> None:
+        """One step of a shipment; time passes between a look at the fence and what it allows."""
+        if self._steps is None:
+            self._steps = self._shipping.ship()
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = None
+            self._ship_at = at + self._pause()
+        else:
+            self._ship_at = at + 0.2 * self._pause()
+
+    def _pause(self) -> float:
+        most = 0.2 if self.agent.result is not None else 1.0
+        return self._random.uniform(0.1, most) * self._seconds

@@ -1,0 +1,157 @@
+"""The outbox of a session with an uplink, as it lies in its run's home store: read as any other outbox is.
+
+Shows what the session's one claimant published, and nothing of other generations. Trusts none of it: the
+session can write to the store. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.core import bounds, wire
+from orchestrator.core.checkpoint import CheckpointRef
+from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound
+from orchestrator.session.files import Odd
+from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STATUS, segment_number
+from orchestrator.session.mirror import newest_segment
+from orchestrator.session.outbox import Growth
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+from orchestrator.uplink import registers
+from orchestrator.uplink.layout import PIECE_BYTES_MAX, SHA256, SessionKeys
+
+_MOST_BYTES = {PROGRESS: bounds.SESSION_PROGRESS_BYTES_MAX}
+
+
+class StoreOutbox:
+    """Implements `orchestrator.session.outbox.Outbox`. Making one reads nothing."""
+
+    def __init__(self, store: Store, run: str, session: str, generation: int) -> None:
+        self._store = store
+        self._keys = SessionKeys(run, session)
+        self._generation = generation
+        self._ref: CheckpointRef | None = None  # of the last manifest that was asked for: its blobs follow
+
+    def small(self, name: str) -> bytes | None:
+        if name == INCARNATION:
+            found = registers.claimant(self._store, self._keys)
+            return None if found is None else found.encode()
+        beats = registers.heartbeat(self._store, self._keys)
+        if name == STATUS:
+            return None if beats is None else wire.encode(beats.status)
+        assert name == RESULT
+        if beats is None or beats.result is None:
+            return None
+        if not SHA256.fullmatch(beats.result):
+            raise Odd(f"the heartbeat names no {RESULT}")
+        data = self._object(self._keys.result(beats.result), beats.result)
+        if data is not None and len(data) > bounds.RESULT_BYTES_MAX:
+            raise Odd(f"{RESULT} is larger than {bounds.size_text(bounds.RESULT_BYTES_MAX)}")
+        return data
+
+    def checkpoints(self) -> Iterable[str]:
+        """A listing may lag behind: the newest is known from the heartbeat as well."""
+        incarnation = registers.claimant(self._store, self._keys)
+        beats = registers.heartbeat(self._store, self._keys)
+        newest = CheckpointRef.parse(beats.status.checkpoint or "") if beats is not None else None
+        found = {*stored.names(self._store, self._keys.run), *([] if newest is None else [newest])}
+        return [r.name for r in found if (r.generation, r.incarnation) == (self._generation, incarnation)]
+
+    def manifest(self, name: str) -> bytes | None:
+        self._ref = CheckpointRef.parse(name)
+        try:
+            return stored.read(self._store, self._keys.run, name).encode()
+        except NotFound:
+            return None
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        assert self._ref is not None, "a blob is asked for after its manifest"
+        stored.blob(self._store, self._keys.run, self._ref, sha256, target)
+        return True
+
+    def growing(self, here: Path, folder: Path) -> Growth:
+        """Continues copies of what `here` has. A store that fails once something has come fails nobody."""
+        pieces, left = self._pieces(here), bounds.COLLECT_LOG_BYTES_MAX
+        brought = 0
+        for name, found in pieces.items():
+            size, most = _size(here / name), _MOST_BYTES.get(name, bounds.LOG_SEGMENT_BYTES_MAX)
+            for offset, length, sha256 in sorted(found):
+                if offset > size or offset + length <= size or size >= most:
+                    continue  # after a gap, which a later listing fills; here already; or too much
+                if length > left:
+                    return Growth(folder, more=True)
+                try:
+                    data = self._object(self._keys.piece(name, offset, sha256), sha256)
+                except BackendError:
+                    if brought == 0:
+                        raise
+                    return Growth(folder, more=True)
+                if data is None:
+                    continue
+                _append(here / name, folder / name, data[size - offset :])
+                size, left, brought = offset + length, left - length, brought + 1
+        return Growth(folder)
+
+    def _pieces(self, here: Path) -> dict[str, list[tuple[int, int, str]]]:
+        """Offset, size and sha256 of each piece, by name; of the log those that `here` may lack."""
+        newest, found = newest_segment(here / LOG), defaultdict(list)
+        for prefix in (PROGRESS, LOG):
+            for stat in islice(self._store.list(f"{self._keys.root}{prefix}/"), bounds.LISTED_MAX):
+                piece = self._keys.parse_piece(stat.key)
+                if piece is not None and stat.size <= PIECE_BYTES_MAX:
+                    name, offset, sha256 = piece
+                    if prefix == PROGRESS or segment_number(name.rpartition("/")[2]) >= newest:
+                        found[name].append((offset, stat.size, sha256))
+        return dict(sorted(found.items()))
+
+    def _object(self, key: str, sha256: str) -> bytes | None:
+        """Its verified bytes; None where there is no such object."""
+        with TemporaryDirectory(prefix="orchestrator-") as folder:
+            target = Path(folder) / "object"
+            for _ in range(stored.READINGS_MAX):  # the transport may have altered one
+                try:
+                    self._store.get(key, target, sha256)
+                except NotFound:
+                    return None
+                except CorruptCheckpoint:
+                    continue
+                return target.read_bytes()
+        raise Odd(f"{key} is altered")
+
+
+def opened(store: Store, run: str, session: str, generation: int) -> StoreOutbox:
+    """To be collected. Raises NotFound where no agent ever claimed the session."""
+    if registers.claimant(store, SessionKeys(run, session)) is None:
+        raise NotFound(f"{session} left nothing in the store")
+    return StoreOutbox(store, run, session, generation)
+
+
+def remove(store: Store, run: str, session: str) -> None:
+    """Takes all of a closed session away but its checkpoints. Idempotent. The fence stays: it alone keeps
+    what comes back from the dead from beginning anew."""
+    keys, own = SessionKeys(run, session), registers.registers_of(store)
+    for stat in list(store.list(keys.root)):
+        store.delete(stat.key)
+    for key in (keys.heartbeat, keys.claim):
+        own.delete(key)
+
+
+def _append(before: Path, target: Path, data: bytes) -> None:
+    """To a copy of what was there before, which is not changed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() and before.exists():
+        shutil.copyfile(before, target)
+    with target.open("ab") as file:
+        file.write(data)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

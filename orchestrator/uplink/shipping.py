@@ -1,0 +1,133 @@
+"""The uplink: ships what one agent leaves in its outbox to its run's home store, as long as it has the word.
+
+It reads the outbox with the engine's own care, since the training can write there, and takes a copy before
+anything is shipped. It never deletes from the store. Knows no clock and no platform: whoever drives it says
+when, tries again after the store's errors, and ends it for good after `Superseded`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from orchestrator.core import bounds, wire
+from orchestrator.core.checkpoint import CheckpointRef, Manifest
+from orchestrator.core.order import Order
+from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import write_whole
+from orchestrator.session import saying
+from orchestrator.session.files import Odd
+from orchestrator.session.layout import BLOBS, LOG, PROGRESS, RESULT, STATUS, manifest_path
+from orchestrator.session.outbox import Outbox, collect
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+from orchestrator.uplink import registers
+from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
+
+
+class Uplink:
+    """Of one incarnation, whose `outbox` lies on this machine; `scratch` is a folder of its own.
+
+    `beat` and `ship` may go on in two threads, so that a long upload stops no heart. Both raise Superseded
+    once another has the word, and the store's errors, after which they may be called again.
+    """
+
+    def __init__(self, store: Store, order: Order, incarnation: str, outbox: Outbox, scratch: Path) -> None:
+        self._store = store
+        self._order = order
+        self._keys = SessionKeys(order.run, order.session)
+        self._incarnation = incarnation
+        self._outbox = outbox
+        self._scratch = scratch
+        self._claimed = False
+        self._newest: CheckpointRef | None = None  # of those that are in the store
+        self._result: str | None = None  # its sha256, once it is in the store
+        self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
+        self.done = False  # the result is in the store, and its heartbeat says so
+
+    def beat(self) -> None:
+        """Ships the agent's status where it has changed. The checkpoint it names is in the store."""
+        self._check()
+        try:
+            status = saying.status(self._outbox.small(STATUS))
+        except Odd:
+            return
+        if status is None or status.incarnation != self._incarnation:
+            return
+        newest = self._newest
+        shown = replace(status, checkpoint=None if newest is None else newest.name,
+                        checkpoint_step=None if newest is None else newest.step)  # fmt: skip
+        beats = registers.Heartbeat(shown, self._result)
+        if len(wire.encode(beats)) > bounds.REGISTER_BYTES_MAX:
+            beats = replace(beats, status=replace(shown, warnings=()))
+        registers.beat(self._store, self._keys, beats)
+
+    def ship(self) -> Iterator[None]:
+        """Ships a page of what is new, the result once there is nothing else. Yields between each look at the
+        fence and what it allows: there time may pass."""
+        self._check()
+        over = (self._scratch / RESULT).exists()  # then nothing is committed any more
+        brought = collect(self._outbox, self._scratch, sync=False)
+        more = brought.more
+        for manifest in brought.manifests:
+            if self._is_ours(manifest):
+                self._check()
+                yield
+                more |= not self._publish(manifest)
+        for blob in (self._scratch / BLOBS).iterdir():
+            blob.unlink()
+        self._ship_growth()
+        if over and not more:
+            self._check()
+            yield
+            self._result = self._put(self._keys.result, (self._scratch / RESULT).read_bytes())
+            self.beat()
+            self.done = True
+
+    def _check(self) -> None:
+        """Raises Superseded where another has the word."""
+        registers.check_fence(self._store, self._order.run, self._order.generation)
+        if not self._claimed:
+            registers.claim(self._store, self._keys, self._incarnation)
+            self._claimed = True
+
+    def _is_ours(self, manifest: Manifest) -> bool:
+        ours = (self._order.run, self._order.generation, self._incarnation)
+        return (manifest.run, manifest.ref.generation, manifest.ref.incarnation) == ours
+
+    def _publish(self, manifest: Manifest) -> bool:
+        try:
+            stored.publish(self._store, self._order.run, manifest, self._scratch)
+        except CorruptCheckpoint:  # the copy here was damaged: it is taken again
+            (self._scratch / manifest_path(manifest.name)).unlink()
+            return False
+        if self._newest is None or manifest.ref.step > self._newest.step:
+            self._newest = manifest.ref
+        return True
+
+    def _ship_growth(self) -> None:
+        for path in (self._scratch / PROGRESS, *sorted((self._scratch / LOG).glob("*.log"))):
+            name = path.relative_to(self._scratch).as_posix()
+            while data := _read(path, self._shipped.get(name, 0)):
+                offset = self._shipped.get(name, 0)
+                self._put(partial(self._keys.piece, name, offset), data)
+                self._shipped[name] = offset + len(data)
+
+    def _put(self, key: Callable[[str], str], data: bytes) -> str:
+        """Puts an object whose key names its sha256, which is returned."""
+        draft, sha256 = self._scratch / ".tmp-put", hashlib.sha256(data).hexdigest()
+        write_whole(draft, data, sync=False)
+        self._store.put(key(sha256), draft, sha256)
+        return sha256
+
+
+def _read(path: Path, offset: int) -> bytes:
+    """The next piece of a file; empty where there is no more."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        return file.read(PIECE_BYTES_MAX)
+    return b""

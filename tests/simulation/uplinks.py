@@ -1,0 +1,161 @@
+"""What must hold of sessions that ship their own outbox: who may publish, and how long the dead are believed.
+
+Each check is proved by a bug planted to be caught: tests/simulation/test_planted_bugs.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.event import Assigned
+from orchestrator.core.offer import Traits, Uplink
+from orchestrator.core.order import Order
+from orchestrator.core.session import Sighting
+from orchestrator.stores.register import Held, Registers
+from orchestrator.stores.store import Stat, Store
+from tests.simulation.witness import ReadingTime, Witness, patience
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+NOTICED_POLLS = (
+    6  # after a session's patience is over: readings come late, the first one still shows a change
+)
+
+
+# --- What one uplink does, seen from outside -------------------------------------------------------------
+
+
+class WatchedUplinkStore:
+    """The home store as one uplink has it: tells a witness whether a publication was allowed when it began,
+    by what the fence truly was when this uplink last read it."""
+
+    def __init__(self, inner: Store, witness: Witness, order: Order, incarnation: str) -> None:
+        self._inner = inner
+        self._witness = witness
+        self._order = order
+        self._incarnation = incarnation
+        self._fence: int | None = None  # as read for the publication that comes next
+
+    @property
+    def registers(self) -> Registers:
+        assert self._inner.registers is not None
+        return _UplinkRegisters(self._inner.registers, self)
+
+    def looked(self, held: Held | None) -> None:
+        """The fence was read."""
+        self._fence = None if held is None else json.loads(held.value)["generation"]
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        _, _, kind, *_ = key.split("/")
+        is_last = key.endswith("/manifest.json") or "/result.json/" in key
+        if kind in ("blobs", "checkpoints") or is_last:
+            self._begun(key)
+        try:
+            self._inner.put(key, source, sha256)
+        finally:
+            if is_last:
+                self._fence = None
+
+    def _begun(self, key: str) -> None:
+        if self._fence is None or self._fence > self._order.generation:
+            told = "unread" if self._fence is None else f"at {self._fence}"
+            self._witness.superseded.append(f"{self._order.session} put {key} with the fence {told}")
+        self._witness.publishers[self._order.session].add(self._incarnation)
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        self._inner.get(key, target, sha256)
+
+    def stat(self, key: str) -> Stat | None:
+        return self._inner.stat(key)
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        yield from self._inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+
+class _UplinkRegisters:
+    def __init__(self, inner: Registers, store: WatchedUplinkStore) -> None:
+        self._inner = inner
+        self._store = store
+
+    def read(self, key: str) -> Held | None:
+        held = self._inner.read(key)
+        if key.endswith("/fence"):
+            self._store.looked(held)
+        return held
+
+    def swap(self, key: str, value: bytes, version: str | None) -> str:
+        return self._inner.swap(key, value, version)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        yield from self._inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+
+# --- The checks -----------------------------------------------------------------------------------------
+
+
+def superseded_sessions_publish_nothing(world: World) -> list[str]:
+    """Before each publication the fence is read; none begins where it was above the session's generation."""
+    return world.witness.superseded
+
+
+def one_incarnation_publishes(world: World) -> list[str]:
+    """Of a session that was started twice one agent ships what it leaves, the other nothing."""
+    published = world.witness.publishers.items()
+    return [f"{session}: {sorted(writers)} publish" for session, writers in published if len(writers) > 1]
+
+
+def generations_are_fenced_before_they_close(world: World) -> list[str]:
+    """When a generation closes, what its session may still publish is fenced off."""
+    return world.witness.unfenced
+
+
+def the_dead_are_closed_within_patience(world: World) -> list[str]:
+    """A session whose heart has stopped is given up once somebody has looked at it for its patience's length,
+    whatever its platform says; one that was never heard, once it was seen to run for so long."""
+    found = []
+    for run in world.runs:
+        for item in world.ledger.history(run):
+            if not isinstance(item.event, Assigned) or item.event.traits.uplink is not Uplink.STORE:
+                continue
+            session, traits = item.event.order.session, item.event.traits
+            looks = world.witness.reading_times[session]
+            believed = max((_believed(world, session, times) for times in looks), default=0.0)
+            if believed > _patience(world, session, traits):
+                found.append(f"{session} was believed for {believed:.0f} s after its last heartbeat")
+    return found
+
+
+def _patience(world: World, session: str, traits: Traits) -> float:
+    unheard = traits.setup_seconds if _heard_at(world, session) is None else 0.0
+    return patience(traits) + unheard + NOTICED_POLLS * traits.poll_seconds
+
+
+def _heard_at(world: World, session: str) -> float | None:
+    lives = (life for platform in world.platforms.values() for life in platform.history.lifetimes)
+    heard = (life.heard_at for life in lives if life.session == session)
+    return max((at for at in heard if at is not None), default=None)
+
+
+def _believed(world: World, session: str, times: list[ReadingTime]) -> float:
+    heard_at = _heard_at(world, session)
+    if heard_at is None:
+        return sum(time.seconds for time in times if time.sighting is Sighting.RUNNING)
+    return sum(time.seconds for time in times if time.at > heard_at)
+
+
+ALL = (
+    superseded_sessions_publish_nothing,
+    one_incarnation_publishes,
+    generations_are_fenced_before_they_close,
+    the_dead_are_closed_within_patience,
+)
