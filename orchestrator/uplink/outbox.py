@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound
-from orchestrator.session.files import Odd
+from orchestrator.files import Odd
 from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STATUS, segment_number
 from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth

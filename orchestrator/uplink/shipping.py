@@ -18,9 +18,8 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import write_whole
+from orchestrator.files import Odd, write_whole
 from orchestrator.session import saying
-from orchestrator.session.files import Odd
 from orchestrator.session.layout import BLOBS, LOG, PROGRESS, RESULT, STATUS, manifest_path
 from orchestrator.session.outbox import Outbox, collect
 from orchestrator.stores import checkpoints as stored
@@ -119,9 +118,9 @@ class Uplink:
 
     def _put(self, key: Callable[[str], str], data: bytes) -> str:
         """Puts an object whose key names its sha256, which is returned."""
-        draft, sha256 = self._scratch / ".tmp-put", hashlib.sha256(data).hexdigest()
-        write_whole(draft, data, sync=False)
-        self._store.put(key(sha256), draft, sha256)
+        piece, sha256 = self._scratch / "piece", hashlib.sha256(data).hexdigest()
+        write_whole(piece, data, sync=False)
+        self._store.put(key(sha256), piece, sha256)
         return sha256
 
 

@@ -8,7 +8,8 @@ import sys
 import tarfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -25,9 +26,19 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms import catalog
 from orchestrator.platforms.docker import archives, container
 from orchestrator.platforms.docker.options import DockerOptions
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.platforms.simulated import Scenario, SimulatedOffer, SimulatedPlatform, expected_state
+from orchestrator.platforms.simulated.uplink import Uplinks
+from orchestrator.session.layout import SESSION
+from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.store import Store
+from orchestrator.uplink import outbox
+from orchestrator.uplink.outbox import StoreOutbox
+from orchestrator.uplink.registers import raise_fence
+from orchestrator.uplink.shipping import Uplink as Shipper
 from tests.conformance import train
 from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
 from tests.docker_engine import Engine
@@ -242,10 +253,12 @@ class KaggleRig(RealRig):
 class SimulatedRig(Rig):
     budget_seconds = 30.0
 
-    def __init__(self, folder: Path, scenario: Scenario) -> None:
+    platform: Platform
+
+    def __init__(self, folder: Path, scenario: Scenario, uplinks: Uplinks | None = None) -> None:
         self.folder = folder
         self.clock = VirtualClock()
-        self.simulated = SimulatedPlatform("here", scenario, self.clock)
+        self.simulated = SimulatedPlatform("here", scenario, self.clock, uplinks)
         self.platform = self.simulated
 
     def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
@@ -275,6 +288,68 @@ class SimulatedRig(Rig):
         return expected_state(order, step)
 
 
+class ShippedPlatform:
+    """A platform whose sessions ship their outbox; the store has its part in each verb, as in the engine."""
+
+    def __init__(self, inner: SimulatedPlatform, store: Store) -> None:
+        self._inner = inner
+        self._store = store
+        self.name = inner.name
+        self.survey = inner.survey
+        self.launch = inner.launch
+        self.stop = inner.stop
+
+    def prepare(self, order: Order, materials: Materials) -> None:
+        raise_fence(self._store, order.run, order.generation)
+        self._inner.prepare(order, materials)
+
+    def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
+        sights = self._inner.observe(names)
+        return {name: self._shown(name, sight) for name, sight in sights.items()}
+
+    def _shown(self, name: str, sight: Sight) -> Sight:
+        shown = StoreOutbox(self._store, "a", name, self._generation(name))
+        return replace(sight, outbox=shown) if SESSION.fullmatch(name) else sight
+
+    def _generation(self, name: str) -> int:
+        number = name.rpartition("-s")[2]
+        return int(number) if number.isdecimal() else 0
+
+    def open(self, name: str) -> Outbox:
+        return outbox.opened(self._store, "a", name, self._generation(name))
+
+    def discard(self, name: str) -> None:
+        self._inner.discard(name)
+        outbox.remove(self._store, "a", name)
+
+
+class ShippedRig(SimulatedRig):
+    """A simulated platform with the outboxes of its sessions in a store."""
+
+    budget_seconds = 90.0
+
+    def __init__(self, folder: Path, scenario: Scenario) -> None:
+        super().__init__(folder, scenario, self._uplink)
+        self.store = MemoryStore()
+        self.platform = ShippedPlatform(self.simulated, self.store)
+
+    def _uplink(self, order: Order, incarnation: str, local: Outbox) -> Shipper:
+        return Shipper(self.store, order, incarnation, local, self.folder / "uplinks" / incarnation)
+
+    def corrupt(self, session: str) -> str:
+        newest = max(stored.names(self.store, "a"), key=lambda ref: ref.step)
+        part = stored.read(self.store, "a", newest.name).files[0].parts[0]
+        [key] = [stat.key for stat in self.store.list("runs/a/blobs/") if stat.key.endswith(part.sha256)]
+        self.store.delete(key)
+        altered = self.folder / f"{session}.altered"
+        altered.write_bytes(b"altered")
+        self.store.put(key, altered, hashlib.sha256(b"altered").hexdigest())
+        return newest.name
+
+    def until_saved(self, session: str) -> None:
+        Rig.until_saved(self, session)
+
+
 class TestProcess(PlatformSuite, SurvivingSuite):
     @pytest.fixture
     def rig(self, tmp_path: Path, agent: Path) -> Iterator[ProcessRig]:
@@ -301,7 +376,8 @@ class TestKaggle(PlatformSuite, SurvivingSuite):
 
 
 class TestSimulated(PlatformSuite):
-    @pytest.fixture(params=[Uplink.SHARED, Uplink.NONE])
+    @pytest.fixture(params=Uplink)
     def rig(self, request: pytest.FixtureRequest, tmp_path: Path) -> SimulatedRig:
         offers = (SimulatedOffer("cpu", slots=3),)
-        return SimulatedRig(tmp_path, Scenario(seed=5, offers=offers, uplink=request.param, save_seconds=1.0))
+        scenario = Scenario(seed=5, offers=offers, uplink=request.param, save_seconds=1.0)
+        return (ShippedRig if request.param is Uplink.STORE else SimulatedRig)(tmp_path, scenario)

@@ -25,15 +25,19 @@ from orchestrator.core import (
     run,
     verdict,
     watch,
+    wire,
 )
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
+from orchestrator.uplink import registers, shipping
+from orchestrator.uplink.layout import fence_key
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -311,6 +315,63 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
 def _finished(self: Any, report: Any) -> None:
     self.reports.append(report)
     self._touched = True
+
+
+# --- Sessions that ship their own outbox -------------------------------------------------------------------
+
+
+def ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        registers, "check_fence", lambda store, run, _generation: store.registers.read(fence_key(run))
+    )
+
+
+def looks_at_the_fence_once(patch: pytest.MonkeyPatch) -> None:
+    real = shipping.Uplink._check
+
+    def check(self: Any) -> None:
+        if not self._claimed:
+            real(self)
+
+    patch.setattr(shipping.Uplink, "_check", check)
+
+
+def claims_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
+    def claim(store: Any, keys: Any, incarnation: str) -> None:
+        held = store.registers.read(keys.claim)
+        claim = wire.encode(registers.Claim(incarnation))
+        store.registers.swap(keys.claim, claim, None if held is None else held.version)
+
+    patch.setattr(registers, "claim", claim)
+
+
+def closes_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    real = perform._outbox
+    patch.setattr(perform, "_outbox", lambda action, backends: real(replace(action, last=False), backends))
+
+
+def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:
+    real = watch.Watch.silent_for
+    patch.setattr(watch.Watch, "silent_for", lambda self, seconds: real(self, 3.0 * seconds))
+
+
+def waits_for_a_first_word_for_ever(patch: pytest.MonkeyPatch) -> None:
+    real = ending.ending
+
+    def patient(session: Any, seen: Any, now: float) -> Ended | None:
+        return real(session, replace(seen, running_seconds=0.0), now)
+
+    patch.setattr(decide, "ending", patient)
+
+
+def believes_the_platform_before_the_heart(patch: pytest.MonkeyPatch) -> None:
+    real = ending.ending
+
+    def hasty(session: Any, seen: Any, now: float) -> Ended | None:
+        traits = replace(session.traits, uplink=Uplink.SHARED)
+        return real(replace(session, traits=traits), seen, now)
+
+    patch.setattr(decide, "ending", hasty)
 
 
 def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ from orchestrator.core.checkpoint import decode
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
+from orchestrator.platforms.simulated.outbox import SimulatedOutbox
 from orchestrator.platforms.simulated.platform import _Session
+from orchestrator.platforms.simulated.uplink import Uplinks
 from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, STATUS
 from orchestrator.session.outbox import Growth, Outbox
 from tests import hostile
@@ -47,7 +49,7 @@ class HostileWorld(World):
     def _platform(self, name: str, scenario: Scenario) -> SimulatedPlatform:
         offers = tuple(replace(offer, micro_batch_max=None, slots=2) for offer in scenario.offers)
         mild = replace(scenario, offers=offers, faults=MILD)
-        return HostilePlatform(name, mild, self.clock, self.villains, Random(mild.seed))
+        return HostilePlatform(name, mild, self.clock, self._uplink, self.villains, Random(mild.seed))
 
     def _submit_all(self) -> None:
         super()._submit_all()
@@ -58,9 +60,9 @@ class HostilePlatform(SimulatedPlatform):
     """A simulated platform that brings home what the villains' sessions say instead of what happened."""
 
     def __init__(
-        self, name: str, scenario: Scenario, clock: Clock, villains: list[str], draw: Random
+        self, name: str, scenario: Scenario, clock: Clock, uplinks: Uplinks, villains: list[str], draw: Random
     ) -> None:
-        super().__init__(name, scenario, clock)
+        super().__init__(name, scenario, clock, uplinks)
         self._villains = villains
         self._draw = draw
 
@@ -68,7 +70,12 @@ class HostilePlatform(SimulatedPlatform):
         return session.order is not None and session.order.run in self._villains
 
     def _outbox(self, session: _Session) -> Outbox:
-        honest = super()._outbox(session)
+        return self._lying(session, super()._outbox(session))
+
+    def _local(self, session: _Session, outbox: SimulatedOutbox) -> Outbox:
+        return self._lying(session, super()._local(session, outbox))
+
+    def _lying(self, session: _Session, honest: Outbox) -> Outbox:
         return HostileOutbox(honest, self._draw, self.clock) if self._is_villain(session) else honest
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, hostile, promises
+from tests.simulation import bugs, checks, hostile, promises, uplinks
 from tests.simulation.play import play
 
 SEEDS = 120  # a planted bug must show in one of so many worlds; `first` is where it once did
@@ -48,6 +48,13 @@ SEEDS = 120  # a planted bug must show in one of so many worlds; `first` is wher
         (bugs.removes_what_is_handed_over, promises.what_the_next_session_reads_is_kept, 1),
         (bugs.launches_what_may_have_been_launched, checks.nothing_starts_twice, 5),
         (bugs.acts_before_it_journals, checks.nothing_starts_twice, 0),
+        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 88),
+        (bugs.looks_at_the_fence_once, uplinks.superseded_sessions_publish_nothing, 2),
+        (bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 21),
+        (bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
+        (bugs.believes_a_heartbeat_too_long, uplinks.the_dead_are_closed_within_patience, 4),
+        (bugs.waits_for_a_first_word_for_ever, uplinks.the_dead_are_closed_within_patience, 0),
+        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 0),
     ],
 )
 def test_a_planted_bug_is_caught(
