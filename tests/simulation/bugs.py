@@ -355,15 +355,6 @@ def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(watch.Watch, "silent_for", lambda self, seconds: real(self, 3.0 * seconds))
 
 
-def waits_for_a_first_word_for_ever(patch: pytest.MonkeyPatch) -> None:
-    real = ending.ending
-
-    def patient(session: Any, seen: Any, now: float) -> Ended | None:
-        return real(session, replace(seen, running_seconds=0.0), now)
-
-    patch.setattr(decide, "ending", patient)
-
-
 def believes_the_platform_before_the_heart(patch: pytest.MonkeyPatch) -> None:
     real = ending.ending
 

@@ -6,6 +6,7 @@ Each check is proved by a bug planted to be caught: tests/simulation/test_plante
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,37 +121,36 @@ def generations_are_fenced_before_they_close(world: World) -> list[str]:
 
 
 def the_dead_are_closed_within_patience(world: World) -> list[str]:
-    """A session whose heart has stopped is given up once somebody has looked at it for its patience's length,
-    whatever its platform says; one that was never heard, once it was seen to run for so long."""
+    """A session whose heart stands still is given up once somebody has looked at it for its patience,
+    whatever its platform says; before its first beat, once it was seen to run for so long."""
     found = []
     for run in world.runs:
         for item in world.ledger.history(run):
             if not isinstance(item.event, Assigned) or item.event.traits.uplink is not Uplink.STORE:
                 continue
             session, traits = item.event.order.session, item.event.traits
-            looks = world.witness.reading_times[session]
-            believed = max((_believed(world, session, times) for times in looks), default=0.0)
-            if believed > _patience(world, session, traits):
-                found.append(f"{session} was believed for {believed:.0f} s after its last heartbeat")
+            beats = _beats(world, session)
+            most = patience(traits) + NOTICED_POLLS * traits.poll_seconds
+            for looks in world.witness.reading_times[session]:
+                believed = max(_believed(beats, looks, traits), default=0.0)
+                if believed > most:
+                    found.append(f"{session} was believed for {believed:.0f} s without a heartbeat")
     return found
 
 
-def _patience(world: World, session: str, traits: Traits) -> float:
-    unheard = traits.setup_seconds if _heard_at(world, session) is None else 0.0
-    return patience(traits) + unheard + NOTICED_POLLS * traits.poll_seconds
-
-
-def _heard_at(world: World, session: str) -> float | None:
+def _beats(world: World, session: str) -> list[float]:
     lives = (life for platform in world.platforms.values() for life in platform.history.lifetimes)
-    heard = (life.heard_at for life in lives if life.session == session)
-    return max((at for at in heard if at is not None), default=None)
+    return sorted(at for life in lives if life.session == session for at in life.heard)
 
 
-def _believed(world: World, session: str, times: list[ReadingTime]) -> float:
-    heard_at = _heard_at(world, session)
-    if heard_at is None:
-        return sum(time.seconds for time in times if time.sighting is Sighting.RUNNING)
-    return sum(time.seconds for time in times if time.at > heard_at)
+def _believed(beats: list[float], looks: list[ReadingTime], traits: Traits) -> list[float]:
+    """For how many seconds somebody looked between any two beats, before the first and after the last."""
+    seconds = [-traits.setup_seconds] + [0.0] * len(beats)
+    for look in looks:
+        before = bisect_left(beats, look.at)
+        if before > 0 or look.sighting is Sighting.RUNNING:
+            seconds[before] += look.seconds
+    return seconds
 
 
 ALL = (

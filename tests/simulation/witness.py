@@ -131,7 +131,7 @@ class Witness:
                 break
             count += 1
             seconds += 0.0 if later is None else min(later.at - reading.at, 2.0 * poll)
-        silence = self._silence(readings, poll)
+        silence = self._silence(readings, traits)
         silent = silence >= patience(traits)
         absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
         if traits.uplink is Uplink.STORE and readings and _beat(readings[-1]) is not None:
@@ -155,15 +155,20 @@ class Witness:
         started = min((life.started_at for life in lifetimes if life.session == session.name), default=None)
         return (now - launched, None) if started is None else (started - launched, now - started)
 
-    def _silence(self, readings: list[Reading], poll: float) -> float:
+    def _silence(self, readings: list[Reading], traits: Traits) -> float:
         """Seconds over which its heartbeat stood still while somebody looked, several times. One that waits
-        has none, and proves nothing."""
-        if not readings or readings[-1].seen.status is None:
+        has none, and proves nothing; one that runs and should be heard does."""
+        last = readings[-1].seen if readings else None
+        is_mute = last is not None and last.status is None
+        ships = traits.uplink is Uplink.STORE
+        if last is None or (is_mute and not (ships and last.sighting is Sighting.RUNNING)):
             return 0.0
-        seconds, count = 0.0, 0
+        poll, seconds, count = traits.poll_seconds, 0.0, 0
         for before, after in zip(reversed(readings[:-1]), reversed(readings), strict=False):
             unseen = after.seen.sighting is Sighting.ABSENT and _beat(after) is None
             if not unseen and _beat(before) != _beat(after):
+                break
+            if is_mute and after.seen.sighting is not Sighting.RUNNING:
                 break
             seconds, count = seconds + min(after.at - before.at, 2.0 * poll), count + 1
         return seconds if count >= READINGS_MIN else 0.0

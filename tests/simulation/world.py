@@ -161,13 +161,15 @@ class World:
 
     def _tick(self) -> None:
         assert self._engine is not None
+        conflicts = self.ledger.conflicts
         for _ in range(RESTLESS_TICKS):
             try:
                 if self._engine.tick() > 0.0:
                     return
             except Transient:  # as the controller does where the ledger is locked: the next tick goes on
                 return
-        self.restless_at.append(self.clock.elapsed())
+        if self.ledger.conflicts - conflicts < RESTLESS_TICKS:  # else somebody wished anew in every one
+            self.restless_at.append(self.clock.elapsed())
 
     def _before_append(self, proposals: Sequence[Proposal]) -> None:
         self.killer.perhaps()

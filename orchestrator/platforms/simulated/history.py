@@ -34,7 +34,7 @@ class Written:
 class Lifetime:
     """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
     `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`;
-    `heard_at` is when its uplink last had a new heartbeat to ship."""
+    `heard` is when its uplink had a new heartbeat to ship, which may have arrived."""
 
     run: str
     session: str
@@ -47,8 +47,8 @@ class Lifetime:
     ended_at: float | None = None
     outcome: Outcome | None = None
     end: str = ""
-    heard_at: float | None = None
     written: list[Written] = field(default_factory=list)
+    heard: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,10 @@ def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> F
     )
     if faults.uplink_cut == 0.0:
         return fate
-    cut_from = moment(faults.uplink_cut)
-    return replace(fate, cut_from=cut_from, cut_until=cut_from + random.random() * faults.uplink_cut_seconds)
+    cut_from, seconds = moment(faults.uplink_cut), random.random() * faults.uplink_cut_seconds
+    if cut_from < math.inf and random.random() < 0.3:
+        cut_from, seconds = start, faults.uplink_cut_seconds  # before its first word, and for long
+    return replace(fate, cut_from=cut_from, cut_until=cut_from + seconds)
 
 
 class Intervals:

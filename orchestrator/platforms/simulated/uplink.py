@@ -96,7 +96,8 @@ class SimulatedUplink:
             self._shipping.beat()
         count = self.agent.status(at).heartbeat
         if count != self._counted:  # it may have arrived, whatever the store said
-            self._counted, self.agent.life.heard_at = count, at
+            self._counted = count
+            self.agent.life.heard.append(at)
 
     def _step(self, at: float) -> None:
         """One step of a shipment; time passes between a look at the fence and what it allows."""
