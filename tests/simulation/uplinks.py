@@ -129,18 +129,13 @@ def the_dead_are_closed_within_patience(world: World) -> list[str]:
             if not isinstance(item.event, Assigned) or item.event.traits.uplink is not Uplink.STORE:
                 continue
             session, traits = item.event.order.session, item.event.traits
-            beats = _beats(world, session)
+            beats = [at for at, _count in world.witness.beats[session]]
             most = patience(traits) + NOTICED_POLLS * traits.poll_seconds
             for looks in world.witness.reading_times[session]:
                 believed = max(_believed(beats, looks, traits), default=0.0)
                 if believed > most:
                     found.append(f"{session} was believed for {believed:.0f} s without a heartbeat")
     return found
-
-
-def _beats(world: World, session: str) -> list[float]:
-    lives = (life for platform in world.platforms.values() for life in platform.history.lifetimes)
-    return sorted(at for life in lives if life.session == session for at in life.heard)
 
 
 def _believed(beats: list[float], looks: list[ReadingTime], traits: Traits) -> list[float]:

@@ -58,7 +58,8 @@ class Raised:
 
 class Witness:
     """`hasty`, `robbed`, `superseded`, `unfenced`: what it saw and should not have seen. `phases`: of each
-    run, since when. `fences`: what was raised. `publishers`: the incarnations that published, by session.
+    run, since when. `fences`: what was raised. `beats`: of each session, when its heartbeat changed in the
+    store, and to what. `publishers`: the incarnations that published, by session.
     `reading_times`: of each session, one list for each time in which somebody looked without a break."""
 
     def __init__(
@@ -71,6 +72,7 @@ class Witness:
         self._launched_at: dict[str, float] = {}
         self.reading_times: dict[str, list[list[ReadingTime]]] = defaultdict(list)
         self.fences: list[Raised] = []
+        self.beats: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self.superseded: list[str] = []
         self.unfenced: list[str] = []
         self._records: dict[str, RunRecord] = {}
@@ -186,9 +188,13 @@ class Witness:
 
     def swapped(self, key: str, value: bytes) -> None:
         """A register was written."""
-        _, run, kind, *_ = key.split("/")
+        _, run, kind, *rest = key.split("/")
         if kind == "fence":
             self.fences.append(Raised(self._clock.elapsed(), run, json.loads(value)["generation"]))
+        elif rest[-1] == "heartbeat":
+            beats, count = self.beats[rest[0]], json.loads(value)["status"]["heartbeat"]
+            if not beats or beats[-1][1] != count:
+                beats.append((self._clock.elapsed(), count))
 
     def deleted(self, key: str) -> None:
         """What the session that lives now was ordered to go on from may not go before the session has."""

@@ -33,8 +33,7 @@ class Written:
 @dataclass
 class Lifetime:
     """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
-    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`;
-    `heard` is when its uplink had a new heartbeat to ship, which may have arrived."""
+    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`."""
 
     run: str
     session: str
@@ -48,7 +47,6 @@ class Lifetime:
     outcome: Outcome | None = None
     end: str = ""
     written: list[Written] = field(default_factory=list)
-    heard: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

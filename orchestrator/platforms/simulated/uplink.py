@@ -53,7 +53,6 @@ class SimulatedUplink:
         self._random = random
         self._beat_at = self._ship_at = agent.life.started_at
         self._steps: Iterator[None] | None = None  # a shipment under way
-        self._counted = 0  # the agent's heartbeat, when it last was shipped
         self._over = False
 
     def next_event(self) -> float:
@@ -80,24 +79,17 @@ class SimulatedUplink:
     def _happen(self, at: float) -> None:
         if self._beat_at <= self._ship_at:
             self._beat_at = at + self._seconds
-            self._beat(at)
+            with suppress(BackendError):
+                self._shipping.beat()
             return
         try:
             self._step(at)
         except BackendError:  # the store's: another time
             self._steps = None
             self._ship_at = at + self._pause()
-        if self._shipping.done:
+        if self._shipping.done and self.agent.result is not None:  # else a training has forged one
             self._over = True
             self.agent.shipped(at)
-
-    def _beat(self, at: float) -> None:
-        with suppress(BackendError):
-            self._shipping.beat()
-        count = self.agent.status(at).heartbeat
-        if count != self._counted:  # it may have arrived, whatever the store said
-            self._counted = count
-            self.agent.life.heard.append(at)
 
     def _step(self, at: float) -> None:
         """One step of a shipment; time passes between a look at the fence and what it allows."""
