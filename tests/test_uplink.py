@@ -15,10 +15,11 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Par
 from orchestrator.core.offer import Uplink as Kind
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.core.session import Observation, Sighting
-from orchestrator.engine.perform import Backends, Folders, perform
+from orchestrator.engine.perform import Backends, perform
 from orchestrator.engine.readings import observation
 from orchestrator.errors import Conflict, Rejected, Superseded, Transient
 from orchestrator.files import Odd
+from orchestrator.home import Folders
 from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.session.layout import LOG, RESULT, STATUS

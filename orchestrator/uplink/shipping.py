@@ -20,8 +20,8 @@ from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import Odd, write_whole
 from orchestrator.session import saying
-from orchestrator.session.layout import BLOBS, LOG, PROGRESS, RESULT, STATUS, manifest_path
-from orchestrator.session.outbox import Outbox, collect
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, PROGRESS, RESULT, STATUS
+from orchestrator.session.outbox import Outbox, collect, refuse
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.uplink import registers
@@ -70,7 +70,7 @@ class Uplink:
         fence and what it allows: there time may pass."""
         self._check()
         over = (self._scratch / RESULT).exists()  # then nothing is committed any more
-        brought = collect(self._outbox, self._scratch, sync=False)
+        brought = collect(self._outbox, self._scratch, last=over, sync=False)
         more = brought.more
         for manifest in brought.manifests:
             if self._is_ours(manifest):
@@ -102,7 +102,7 @@ class Uplink:
         try:
             stored.publish(self._store, self._order.run, manifest, self._scratch)
         except CorruptCheckpoint:  # the copy here was damaged: it is taken again
-            (self._scratch / manifest_path(manifest.name)).unlink()
+            refuse(self._scratch / CHECKPOINTS / manifest.name)
             return False
         if self._newest is None or manifest.ref.step > self._newest.step:
             self._newest = manifest.ref
