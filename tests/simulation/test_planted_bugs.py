@@ -53,7 +53,7 @@ SEEDS = 120  # a planted bug must show in one of so many worlds; `first` is wher
         (bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 21),
         (bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
         (bugs.believes_a_heartbeat_too_long, uplinks.the_dead_are_closed_within_patience, 4),
-        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 40),
+        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 95),
     ],
 )
 def test_a_planted_bug_is_caught(
