@@ -9,6 +9,7 @@ from random import Random
 from orchestrator.core.event import (
     ActionFailed,
     Assigned,
+    Began,
     Cancelled,
     CheckpointAccepted,
     CheckpointCorrupt,
@@ -24,6 +25,7 @@ from orchestrator.core.event import (
     Launched,
     Noted,
     Prepared,
+    Regained,
     Released,
     Requeued,
     Retired,
@@ -92,6 +94,7 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.STARTED: lambda _record, r, at: Started(at, f"{r.getrandbits(32):08x}"),
     Kind.ACTION_FAILED: lambda _record, _, at: ActionFailed(at, "launch", NASTY, at + 2.0),
     Kind.WITHDRAWN: lambda _record, r, at: Withdrawn(at, NASTY, _cooldown(r, at)),
+    Kind.BEGAN: lambda _record, _, at: Began(at),
     Kind.STOP_REQUESTED: lambda _record, r, at: StopRequested(at, r.choice([Wish.CANCEL, Wish.HOLD])),
     Kind.ENDED: lambda _record, r, at: Ended(
         at, r.choice(list(Outcome)), NASTY, r.random() < 0.5, tail=NASTY
@@ -111,4 +114,5 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.HELD: lambda _record, _, at: Held(at, NASTY),
     Kind.RELEASED: lambda _record, _, at: Released(at),
     Kind.FAULTED: lambda _record, _, at: Faulted(at, NASTY),
+    Kind.REGAINED: lambda _record, _, at: Regained(at, (NASTY,)),
 }
