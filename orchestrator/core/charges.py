@@ -106,7 +106,7 @@ def total(charges: Iterable[Charge]) -> Spent:
 
 
 @dataclass
-class _Stay:
+class _SessionHistory:
     """What the events tell of one session."""
 
     order: Order
@@ -125,45 +125,45 @@ class _Stay:
 def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
     """One charge for each session of a run that was launched and may have run, in order; with or without
     a quota, which the offers tell."""
-    stays: list[_Stay] = []
+    sessions: list[_SessionHistory] = []
     for event in events:
         match event:
             case Assigned(order=order, traits=traits):
-                stays.append(_Stay(order, traits))
+                sessions.append(_SessionHistory(order, traits))
             case Withdrawn():
-                stays.pop()
+                sessions.pop()
             case CheckpointCorrupt(order=order):
-                stays[-1].order = order
+                sessions[-1].order = order
             case Launched(at=at):
-                stays[-1].launched_at = at
+                sessions[-1].launched_at = at
             case Began(at=at):
-                stays[-1].began_at = at
+                sessions[-1].began_at = at
             case Started(at=at):  # after the end where only the outbox told of it: then of no use as a time
-                stays[-1].started_at = at if stays[-1].ended is None else stays[-1].launched_at
+                sessions[-1].started_at = at if sessions[-1].ended is None else sessions[-1].launched_at
             case CheckpointAccepted(at=at, checkpoint=checkpoint):
-                stays[-1].accepted.append((at, checkpoint))
+                sessions[-1].accepted.append((at, checkpoint))
             case Ended():
-                stays[-1].ended = event
+                sessions[-1].ended = event
             case _:
                 continue
     found, reached = [], 0
-    for stay in stays:
-        charge = _charge(stay, reached, now)
+    for session in sessions:
+        charge = _charge(session, reached, now)
         found += [charge] if charge is not None else []
-        reached = max([reached, *(checkpoint.ref.step for _, checkpoint in stay.accepted)])
+        reached = max([reached, *(checkpoint.ref.step for _, checkpoint in session.accepted)])
     return tuple(found)
 
 
-def _charge(stay: _Stay, reached: int, now: float) -> Charge | None:
-    order, ended = stay.order, stay.ended
-    began = next((at for at in (stay.runs_since, stay.launched_at) if at is not None), None)
-    if began is None or (stay.runs_since is None and ended is None):
+def _charge(session: _SessionHistory, reached: int, now: float) -> Charge | None:
+    order, ended = session.order, session.ended
+    began = next((at for at in (session.runs_since, session.launched_at) if at is not None), None)
+    if began is None or (session.runs_since is None and ended is None):
         return None
-    if stay.runs_since is None and ended is not None and ended.outcome in NEVER_RAN:
+    if session.runs_since is None and ended is not None and ended.outcome in NEVER_RAN:
         return None
-    started = max(began, stay.started_at) if stay.started_at is not None else None
-    until = max(began, _over_at(stay, now))
-    points = _points(stay, began, until)
+    started = max(began, session.started_at) if session.started_at is not None else None
+    until = max(began, _over_at(session, now))
+    points = _points(session, began, until)
     trained = _trained_at(points, order.resume_step, until if started is None else min(started, until))
     line = [(trained, order.resume_step), *points]
     kept = line[-1][0]
@@ -172,25 +172,25 @@ def _charge(stay: _Stay, reached: int, now: float) -> Charge | None:
     return Charge(*where, began, trained, advanced, kept, until, running=ended is None)
 
 
-def _over_at(stay: _Stay, now: float) -> float:
+def _over_at(session: _SessionHistory, now: float) -> float:
     """The session's end: by the agent's word where it was seen to leave, as a controller that slept hears
     of it late; never beyond the platform's limit."""
-    ended, traits = stay.ended, stay.traits
+    ended, traits = session.ended, session.traits
     over = now if ended is None else ended.at
     if ended is not None and ended.left_at is not None:
-        over = min(over, max(ended.left_at, stay.started_at or 0.0))
-    since = stay.launched_at if stay.runs_since is None else stay.runs_since
+        over = min(over, max(ended.left_at, session.started_at or 0.0))
+    since = session.launched_at if session.runs_since is None else session.runs_since
     if traits.session_seconds is not None and since is not None:
         over = min(over, since + traits.session_seconds + traits.slack_seconds)
     return over
 
 
-def _points(stay: _Stay, began: float, until: float) -> list[tuple[float, int]]:
+def _points(session: _SessionHistory, began: float, until: float) -> list[tuple[float, int]]:
     """(when, step) of the accepted checkpoints, both rising. Where the agent's time is not known (ledgers of
     before it was kept), the time of acceptance."""
     points: list[tuple[float, int]] = []
-    earliest, step = began, stay.order.resume_step
-    for accepted_at, checkpoint in sorted(stay.accepted, key=lambda each: each[1].ref.step):
+    earliest, step = began, session.order.resume_step
+    for accepted_at, checkpoint in sorted(session.accepted, key=lambda each: each[1].ref.step):
         if checkpoint.ref.step > step:
             step = checkpoint.ref.step
             earliest = min(until, max(earliest, checkpoint.created_at or accepted_at))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core.estimate import rolled_over
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Closed, Session, Stray
+from orchestrator.core.session import ClosedSession, Session, Stray
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Claim:
 
 
 def claims(
-    records: Iterable[RunRecord], closed: Iterable[Closed], as_of: Mapping[str, float], now: float
+    records: Iterable[RunRecord], closed: Iterable[ClosedSession], as_of: Mapping[str, float], now: float
 ) -> tuple[Claim, ...]:
     """One of each session of these runs that takes anything, and of the `closed` ones. `as_of`: when each
     platform was asked for what it said last, unix seconds; what was used until then it has counted."""
@@ -59,7 +59,7 @@ def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
     return Claim(stray.session, stray.platform, stray.accelerator, seconds)
 
 
-def uncounted(closed: Closed, as_of: float, now: float) -> float:
+def uncounted(closed: ClosedSession, as_of: float, now: float) -> float:
     """Seconds that a session which is over used after the platform was asked."""
     gone_at = min(closed.gone_at, now)  # by a clock that was ahead
     return max(0.0, min(closed.until, gone_at) - max(as_of, closed.since))

@@ -49,8 +49,9 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Stay:
-    """One simulated session. `productive` are its seconds of training, `by_quota` what cuts it short."""
+class ExpectedSession:
+    """A session that the estimate expects, in unix seconds. `productive`: its seconds of training;
+    `by_quota`: the quota cuts it short, not the wall."""
 
     start: float
     end: float
@@ -61,7 +62,8 @@ class Stay:
 
 @dataclass(frozen=True)
 class Hop:
-    """One session of a plan; times in unix seconds. `quota_seconds` is 0 on an offer without a quota."""
+    """A run's move to its next session, as a plan shows it: where to, when, from which step to which. Unix
+    seconds; `quota_seconds` is 0 on an offer without a quota."""
 
     platform: str
     accelerator: str
@@ -142,7 +144,7 @@ def _next_refresh(quota: Quota, now: float) -> float:
     return refresh
 
 
-def stays(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[Stay]:
+def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[ExpectedSession]:
     """The sessions that `need` seconds of training take, one after the other from `now` on.
 
     Needs `terms.productive` > 0; yields until nothing is left, however long that takes.
@@ -163,7 +165,7 @@ def stays(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[Stay]
         productive = min(need, longest)
         end = time + overhead + productive
         need = 0.0 if need <= longest else need - productive
-        yield Stay(time, end, productive, by_quota=left - margin < terms.budget, last=need <= 0)
+        yield ExpectedSession(time, end, productive, by_quota=left - margin < terms.budget, last=need <= 0)
         left -= end - time
         if end >= refresh:
             left, refresh = allowed - (end - refresh), refresh + window
@@ -212,11 +214,11 @@ def estimate(job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, do
 def _simulate(need: float, offer: Offer, terms: Terms, now: float) -> tuple[float, int, float]:
     """(finish, sessions, seconds in sessions)."""
     end, sessions, used, done = now, 0, 0.0, 0.0
-    for stay in islice(stays(need, offer, terms, now), SESSIONS_MAX):
-        end, sessions = stay.end, sessions + 1
-        used += stay.end - stay.start
-        done += stay.productive
-        if stay.last:
+    for session in islice(expected_sessions(need, offer, terms, now), SESSIONS_MAX):
+        end, sessions = session.end, sessions + 1
+        used += session.end - session.start
+        done += session.productive
+        if session.last:
             return end, sessions, used
     more = need / done if done else 1.0
     return now + (end - now) * more, math.ceil(sessions * more), used * more
@@ -225,14 +227,15 @@ def _simulate(need: float, offer: Offer, terms: Terms, now: float) -> tuple[floa
 def hops(
     job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int, limit: int = 1000
 ) -> Iterator[Hop]:
-    """The sessions of the estimate with their steps; what is expected to be lost slows all of them alike."""
+    """A hop for each session of the estimate, with its steps; the expected loss slows all of them alike."""
     need = samples_for(job.work, done_steps, job.work.total) / rate.samples_per_second
     slowdown = 1 + loss_seconds(job, offer, terms, need) / need if need else 1.0
     trained, step = 0.0, done_steps
-    for stay in islice(stays(need * slowdown, offer, terms, now), limit):
-        trained += stay.productive / slowdown
-        reached = job.work.total if stay.last else step_after(job.work, done_steps, trained, rate)
-        used = 0.0 if offer.quota is None else stay.end - stay.start
-        why = "done" if stay.last else "quota used up" if stay.by_quota else "session limit"
-        yield Hop(offer.platform, offer.accelerator, stay.start, stay.end, step, reached, used, why)
+    expected = expected_sessions(need * slowdown, offer, terms, now)
+    for session in islice(expected, limit):
+        trained += session.productive / slowdown
+        reached = job.work.total if session.last else step_after(job.work, done_steps, trained, rate)
+        used = 0.0 if offer.quota is None else session.end - session.start
+        why = "done" if session.last else "quota used up" if session.by_quota else "session limit"
+        yield Hop(offer.platform, offer.accelerator, session.start, session.end, step, reached, used, why)
         step = reached

@@ -43,7 +43,7 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase, successor
 from orchestrator.core.notes import Notes
-from orchestrator.core.session import Closed, Session, Stray
+from orchestrator.core.session import ClosedSession, Session, Stray
 
 DROPPED_MAX = 1000
 CLOSED_SECONDS, CLOSED_MAX = 3600.0, 32  # of what a platform may not have counted: no survey is so old
@@ -90,7 +90,7 @@ class RunRecord:
     schedule: str = ""
     origin: str = ""
     missing: tuple[str, ...] = ()
-    closed: tuple[Closed, ...] = ()
+    closed: tuple[ClosedSession, ...] = ()
 
     @property
     def standing(self) -> Phase:
@@ -250,12 +250,14 @@ def _confirmed(record: RunRecord, event: Confirmed) -> RunRecord:
     for stray in record.strays:
         if stray.session == event.session and not stray.ended:
             until = event.at if stray.until is None else stray.until
-            gone = Closed(stray.session, stray.platform, stray.accelerator, stray.since, until, event.at)
+            gone = ClosedSession(
+                stray.session, stray.platform, stray.accelerator, stray.since, until, event.at
+            )
             record = replace(record, closed=_lately((*record.closed, gone)))
     return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
 
 
-def _lately(closed: tuple[Closed, ...]) -> tuple[Closed, ...]:
+def _lately(closed: tuple[ClosedSession, ...]) -> tuple[ClosedSession, ...]:
     newest = max(each.gone_at for each in closed)
     return tuple(each for each in closed if each.gone_at > newest - CLOSED_SECONDS)[-CLOSED_MAX:]
 
@@ -277,7 +279,7 @@ def _closed(
         strays = (*strays, stray)
         if began is not None and session.end_confirmed:
             gone_at = event.at if session.ended_at is None else session.ended_at
-            gone = Closed(session.name, order.platform, order.accelerator, began,
+            gone = ClosedSession(session.name, order.platform, order.accelerator, began,
                           began + session.budget_seconds, gone_at)  # fmt: skip
             record = replace(record, closed=_lately((*record.closed, gone)))
     reason = "" if isinstance(event, Released) else event.reason

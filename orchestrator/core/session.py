@@ -95,7 +95,7 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedSession:
     """A session that is over and that a platform may not have counted yet: it ran between `since` and
     `gone_at`, and at the longest until `until`. Unix seconds."""
 

@@ -20,7 +20,7 @@ from orchestrator.core.offer import (
 )
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Closed, Session
+from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
 from orchestrator.platforms.platform import Platform
@@ -70,7 +70,7 @@ class Market:
         self._asking: dict[str, float] = {}  # surveys under way, by the wall clock
         self._as_of: dict[str, float] = {}  # when the last survey that came back was asked for
         self._claims: tuple[Claim, ...] = ()
-        self._closed: dict[str, Closed] = {}
+        self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
@@ -123,14 +123,14 @@ class Market:
         self._claims = claims(records, self._closed.values(), self._as_of, now)
         self._count()
 
-    def remember(self, closed: Iterable[Closed]) -> None:
+    def remember(self, closed: Iterable[ClosedSession]) -> None:
         """Sessions that are over: what they used counts as used until a survey that began afterwards."""
         for each in closed:
             if self._is_new(each) and each.session not in self._closed:
                 self._closed[each.session] = each
                 self._asked_at.pop(each.platform, None)  # ask anew at once
 
-    def _is_new(self, closed: Closed) -> bool:
+    def _is_new(self, closed: ClosedSession) -> bool:
         return min(closed.gone_at, self._now) >= self._as_of.get(closed.platform, -math.inf)
 
     def reserve(self, session: Session) -> None:

@@ -25,7 +25,7 @@ from orchestrator.ledger.tables import events, measurements, runs
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event
     from orchestrator.core.run import RunRecord
-    from orchestrator.core.session import Closed
+    from orchestrator.core.session import ClosedSession
     from orchestrator.core.speed import Measurement
 
 CHUNK = 500  # rows asked for by name at once
@@ -157,7 +157,7 @@ class LedgerReader:
         names = [row.run for row in self._all(select(runs.c.run).where(runs.c.live).order_by(runs.c.run))]
         return tuple(self._records(names))
 
-    def closed_since(self, at: float) -> tuple[Closed, ...]:
+    def closed_since(self, at: float) -> tuple[ClosedSession, ...]:
         """The sessions of any run that were over after `at`, as far as their runs still tell of them."""
         query = select(runs.c.run).where(runs.c.closed_at > at).order_by(runs.c.closed_at, runs.c.run)
         found = (

@@ -11,7 +11,7 @@ from orchestrator.core.event import Confirmed, Launched, Prepared, Requeued, Sta
 from orchestrator.core.offer import Offer, Quota
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord, apply
-from orchestrator.core.session import Closed
+from orchestrator.core.session import ClosedSession
 from tests.core import runs
 from tests.core.runs import NOW, TRAITS
 
@@ -53,7 +53,7 @@ def test_one_that_is_over_claims_what_was_not_counted_and_no_slot() -> None:
     ended = apply(running, replace(runs.ended(Outcome.STOPPED), at=NOW + 500.0))
     closed = apply(ended, Requeued(NOW + 510.0, "", 0))
     assert closed.closed == (
-        Closed(f"{runs.RUN}-s01", "here", "cpu", NOW + 100.0, NOW + 1100.0, NOW + 500.0),
+        ClosedSession(f"{runs.RUN}-s01", "here", "cpu", NOW + 100.0, NOW + 1100.0, NOW + 500.0),
     )
     [claim] = claims([closed], closed.closed, {"here": NOW + 300.0}, NOW + 600.0)
     assert (claim.seconds, claim.slot) == (200.0, False)
@@ -87,7 +87,7 @@ def test_what_closed_long_ago_is_forgotten() -> None:
 
 
 def test_a_clock_that_was_ahead_claims_nothing_of_the_future() -> None:
-    closed = Closed("s", "here", "cpu", NOW, NOW + 10 * HOUR, NOW + 5 * HOUR)
+    closed = ClosedSession("s", "here", "cpu", NOW, NOW + 10 * HOUR, NOW + 5 * HOUR)
     assert uncounted(closed, as_of=NOW + HOUR, now=NOW + 2 * HOUR) == HOUR
 
 

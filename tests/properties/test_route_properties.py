@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.estimate import stays, terms
+from orchestrator.core.estimate import expected_sessions, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.job import (
     Claim,
@@ -283,21 +283,21 @@ def test_simulated_sessions_never_exceed_a_quota_window_or_the_wall(
     job = Job("job", ("train",), Work(1, 1), ())
     quota = Quota(left, NOW + refresh, WEEK, allowed)
     offer = Offer("kaggle", "T4", Traits(session_seconds=wall, setup_seconds=setup), quota=quota)
-    session = terms(job, offer)
+    limits = terms(job, offer)
     found = []
-    for stay in stays(need, offer, session, NOW):
-        found.append(stay)
+    for each in expected_sessions(need, offer, limits, NOW):
+        found.append(each)
         if len(found) == 60:
             break
     assert all(a.end <= b.start for a, b in pairwise(found))
-    assert all(wall is None or stay.end - stay.start <= wall + 1e-3 for stay in found)
-    assert all(stay.productive > 0 for stay in found)
+    assert all(wall is None or each.end - each.start <= wall + 1e-3 for each in found)
+    assert all(each.productive > 0 for each in found)
     if found[-1].last:
-        assert math.isclose(sum(stay.productive for stay in found), need)
+        assert math.isclose(sum(each.productive for each in found), need)
     window_ends = [NOW + refresh + i * WEEK for i in range(60)]
     for i, end in enumerate(window_ends):
         start = -math.inf if i == 0 else window_ends[i - 1]
-        used = sum(max(0.0, min(stay.end, end) - max(stay.start, start)) for stay in found)
+        used = sum(max(0.0, min(each.end, end) - max(each.start, start)) for each in found)
         assert used <= (left if i == 0 and refresh > 0 else allowed) + 1e-3
 
 

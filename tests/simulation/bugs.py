@@ -116,7 +116,7 @@ def counts_the_wall_from_the_launch(patch: pytest.MonkeyPatch) -> None:
 
 
 def charges_from_the_launch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(charges._Stay, "runs_since", property(lambda stay: stay.launched_at))
+    patch.setattr(charges._SessionHistory, "runs_since", property(lambda session: session.launched_at))
 
 
 def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
