@@ -3,7 +3,7 @@
 The agent's own marker counts before anything the platform says; silence only after several readings, and
 not of a session that nothing but its end brings home. One whose heart is heard through the store is not lost
 while it beats, whatever its platform sees.
-Must never know what becomes of the run: that is `orchestrator.core.verdict`.
+Must never know what becomes of the run: that is `orchestrator.core.closing`.
 """
 
 from __future__ import annotations

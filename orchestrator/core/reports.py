@@ -16,6 +16,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.closing import closing, cooldown
 from orchestrator.core.damage import lost_resume
 from orchestrator.core.draft import Draft
 from orchestrator.core.event import (
@@ -34,7 +35,6 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, only_there, out_of_patience
 from orchestrator.core.session import StopReply
-from orchestrator.core.verdict import cooldown, verdict
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = 300.0
@@ -181,7 +181,7 @@ def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
 
 def _close(draft: Draft) -> None:
     """The last look is over: the generation closes for good."""
-    draft.emit(verdict(draft.record, draft.now))
+    draft.emit(closing(draft.record, draft.now))
 
 
 def _failed(draft: Draft, report: Failed) -> None:

@@ -36,7 +36,7 @@ class Evidence(StrEnum):
     GUESS = "guess"
 
 
-class ClaimVerdict(StrEnum):
+class Plausibility(StrEnum):
     """A claim against the physical bound: its low end below it, only its high end above it, or all above."""
 
     POSSIBLE = "possible"
@@ -65,7 +65,7 @@ class Rate:
     """Samples per second at the job's reference cost: the median, and one standard deviation either way.
 
     `sigma` is that of ln rate. `bound` is what the peak allows, None where the FLOPs of a step are unknown;
-    neither end of the error bar exceeds it, unless more was measured. `claim` judges the profile's claim.
+    neither end of the error bar exceeds it, unless more was measured. `claim`: how the profile's compares.
     """
 
     samples_per_second: float
@@ -75,7 +75,7 @@ class Rate:
     bound: float | None
     evidence: Evidence
     source: str
-    claim: ClaimVerdict | None = None
+    claim: Plausibility | None = None
 
     @property
     def known(self) -> bool:
@@ -143,12 +143,12 @@ def _prior_by_peak(
     )
     if profile.claim is None or claimed is None:
         return _lognormal(expected, PRIOR_SIGMA, bound, Evidence.PEAK, f"first guess: {peak_text}")
-    verdict = judge(profile.claim, bound)
-    source = f"{_claim_text(profile.claim)}{_verdict_text(work, profile.claim, bound, verdict)}"
+    plausible = plausibility(profile.claim, bound)
+    source = f"{_claim_text(profile.claim)}{_doubt_text(work, profile.claim, bound, plausible)}"
     if claimed < expected:
-        return _lognormal(claimed, PRIOR_SIGMA, bound, Evidence.CLAIM, source, verdict)
+        return _lognormal(claimed, PRIOR_SIGMA, bound, Evidence.CLAIM, source, plausible)
     return _lognormal(
-        expected, PRIOR_SIGMA, bound, Evidence.PEAK, f"first guess: {peak_text}; {source}", verdict
+        expected, PRIOR_SIGMA, bound, Evidence.PEAK, f"first guess: {peak_text}; {source}", plausible
     )
 
 
@@ -158,7 +158,7 @@ def _lognormal(
     bound: float | None,
     evidence: Evidence,
     source: str,
-    claim: ClaimVerdict | None = None,
+    claim: Plausibility | None = None,
 ) -> Rate:
     # Truncated by cutting at the bound. Renormalising what is left would move the median by 4 % at a share
     # of 0.3 of the peak: less than the model knows.
@@ -205,12 +205,12 @@ def _expected_flops(m: Measurement) -> float | None:
 # --- Claims ---------------------------------------------------------------------------------------------
 
 
-def judge(claim: Claim, bound: float) -> ClaimVerdict:
+def plausibility(claim: Claim, bound: float) -> Plausibility:
     """A claim against the samples per second that the peak allows."""
     low, high = claim.samples_per_second
     if low > bound:
-        return ClaimVerdict.IMPOSSIBLE
-    return ClaimVerdict.PARTLY if high > bound else ClaimVerdict.POSSIBLE
+        return Plausibility.IMPOSSIBLE
+    return Plausibility.PARTLY if high > bound else Plausibility.POSSIBLE
 
 
 def _claim_text(claim: Claim) -> str:
@@ -218,13 +218,13 @@ def _claim_text(claim: Claim) -> str:
     return f"claim of {low:g}–{high:g} steps/s at batch {claim.batch} on {claim.on} ({claim.source})"
 
 
-def _verdict_text(work: Work, claim: Claim, bound: float, verdict: ClaimVerdict) -> str:
-    if verdict is ClaimVerdict.POSSIBLE:
+def _doubt_text(work: Work, claim: Claim, bound: float, plausible: Plausibility) -> str:
+    if plausible is Plausibility.POSSIBLE:
         return ""
     low, high = (end / bound for end in claim.samples_per_second)
-    over = f"{low:.2g}–{high:.2g}" if verdict is ClaimVerdict.IMPOSSIBLE else f"up to {high:.2g}"
+    over = f"{low:.2g}–{high:.2g}" if plausible is Plausibility.IMPOSSIBLE else f"up to {high:.2g}"
     allowed = bound / work.global_batch
-    return f" is {verdict.value}: {over} × the {allowed:.3g} steps/s that the peak allows"
+    return f" is {plausible.value}: {over} × the {allowed:.3g} steps/s that the peak allows"
 
 
 # --- Work in seconds ------------------------------------------------------------------------------------

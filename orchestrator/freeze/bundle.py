@@ -113,7 +113,7 @@ class _Ignore:
     above: str = ""
     below: str = ""
 
-    def verdict(self, name: str) -> bool | None:
+    def leaves_out(self, name: str) -> bool | None:
         """True: out; False: in after all; None: nothing said."""
         return self.spec.check_file(self.above + name[len(self.below) :]).include
 
@@ -155,8 +155,8 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
 
 def _ignored(name: str, ignores: tuple[_Ignore, ...]) -> bool:
     """As git: the file nearest to the path that says anything has the word."""
-    verdicts = (ignore.verdict(name) for ignore in reversed(ignores))
-    return next((verdict for verdict in verdicts if verdict is not None), False)
+    answers = (ignore.leaves_out(name) for ignore in reversed(ignores))
+    return next((answer for answer in answers if answer is not None), False)
 
 
 def _ignores_above(root: Path) -> tuple[_Ignore, ...]:
@@ -167,7 +167,7 @@ def _ignores_above(root: Path) -> tuple[_Ignore, ...]:
     found: list[_Ignore] = []
     for folder in reversed(folders[1 : repository + 1]):
         above_source = root.relative_to(folder).as_posix() + "/"
-        found += [i for i in _ignores_of(folder, above=above_source) if i.verdict("") is not True]
+        found += [i for i in _ignores_of(folder, above=above_source) if i.leaves_out("") is not True]
     return tuple(found)
 
 

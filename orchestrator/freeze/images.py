@@ -337,8 +337,8 @@ class _Ignore:
         """The last pattern that fits the path, or a folder above it, has the word."""
         folders = [match.start() for match in re.finditer("/", name)]
         paths = [*(name[:end] for end in folders), name]
-        verdicts = (out for pattern, out in reversed(self.patterns) if any(map(pattern.fullmatch, paths)))
-        return next(verdicts, False)
+        answers = (out for pattern, out in reversed(self.patterns) if any(map(pattern.fullmatch, paths)))
+        return next(answers, False)
 
 
 def _ignore_of(folder: Path) -> _Ignore:

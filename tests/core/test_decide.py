@@ -19,6 +19,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.closing import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, Retired, StopRequested, Wish, Wished
@@ -28,7 +29,6 @@ from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplin
 from orchestrator.core.order import Outcome, Result
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import ABSENT, Observation, Sighting
-from orchestrator.core.verdict import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.watch import Watch
 from tests.core.runs import (
     NOW,

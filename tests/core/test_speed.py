@@ -9,9 +9,9 @@ import pytest
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Claim, CostPhase, Precision, Profile, Work
 from orchestrator.core.speed import (
-    ClaimVerdict,
     Evidence,
     Measurement,
+    Plausibility,
     Rate,
     rate,
     reference_flops,
@@ -125,20 +125,20 @@ def test_bound_and_expectation_are_those_of_the_facts(
 
 # docs/references/training.md#claims: TFLOP a step, batch, claim in steps/s, bound, expectation.
 CLAIMS = [
-    ("T4", FP16, 25.7, 64, (10, 25), 2.53, 0.76, ClaimVerdict.IMPOSSIBLE),
-    ("P100", FP16, 25.7, 64, (10, 25), 0.73, 0.22, ClaimVerdict.IMPOSSIBLE),
-    ("RTX3050", FP16, 12.85, 32, (5, 8), 1.42, 0.50, ClaimVerdict.IMPOSSIBLE),
-    ("TPUv2-8", BF16, 6.42, 16, (1, 2), 28.0, math.sqrt(2), ClaimVerdict.POSSIBLE),
-    ("TPUv2-8", BF16, 102.8, 256, (1, 2), 1.75, 0.53, ClaimVerdict.PARTLY),
-    ("V100", FP16, 2.45, 48, (15, 25), 51.0, 16.8, ClaimVerdict.POSSIBLE),
-    ("P100", FP16, 1.226, 24, (8, 15), 15.3, 4.6, ClaimVerdict.POSSIBLE),
-    ("T4", FP16, 0.817, 16, (5, 10), 80.0, math.sqrt(50), ClaimVerdict.POSSIBLE),
-    ("K80half", FP32, 0.613, 12, (3, 6), 6.7, 3.3, ClaimVerdict.POSSIBLE),
+    ("T4", FP16, 25.7, 64, (10, 25), 2.53, 0.76, Plausibility.IMPOSSIBLE),
+    ("P100", FP16, 25.7, 64, (10, 25), 0.73, 0.22, Plausibility.IMPOSSIBLE),
+    ("RTX3050", FP16, 12.85, 32, (5, 8), 1.42, 0.50, Plausibility.IMPOSSIBLE),
+    ("TPUv2-8", BF16, 6.42, 16, (1, 2), 28.0, math.sqrt(2), Plausibility.POSSIBLE),
+    ("TPUv2-8", BF16, 102.8, 256, (1, 2), 1.75, 0.53, Plausibility.PARTLY),
+    ("V100", FP16, 2.45, 48, (15, 25), 51.0, 16.8, Plausibility.POSSIBLE),
+    ("P100", FP16, 1.226, 24, (8, 15), 15.3, 4.6, Plausibility.POSSIBLE),
+    ("T4", FP16, 0.817, 16, (5, 10), 80.0, math.sqrt(50), Plausibility.POSSIBLE),
+    ("K80half", FP32, 0.613, 12, (3, 6), 6.7, 3.3, Plausibility.POSSIBLE),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "precision", "teraflop", "batch", "claim", "bound", "expected", "verdict"), CLAIMS
+    ("name", "precision", "teraflop", "batch", "claim", "bound", "expected", "plausible"), CLAIMS
 )
 def test_claims_are_judged_as_the_facts_judge_them(
     name: str,
@@ -148,15 +148,15 @@ def test_claims_are_judged_as_the_facts_judge_them(
     claim: tuple[float, float],
     bound: float,
     expected: float,
-    verdict: ClaimVerdict,
+    plausible: Plausibility,
 ) -> None:
     profile = Profile(4, precision, claim=claimed(*claim, batch))
     found = rate(work_of(teraflop * 1e12, batch=batch), profile, catalogue[name])
-    assert found.claim is verdict
+    assert found.claim is plausible
     assert found.bound is not None
     assert found.bound / batch == pytest.approx(bound, rel=0.02)
     assert steps_per_second(found, batch) == pytest.approx(expected, rel=0.03)
-    assert ("impossible" in found.source) == (verdict is not ClaimVerdict.POSSIBLE)
+    assert ("impossible" in found.source) == (plausible is not Plausibility.POSSIBLE)
 
 
 def test_an_impossible_claim_says_by_how_much() -> None:
@@ -188,7 +188,7 @@ def test_a_minute_of_measuring_beats_the_prior() -> None:
     assert found.samples_per_second == pytest.approx(10.0, rel=0.05)
     assert found.sigma < 0.1 < prior.sigma
     assert found.low < 10.0 < found.high * 1.05
-    assert found.claim is ClaimVerdict.IMPOSSIBLE
+    assert found.claim is Plausibility.IMPOSSIBLE
 
 
 def test_more_measuring_pulls_closer_and_narrows_the_error_bar() -> None:

@@ -17,13 +17,13 @@ from orchestrator.core import (
     charges,
     checkpoint,
     claims,
+    closing,
     decide,
     ending,
     event,
     reports,
     route,
     run,
-    verdict,
     watch,
     wire,
 )
@@ -211,12 +211,12 @@ def forgets_a_hold_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets(patch: pytest.MonkeyPatch, wish: Wish) -> None:
-    real = verdict.verdict
+    real = closing.closing
 
     def forgetful(record: RunRecord, now: float) -> Any:
         return real(replace(record, wish=None) if record.wish is wish else record, now)
 
-    patch.setattr(reports, "verdict", forgetful)
+    patch.setattr(reports, "closing", forgetful)
 
 
 def forgets_a_smaller_micro_batch_over_a_hop(patch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def forgets_a_smaller_micro_batch_over_a_hop(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_a_smaller_micro_batch_at_a_hold(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verdict, "Held", lambda now, reason, **_: event.Held(now, reason))
+    patch.setattr(closing, "Held", lambda now, reason, **_: event.Held(now, reason))
 
 
 def deletes_the_parent_of_a_live_session(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.core.checkpoint import newest
+from orchestrator.core.closing import NOT_COUNTED
 from orchestrator.core.event import (
     Assigned,
     Cancelled,
@@ -24,7 +25,6 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.core.verdict import NOT_COUNTED
 from orchestrator.errors import OrchestratorError
 from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Trouble
+from orchestrator.core.closing import CAPACITY_SECONDS, closing
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Released, StopRequested, Wish, Wished
@@ -15,7 +16,6 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
-from orchestrator.core.verdict import CAPACITY_SECONDS, verdict
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, record, running
 
@@ -118,9 +118,9 @@ def test_what_was_given_up_is_asked_for_once(given_up: bool, phase: Phase) -> No
     assert decide(found, Inputs(NOW, reports=(gone,))).record.phase is phase
 
 
-def test_the_verdict_says_how_often_nothing_came() -> None:
+def test_the_closing_event_says_how_often_nothing_came() -> None:
     found = replace(record(*running(), ended(Outcome.CRASHED, message="exit 1")), fruitless=1)
-    assert "2 of 3" in verdict(found, NOW).reason
+    assert "2 of 3" in closing(found, NOW).reason
 
 
 @pytest.mark.parametrize(

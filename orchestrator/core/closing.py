@@ -17,10 +17,10 @@ CAPACITY_SECONDS_MAX = 3600.0
 FRUITLESS_SECONDS = 5.0  # the first pause after a session that brought nothing; doubles
 NOT_COUNTED = frozenset({Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.DENIED})
 
-Verdict = Completed | Requeued | GaveUp | Cancelled | Held
+Closing = Completed | Requeued | GaveUp | Cancelled | Held
 
 
-def verdict(record: RunRecord, now: float) -> Verdict:
+def closing(record: RunRecord, now: float) -> Closing:
     """The event that closes the current session. Waiting for quota or capacity never counts against the
     run; a session that brought a newer checkpoint wipes the count of those that did not."""
     session = record.session
