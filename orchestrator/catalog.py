@@ -1,6 +1,6 @@
 """From a type and the user's options to an instance: what the catalogues of platforms and stores share.
 
-Decides how options are checked and how their faults read. A type's code is imported when one of it is built.
+Decides how options are checked and how their mistakes read. A type's code is imported when one is built.
 Must never know which types there are.
 """
 
@@ -31,28 +31,28 @@ def build(
 ) -> Any:
     """The platform or store (`what`) that a user configured as `name`. `more` goes to what makes it.
 
-    Raises InputError with a line for every option at fault: what was given, what is valid, and the nearest.
+    Raises InputError with a line for every wrong option: what was given, what is valid, and the nearest.
     """
     if type not in types:
         raise InputError(f"{what} {name!r}: {unknown(f'type {type!r}', type, sorted(types))}")
     model: Any = resolve_name(types[type].options)
     known = sorted(each.name for each in fields(model)) if is_dataclass(model) else sorted(model.model_fields)
-    faults = [unknown(f"option {key!r}", key, known) for key in options if key not in known]
+    mistakes = [unknown(f"option {key!r}", key, known) for key in options if key not in known]
     checked = None
     try:
         checked = TypeAdapter(model).validate_python({k: v for k, v in options.items() if k in known})
     except ValidationError as error:
-        faults += _faults(error)
-    if faults:
-        raise InputError("\n".join(f"{what} {name!r} ({type}): {fault}" for fault in faults))
+        mistakes += _mistakes(error)
+    if mistakes:
+        raise InputError("\n".join(f"{what} {name!r} ({type}): {mistake}" for mistake in mistakes))
     return resolve_name(types[type].make)(name, checked, *more)
 
 
-def _faults(error: ValidationError) -> Iterator[str]:
-    for fault in error.errors():
-        path = ".".join(map(str, fault["loc"]))
+def _mistakes(error: ValidationError) -> Iterator[str]:
+    for mistake in error.errors():
+        path = ".".join(map(str, mistake["loc"]))
         if not path:  # of several options together
-            yield fault["msg"].removeprefix("Value error, ")
+            yield mistake["msg"].removeprefix("Value error, ")
             continue
-        given = "" if fault["type"] == "missing" else f" (given: {fault['input']!r})"
-        yield f"option {path!r}: {fault['msg']}{given}"
+        given = "" if mistake["type"] == "missing" else f" (given: {mistake['input']!r})"
+        yield f"option {path!r}: {mistake['msg']}{given}"

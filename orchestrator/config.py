@@ -1,7 +1,7 @@
 """The user's platforms, stores and rules: `config.yaml` in the orchestrator's home, or what holds without it.
 
 Decides what the file may say and where secrets are looked up; it holds none itself. Must never know what
-options a platform or store takes: their catalogues say, and `Config.fault` gives such a fault its line.
+options a platform or store takes: their catalogues say, and `Config.mistake` gives such a mistake its line.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
-from orchestrator.errors import Fault, InputError
+from orchestrator.errors import InputError, Mistake
 from orchestrator.files import write_whole
 from orchestrator.home import CONFIG, LEDGER
 from orchestrator.spec.checks import is_reserved, zone_problem
 from orchestrator.spec.document import Document, Problem, read
-from orchestrator.spec.faults import unknown, validate
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
+from orchestrator.spec.mistakes import unknown, validate
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 # What clients of platforms, stores and databases log in with. Jobs get these only where the config says so.
@@ -76,9 +76,9 @@ class Config:
     secrets_allow: tuple[str, ...] | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
-    def fault(self, *path: str | int, message: str) -> Fault:
-        """A fault at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
-        return self.document.fault(path, message)
+    def mistake(self, *path: str | int, message: str) -> Mistake:
+        """A mistake at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
+        return self.document.mistake(path, message)
 
     def secret_refusal(self, name: str, listed: Sequence[str] = ()) -> str | None:
         """Why no job may have the secret of this name, with the line that would change it; None: it may.
@@ -162,7 +162,7 @@ class _ConfigSection(Section):
 def load(home: Path) -> Config:
     """The configuration in `home`, or the defaults where it has no config.yaml.
 
-    Raises SpecError with every fault, InputError where the file cannot be read.
+    Raises SpecError with every mistake, InputError where the file cannot be read.
     """
     path = home / CONFIG
     if not path.exists():

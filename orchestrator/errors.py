@@ -20,7 +20,7 @@ class InputError(OrchestratorError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class Mistake:
     """One mistake in a file the user wrote: where, what was given, what is valid.
 
     `path` is the dotted key path (`work.global_batch`), empty for the document; `line` counts from 1,
@@ -38,12 +38,12 @@ class Fault:
 
 
 class SpecError(InputError):
-    """A job spec or config is wrong; carries every fault found, in line order."""
+    """A job spec or config is wrong; carries every mistake found, in line order."""
 
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        assert faults
-        self.faults = faults
-        super().__init__("\n".join(map(str, faults)))
+    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
+        assert mistakes
+        self.mistakes = mistakes
+        super().__init__("\n".join(map(str, mistakes)))
 
 
 class NoRoute(InputError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.errors import Fault, SpecError
+from orchestrator.errors import Mistake, SpecError
 from orchestrator.spec import parse
 
 GOOD = """\
@@ -20,15 +20,15 @@ profiles:
 """
 
 
-def faults(text: str | bytes, folder: Path | None = None) -> tuple[Fault, ...]:
+def mistakes(text: str | bytes, folder: Path | None = None) -> tuple[Mistake, ...]:
     data = text.encode() if isinstance(text, str) else text
     with pytest.raises(SpecError) as caught:
         parse(data, "job.yaml", folder)
-    return caught.value.faults
+    return caught.value.mistakes
 
 
-def fault(text: str | bytes, folder: Path | None = None) -> Fault:
-    found = faults(text, folder)
+def mistake(text: str | bytes, folder: Path | None = None) -> Mistake:
+    found = mistakes(text, folder)
     assert len(found) == 1, [str(each) for each in found]
     return found[0]
 

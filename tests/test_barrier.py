@@ -369,7 +369,7 @@ def test_a_session_that_is_not_heard_alone_is_not_blamed(guarded: Make) -> None:
         "box", Halting(world.platforms["box"]), ("good-s01", "bad-s01", "slow-s01"), world.unforeseen
     )
     assert set(found.observations) == {"good-s01"}
-    assert set(found.faults) == {"bad-s01"}
+    assert set(found.unread) == {"bad-s01"}
     assert not found.trouble
 
 

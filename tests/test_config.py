@@ -9,7 +9,7 @@ import pytest
 from orchestrator import config
 from orchestrator.config import PlatformConfig, StoreConfig, load, resolve, write_default
 from orchestrator.core.job import RuleEffect
-from orchestrator.errors import Fault, InputError, SpecError
+from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.home import CONFIG
 
 
@@ -18,10 +18,10 @@ def write(home: Path, text: str) -> Path:
     return home
 
 
-def faults(home: Path, text: str) -> tuple[Fault, ...]:
+def mistakes(home: Path, text: str) -> tuple[Mistake, ...]:
     with pytest.raises(SpecError) as caught:
         load(write(home, text))
-    return caught.value.faults
+    return caught.value.mistakes
 
 
 def test_without_a_file_jobs_run_here_as_processes(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ rules:
     assert (second.offers.platforms, second.offers.accelerators) == (("box", "demo"), ("cpu",))
 
 
-def test_all_faults_are_told_at_once_with_lines_and_paths(tmp_path: Path) -> None:
+def test_all_mistakes_are_told_at_once_with_lines_and_paths(tmp_path: Path) -> None:
     text = """\
 platfroms: {}
 platforms:
@@ -87,8 +87,8 @@ timezone: Mars/Olympus
 rules: [{require: {owned: maybe}, avoid: {metered: true}}]
 stores: {}
 """
-    found = faults(tmp_path, text)
-    assert [(fault.line, fault.path) for fault in found] == [
+    found = mistakes(tmp_path, text)
+    assert [(mistake.line, mistake.path) for mistake in found] == [
         (1, "platfroms"),
         (3, "platforms.Box"),
         (4, "platforms.p.type"),
@@ -99,26 +99,26 @@ stores: {}
         (9, "rules[0].require.owned"),
         (10, "stores"),
     ]
-    told = {fault.path: fault.message for fault in found}
+    told = {mistake.path: mistake.message for mistake in found}
     assert "did you mean 'platforms'?" in told["platfroms"]
     assert "lower-case letters" in told["platforms.Box"]
     assert "valid: a, b" in told["home_store"]
     assert "valid: sqlite, postgresql" in told["database"]
-    assert all(fault.file == str(tmp_path / "config.yaml") for fault in found)
+    assert all(mistake.file == str(tmp_path / "config.yaml") for mistake in found)
 
 
 def test_several_stores_need_a_named_home_store(tmp_path: Path) -> None:
-    (fault,) = faults(tmp_path, "stores: {a: {type: folder}, b: {type: folder}}\n")
-    assert fault.path == "home_store"
-    assert "one of a, b" in fault.message
+    (mistake,) = mistakes(tmp_path, "stores: {a: {type: folder}, b: {type: folder}}\n")
+    assert mistake.path == "home_store"
+    assert "one of a, b" in mistake.message
     assert load(write(tmp_path, "stores: {a: {type: folder}}\n")).home_store == "a"
 
 
-def test_a_fault_of_an_option_gets_its_line(tmp_path: Path) -> None:
+def test_a_mistake_of_an_option_gets_its_line(tmp_path: Path) -> None:
     found = load(write(tmp_path, "platforms:\n  p:\n    type: process\n    slots: 0\n"))
-    fault = found.fault("platforms", "p", "slots", message="given 0")
-    assert str(fault) == f"{tmp_path}/config.yaml:4: platforms.p.slots: given 0"
-    assert found.fault("platforms", "p", "gone", message="missing").line == 2
+    mistake = found.mistake("platforms", "p", "slots", message="given 0")
+    assert str(mistake) == f"{tmp_path}/config.yaml:4: platforms.p.slots: given 0"
+    assert found.mistake("platforms", "p", "gone", message="missing").line == 2
 
 
 # --- The database and other secrets ---------------------------------------------------------------------
@@ -166,10 +166,10 @@ def test_a_wrong_database_is_told_without_repeating_it(
 ) -> None:
     monkeypatch.setenv("SET_WRONG", "hunter2 is no url")
     (tmp_path / "empty").write_text("\n")
-    (fault,) = faults(tmp_path, f"timezone: UTC\ndatabase: {given}\n")
-    assert (fault.line, fault.path) == (2, "database")
-    assert told in fault.message
-    assert "ter2" not in str(fault)
+    (mistake,) = mistakes(tmp_path, f"timezone: UTC\ndatabase: {given}\n")
+    assert (mistake.line, mistake.path) == (2, "database")
+    assert told in mistake.message
+    assert "ter2" not in str(mistake)
 
 
 def test_secrets_in_options_are_refused_unless_by_reference(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ platforms:
   k: {type: kaggle, api_key: hunter2hunter2, deep: {password: 12345678}, user: ghp_hunter2hunter2hunter2}
 stores: {home: {type: drive, client_secret: "env:DRIVE_SECRET", access_token: "file:token"}}
 """
-    found = faults(tmp_path, text)
-    assert {fault.path for fault in found} == {
+    found = mistakes(tmp_path, text)
+    assert {mistake.path for mistake in found} == {
         "platforms.k.api_key", "platforms.k.deep.password", "platforms.k.user",
     }  # fmt: skip
     told = "\n".join(map(str, found))

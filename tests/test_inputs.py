@@ -57,7 +57,7 @@ def test_an_input_that_is_gone_is_refused(tmp_path: Path) -> None:
         inputs.stage(pinned, tmp_path / "home")
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     _, words = corpus(tmp_path)
     given = (
         Input("gone", str(tmp_path / "nothing")),

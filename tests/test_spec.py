@@ -13,7 +13,7 @@ from orchestrator.core.job import CostPhase, Input, Precision, Prefer, RuleEffec
 from orchestrator.errors import InputError, SpecError
 from orchestrator.spec import document, load, parse, schema
 from tests.fuzz.spec_fuzz import fuzz
-from tests.specs import GOOD, fault, faults, with_
+from tests.specs import GOOD, mistake, mistakes, with_
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
@@ -97,10 +97,10 @@ def test_requirements_outside_the_source_get_a_place_in_the_bundle() -> None:
     assert list(parsed.also.values()) == [Path("codex/requirements.txt")]
 
 
-# --- All faults at once ---------------------------------------------------------------------------------
+# --- All mistakes at once ---------------------------------------------------------------------------------
 
 
-def test_all_faults_are_told_at_once_in_line_order_with_lines_and_paths() -> None:
+def test_all_mistakes_are_told_at_once_in_line_order_with_lines_and_paths() -> None:
     text = """\
 name: Bad Name
 comand: x
@@ -117,7 +117,7 @@ profiles:
 route: {finish_within: 0, rules: [{require: {}}]}
 name: again
 """
-    found = [(each.line, each.path) for each in faults(text)]
+    found = [(each.line, each.path) for each in mistakes(text)]
     assert found == [
         (1, "name"),
         (2, "comand"),
@@ -174,10 +174,10 @@ name: again
         ({"notify": "{on: [failed], url: env:X}"}, "notify", ["not supported yet"]),
     ],
 )  # fmt: skip
-def test_a_fault_says_what_was_given_and_what_is_valid(
+def test_a_mistake_says_what_was_given_and_what_is_valid(
     change: dict[str, str], path: str, told: list[str]
 ) -> None:
-    found = fault(with_(**change))
+    found = mistake(with_(**change))
     assert found.path == path
     assert found.line == with_(**change).count("\n")
     for words in told:
@@ -189,7 +189,7 @@ def test_schedule_and_notify_are_validated_besides() -> None:
         schedule="{cron: '61 1 * *', timezone: Mars/Olympus, mode: x}",
         notify="{on: [never], url: 'https://u:p@h'}",
     )
-    found = {each.path: each.message for each in faults(text)}
+    found = {each.path: each.message for each in mistakes(text)}
     assert set(found) == {
         "schedule", "schedule.cron", "schedule.timezone", "schedule.mode",
         "notify", "notify.on[0]", "notify.url",
@@ -210,13 +210,13 @@ def test_no_message_grows_with_what_was_given() -> None:
         route=f"{{platforms: [{long}_], rules: [{{require: {{accelerator: {long}}}}}]}}",
         schedule=f"{{cron: '{long} {long}', timezone: {long}}}",
     )  # fmt: skip
-    found = faults(text + f"{long}: 1\n", JOBS)
+    found = mistakes(text + f"{long}: 1\n", JOBS)
     assert len(found) > 15
     assert [str(each) for each in found if long[:100] in str(each)] == []
 
 
 def test_missing_keys_are_named_with_what_they_should_hold() -> None:
-    found = {each.path: each.message for each in faults("seed: 1\n")}
+    found = {each.path: each.message for each in mistakes("seed: 1\n")}
     assert set(found) == {"name", "command", "source", "work", "profiles"}
     assert all(message.startswith("missing; valid: ") for message in found.values())
     assert found["profiles"] != found["work"]
@@ -252,7 +252,7 @@ def test_a_command_that_cannot_be_filled_is_told(command: str, told: list[str]) 
     if command == "''":
         command = ""
         told = ["empty"]
-    found = fault(with_(command=yaml.safe_dump(command, default_style='"').strip()))
+    found = mistake(with_(command=yaml.safe_dump(command, default_style='"').strip()))
     assert found.path == "command"
     for words in told:
         assert words in found.message
@@ -301,7 +301,7 @@ def test_a_command_keeps_quoted_words_and_escaped_braces() -> None:
 def test_what_does_not_divide_is_told_with_what_would(
     work: str, profile: str, path: str, told: list[str]
 ) -> None:
-    found = fault(with_(work=f"{{total: 100, {work}}}", profiles=f"{{{profile}}}"))
+    found = mistake(with_(work=f"{{total: 100, {work}}}", profiles=f"{{{profile}}}"))
     assert found.path == path
     for words in told:
         assert words in found.message
@@ -322,7 +322,7 @@ def test_what_does_not_divide_is_told_with_what_would(
     ],
 )
 def test_no_message_repeats_a_secret(text: str) -> None:
-    told = "\n".join(map(str, faults(text)))
+    told = "\n".join(map(str, mistakes(text)))
     assert "0123456789abcdef" not in told
     assert "1234123412341234" not in told
 
@@ -335,14 +335,14 @@ def test_files_that_are_not_there_are_told_with_the_folder_looked_in(tmp_path: P
     (tmp_path / "no-dockerfile").mkdir()
     text = with_(source="file", requirements="no-dockerfile", image="./no-dockerfile",
                  inputs="[{name: a, from: gone}]")  # fmt: skip
-    found = {each.path: each.message for each in faults(text, tmp_path)}
+    found = {each.path: each.message for each in mistakes(text, tmp_path)}
     assert set(found) == {"source", "requirements", "image", "inputs[0].from"}
     assert "is no folder" in found["source"]
     assert "is no file" in found["requirements"]
     assert "no Dockerfile" in found["image"]
     assert str(tmp_path) in found["inputs[0].from"]
-    assert "does not exist" in fault(with_(source="gone"), tmp_path).message
-    assert "does not exist" in fault(with_(source="x" * 3000), tmp_path / "code").message
+    assert "does not exist" in mistake(with_(source="gone"), tmp_path).message
+    assert "does not exist" in mistake(with_(source="x" * 3000), tmp_path / "code").message
 
 
 def test_an_image_folder_is_found_by_its_dockerfile(tmp_path: Path) -> None:

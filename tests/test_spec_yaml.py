@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.spec import parse
 from tests.fuzz.spec_fuzz import check
-from tests.specs import GOOD, faults, with_
+from tests.specs import GOOD, mistakes, with_
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{c}: &{c} [{', '.join(['*' + p] * 9)}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
@@ -41,7 +41,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
 @pytest.mark.timeout(20)
 def test_a_file_that_is_no_spec_gets_one_plain_answer(data: bytes, line: int, told: str) -> None:
     assert check(data, None) is False  # within a second of processor time
-    found = faults(data)[-1]
+    found = mistakes(data)[-1]
     assert (found.line, found.path) == (line, "")
     assert told in found.message
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_spec_gets_one_plain_answer(data: bytes, line: int, to
     ],
 )  # fmt: skip
 def test_what_yaml_allows_and_a_spec_does_not(text: str, path: str, told: str) -> None:
-    found = [each for each in faults(text) if told in each.message]
+    found = [each for each in mistakes(text) if told in each.message]
     assert [each.path for each in found] == [path]
     assert found[0].line > 0
 
@@ -71,19 +71,19 @@ def test_what_yaml_allows_and_a_spec_does_not(text: str, path: str, told: str) -
 @pytest.mark.timeout(20)
 def test_a_yaml_bomb_is_refused_and_not_expanded() -> None:
     assert check(BOMB.encode(), None) is False
-    told = [each.message for each in faults(BOMB)]
+    told = [each.message for each in mistakes(BOMB)]
     assert any("anchors" in message for message in told)
     assert any("aliases" in message for message in told)
-    assert told[-1].endswith("more faults") or len(told) <= 100
+    assert told[-1].endswith("more mistakes") or len(told) <= 100
 
 
 @pytest.mark.timeout(20)
-def test_thousands_of_faults_are_counted_and_not_all_told() -> None:
+def test_thousands_of_mistakes_are_counted_and_not_all_told() -> None:
     text = GOOD + "".join(f"key{n}: 1\n" for n in range(2_000))
     assert check(text.encode(), None) is False
-    found = faults(text)
+    found = mistakes(text)
     assert len(found) == 101
-    assert "and 1900 more faults" in {each.message for each in found}
+    assert "and 1900 more mistakes" in {each.message for each in found}
 
 
 def test_on_is_a_key_and_numbers_are_read_as_written() -> None:

@@ -79,7 +79,7 @@ def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) 
     code = exit_code(error)
     document: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
     if isinstance(error, SpecError):
-        document["faults"] = list(error.faults)
+        document["faults"] = list(error.mistakes)
     with contextlib.suppress(BrokenPipeError):
         out.record({"error": document})
         out.remark(message if isinstance(error, SpecError) else f"orchestrator: {message}")

@@ -95,7 +95,7 @@ def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Fin
 
 def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:
     first, *rest = _text(error).splitlines() or [type(error).__name__]
-    more = f" (and {count_text(len(rest), 'more fault')})" if rest else ""
+    more = f" (and {count_text(len(rest), 'more mistake')})" if rest else ""
     advice = "\n".join(rest) or _advice(what, error)
     return Finding(what, State.MISSING, first + more, advice, remedy(error), error=error)
 

@@ -93,8 +93,8 @@ class Wired:
         except SpecError:
             raise
         except InputError as error:
-            faults = (self.config.fault(*path, message=line) for line in str(error).splitlines())
-            raise SpecError(tuple(faults)) from error
+            mistakes = (self.config.mistake(*path, message=line) for line in str(error).splitlines())
+            raise SpecError(tuple(mistakes)) from error
 
     def market(self) -> Market:
         names = tuple(each.name for each in self.config.platforms)

@@ -1,6 +1,6 @@
-"""What becomes of a run on whose behalf something was met that nobody foresaw: record × reason → Decision.
+"""A run's fault: why it waits for a person where it stands. Record × reason → Decision.
 
-Pure. The run waits for a person with all it has; what runs goes on running, nothing is stopped or deleted.
+Pure. The run keeps all it has; what runs goes on running, nothing is stopped or deleted.
 Must never look at what was met: it is what decide could not do.
 """
 
@@ -16,7 +16,7 @@ _NOTHING_LAUNCHED = frozenset({Phase.QUEUED, Phase.HELD})
 
 def faulted(record: RunRecord, reason: str, now: float, missing: tuple[str, ...] = ()) -> Decision:
     """Holds the run where it stands, for want of what is `missing` in the config, if that is why. One that
-    its user has cancelled, and that has nothing anywhere, is cancelled: no fault of ours keeps a run that
+    its user has cancelled, and that has nothing anywhere, is cancelled: nothing keeps a run that
     nobody wants."""
     draft = Draft(record, Inputs(now))
     if record.phase.final:  # no person could release it: what is left of it is still to be cleaned up

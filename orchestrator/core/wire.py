@@ -79,7 +79,7 @@ def decode(cls: Any, data: object) -> Any:
 
 
 class _WrongError(Exception):
-    """Climbs from the value at fault to the root and gathers its path on the way."""
+    """Climbs from the wrong value to the root and gathers its path on the way."""
 
     def __init__(self, message: str) -> None:
         self.message = message

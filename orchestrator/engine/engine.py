@@ -214,9 +214,9 @@ class Engine:
             self._tell_silence(readings.platform, readings.trouble)
         if readings.broken:
             self._market.close(readings.platform, readings.trouble)
-        for tracked in self._tracked.values() if readings.faults else ():
-            for name in tracked.observed().keys() & readings.faults.keys():
-                self._faults[tracked.record.run] = readings.faults[name]
+        for tracked in self._tracked.values() if readings.unread else ():
+            for name in tracked.observed().keys() & readings.unread.keys():
+                self._faults[tracked.record.run] = readings.unread[name]
 
     def _read(self, observations: Mapping[str, Observation], now: float, monotonic: float) -> None:
         owners = {name: tracked for tracked in self._tracked.values() for name in tracked.observed()}

@@ -1,5 +1,5 @@
-"""What platforms see of sessions and what the sessions say, as one observation each; and whose fault it is
-where that cannot be had.
+"""What platforms see of sessions and what the sessions say, as one observation each; and of which
+sessions none can be had.
 
 Runs in workers, never in the engine's thread. Knows platforms only by the protocol; decides nothing.
 """
@@ -21,14 +21,14 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 @dataclass(frozen=True)
 class Readings:
-    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `faults`: sessions
+    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `unread`: sessions
     of which no reading can be had, each with a sentence; `broken`: the platform's own code failed, or may
     have."""
 
     platform: str
     observations: Mapping[str, Observation]
     trouble: str = ""
-    faults: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
     broken: bool = False
 
 
@@ -40,7 +40,7 @@ def observe(
     outboxes: Mapping[str, Outbox] = MappingProxyType({}),
 ) -> Readings:
     """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
-    code fails, each session is read alone: so it shows whose fault it is. `outboxes`: those of sessions, by
+    code fails, each session is read alone: so it shows which of them it fails on. `outboxes`: those of sessions, by
     name, that do not lie on their platform."""
     try:
         return Readings(name, _observations(platform, wanted, outboxes))
@@ -56,11 +56,11 @@ def observe(
     if not found and _fails_by_itself(platform):
         return Readings(name, {}, met, broken=True)
     if not alone:
-        return Readings(name, found, faults={wanted[0]: met})
-    faults = {session: why for reading in alone for session, why in reading.faults.items()}
-    if len(faults) == len(wanted):  # perhaps by no session's fault: no more are sent there for a while
-        return Readings(name, found, met, faults, broken=True)
-    return Readings(name, found, faults=faults)
+        return Readings(name, found, unread={wanted[0]: met})
+    unread = {session: why for reading in alone for session, why in reading.unread.items()}
+    if len(unread) == len(wanted):  # perhaps not because of any session: no more are sent there for a while
+        return Readings(name, found, met, unread, broken=True)
+    return Readings(name, found, unread=unread)
 
 
 def _observations(
@@ -96,7 +96,7 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
 
 
 def _fails_by_itself(platform: Platform) -> bool:
-    """Whether the platform's code fails without any session: no session's fault, then."""
+    """Whether the platform's code fails without any session, and so not because of one."""
     try:
         platform.observe(())
     except Exception:  # noqa: BLE001 - it was told a moment ago

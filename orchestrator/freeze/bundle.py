@@ -47,7 +47,7 @@ class _Entry:
     given: bytes | None = None
 
 
-class _Faults:
+class _Mistakes:
     """What may not go along, gathered so that the user hears of all of it at once."""
 
     def __init__(self) -> None:
@@ -84,20 +84,20 @@ def freeze(
     archive to further files, or to their content, which go along whatever `.gitignore` says. Changes nothing
     where the archive is there already. Raises InputError naming everything that may not or cannot go along.
     """
-    faults = _Faults()
-    entries = {} if source is None else {e.name: e for e in _walk(source, into, faults)}
+    mistakes = _Mistakes()
+    entries = {} if source is None else {e.name: e for e in _walk(source, into, mistakes)}
     for name, path in (also or {}).items():
         entries[name] = _given(name, path)
     place = source or into
     _check_size(place, list(entries.values()))
     for name, entry in entries.items():
         if credentials.in_name(name) and name not in allow and name not in (also or {}):
-            faults.credentials.append(name)
+            mistakes.credentials.append(name)
         elif not safe_path(name) or not _encodable(name):
-            faults.refuse(name, "a name with backslashes or not in UTF-8 does not survive every platform")
+            mistakes.refuse(name, "a name with backslashes or not in UTF-8 does not survive every platform")
         elif entry.link is not None and entry.link not in entries and not _is_parent(entry.link, entries):
-            faults.refuse(name, f"a link to {_plain(entry.link)}, which does not go along")
-    faults.raise_any(place)
+            mistakes.refuse(name, f"a link to {_plain(entry.link)}, which does not go along")
+    mistakes.raise_any(place)
     return _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
 
 
@@ -118,7 +118,7 @@ class _Ignore:
         return self.spec.check_file(self.above + name[len(self.below) :]).include
 
 
-def _walk(source: Path, into: Path, faults: _Faults) -> Iterator[_Entry]:
+def _walk(source: Path, into: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder; `source` names the folder of the code")
     root = source.resolve()
@@ -140,7 +140,7 @@ def _walk(source: Path, into: Path, faults: _Faults) -> Iterator[_Entry]:
                 continue
             path = folder / found.name
             if not is_folder:
-                yield from _entry(name, path, root, faults)
+                yield from _entry(name, path, root, mistakes)
             elif path != out:
                 stack.append((name + "/", path, ignores))
 
@@ -198,7 +198,7 @@ def check_patterns(path: Path, lines: Iterable[str]) -> None:
             )
 
 
-def _entry(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry]:
+def _entry(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
     try:
         found = path.lstat()
     except OSError as error:
@@ -206,19 +206,19 @@ def _entry(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entr
     if stat.S_ISREG(found.st_mode):
         yield _Entry(name, path, found.st_size)
     elif stat.S_ISLNK(found.st_mode):
-        yield from _link(name, path, root, faults)
+        yield from _link(name, path, root, mistakes)
     else:
-        faults.refuse(name, "a socket, pipe or device; put it into .gitignore")
+        mistakes.refuse(name, "a socket, pipe or device; put it into .gitignore")
 
 
-def _link(name: str, path: Path, root: Path, faults: _Faults) -> Iterator[_Entry]:
+def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):  # a loop raises either, by version
-        faults.refuse(name, "a link that leads nowhere; remove it or put it into .gitignore")
+        mistakes.refuse(name, "a link that leads nowhere; remove it or put it into .gitignore")
         return
     if target == root or not target.is_relative_to(root):
-        faults.refuse(name, f"a link that leaves the folder, to {target}; copy what it points at")
+        mistakes.refuse(name, f"a link that leaves the folder, to {target}; copy what it points at")
         return
     yield _Entry(name, path, link=target.relative_to(root).as_posix())
 
@@ -292,7 +292,7 @@ def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[st
 
 def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow: frozenset[str]) -> None:
     """Nothing of this machine goes into the bytes: no times, owners, file name, umask or order of folders."""
-    faults = _Faults()
+    mistakes = _Mistakes()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -307,11 +307,11 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
             content, mode = _read(entry.path) if entry.given is None else (entry.given, 0o644)
             mark = None if entry.name in allow else credentials.in_content(content)
             if mark is not None:
-                faults.credentials.append(mark.at(_plain(entry.name)))
+                mistakes.credentials.append(mark.at(_plain(entry.name)))
             info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    faults.raise_any(place)
+    mistakes.raise_any(place)
 
 
 def _read(path: Path) -> tuple[bytes, int]:

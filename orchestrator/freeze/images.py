@@ -146,19 +146,19 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
     arguments: dict[str, str | None] = {}
     origins: list[str] = []
     stages: set[str] = set()
-    faults: list[tuple[int, str]] = []
+    mistakes: list[tuple[int, str]] = []
     base: str | None = None
     base_line = wants = froms = 0
     base_used = False
     text = _read(folder, above)
-    values = _Values(faults)
+    values = _Values(mistakes)
     for line, word, rest in _instructions(text):
         if len(rest) > _INSTRUCTION_CHARS_MAX:
-            faults.append((line, f"{word[:20]}: longer than {_INSTRUCTION_CHARS_MAX:,} characters"))
+            mistakes.append((line, f"{word[:20]}: longer than {_INSTRUCTION_CHARS_MAX:,} characters"))
             continue
         values.take(line, word, rest)
         if word == "ARG":
-            for name, default in _declared(line, rest, faults):
+            for name, default in _declared(line, rest, mistakes):
                 if name == BASE and default is not None and not froms and _FOLDER.match(default):
                     base, base_line, default = default, line, None
                 arguments[name] = arguments.get(name) if default is None else default
@@ -168,9 +168,9 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
             used = {a or b for a, b in _VARIABLE.findall(reference)}
             unknown = sorted(used - set(arguments))
             if not reference:
-                faults.append((line, "FROM names no image"))
+                mistakes.append((line, "FROM names no image"))
             elif unknown:
-                faults.append((line, f"FROM uses {', '.join(unknown)}, which no ARG before it declares"))
+                mistakes.append((line, f"FROM uses {', '.join(unknown)}, which no ARG before it declares"))
             elif base is not None and BASE in used:
                 base_used = True
             elif reference.lower() not in {*stages, "scratch"}:
@@ -179,13 +179,13 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
         elif word in ("COPY", "ADD") and _copies_requirements(rest):
             wants = wants or line
     if not froms:
-        faults.append((1, "no FROM: it says what the image builds on"))
+        mistakes.append((1, "no FROM: it says what the image builds on"))
     if base is not None and not base_used and froms:
-        faults.append((base_line, f"ARG {BASE} names a folder, but no FROM uses it: FROM ${{{BASE}}}"))
-    faults += ((mark.line, f"{mark.kind}; {_KEEPS}") for mark in credentials.logins(text))
-    if faults:
-        told = [f"{folder / DOCKERFILE}:{line}: {fault}" for line, fault in faults[:_TOLD_MAX]]
-        more = [f"and {len(faults) - _TOLD_MAX} more faults"] if len(faults) > _TOLD_MAX else []
+        mistakes.append((base_line, f"ARG {BASE} names a folder, but no FROM uses it: FROM ${{{BASE}}}"))
+    mistakes += ((mark.line, f"{mark.kind}; {_KEEPS}") for mark in credentials.logins(text))
+    if mistakes:
+        told = [f"{folder / DOCKERFILE}:{line}: {mistake}" for line, mistake in mistakes[:_TOLD_MAX]]
+        more = [f"and {len(mistakes) - _TOLD_MAX} more mistakes"] if len(mistakes) > _TOLD_MAX else []
         raise InputError("\n".join(told + more))
     below = None if base is None else Path(os.path.normpath(folder.absolute() / base))
     return _Dockerfile(folder, arguments, tuple(dict.fromkeys(origins)), below, base_line, wants)
@@ -197,8 +197,8 @@ class _Values:
     An engine expands without a bound: what is too long is refused here, before it fills an engine's memory.
     """
 
-    def __init__(self, faults: list[tuple[int, str]]) -> None:
-        self._faults = faults
+    def __init__(self, mistakes: list[tuple[int, str]]) -> None:
+        self._mistakes = mistakes
         self._known: dict[str, str] = {}
         self._count = 0
 
@@ -214,7 +214,7 @@ class _Values:
             self._count += 1
             if self._count > _ARGUMENTS_MAX:
                 if self._count == _ARGUMENTS_MAX + 1:
-                    self._faults.append((line, f"more than {_ARGUMENTS_MAX} arguments and variables"))
+                    self._mistakes.append((line, f"more than {_ARGUMENTS_MAX} arguments and variables"))
                 return
             self._fill(line, word, each, given or "", build_arguments.VALUE_CHARS_MAX)
 
@@ -222,7 +222,7 @@ class _Values:
         try:
             found = build_arguments.filled(given, self._known, chars_max)
         except build_arguments.TooLong as error:
-            self._faults.append((line, f"{f'{word} {name}'.strip()[:60]} is {error}"))
+            self._mistakes.append((line, f"{f'{word} {name}'.strip()[:60]} is {error}"))
             found = ""
         if name and (found or word == "ENV"):
             self._known[name] = found
@@ -247,11 +247,11 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
         yield begun, word.upper(), rest.strip()
 
 
-def _declared(line: int, rest: str, faults: list[tuple[int, str]]) -> Iterator[tuple[str, str | None]]:
+def _declared(line: int, rest: str, mistakes: list[tuple[int, str]]) -> Iterator[tuple[str, str | None]]:
     try:
         words = shlex.split(rest)
     except ValueError as error:
-        faults.append((line, f"ARG {rest}: {error}"))
+        mistakes.append((line, f"ARG {rest}: {error}"))
         return
     for word in words:
         name, given, default = word.partition("=")

@@ -36,14 +36,14 @@ def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
     Raises InputError naming every one that is missing, is not what the spec says, or cannot be read here.
     """
-    pinned, faults = [], []
+    pinned, mistakes = [], []
     for each in inputs:
         try:
             pinned.append(_pinned(each))
         except InputError as error:
-            faults.append(str(error))
-    if faults:
-        raise InputError("\n".join(faults))
+            mistakes.append(str(error))
+    if mistakes:
+        raise InputError("\n".join(mistakes))
     return tuple(pinned)
 
 

@@ -130,9 +130,9 @@ def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> t
         if ":" not in each.origin.partition("/")[0]  # what lies elsewhere does not leave from here
     ]
     parts = [walk.part() for walk in walks]
-    faults = [line for walk in walks for line in walk.faults()]
-    if faults:
-        raise InputError("\n".join(faults))
+    mistakes = [line for walk in walks for line in walk.mistakes()]
+    if mistakes:
+        raise InputError("\n".join(mistakes))
     return tuple(parts)
 
 
@@ -218,7 +218,7 @@ class _Walk:
         parts = name.split("/")
         return any(self._allowed("/".join(parts[:n])) for n in range(1, len(parts) + 1))
 
-    def faults(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[str]:
         what = f"input {self.given.name!r}"
         yield from (f"{what}: {line}" for line in self.others[:_NAMED])
         for found, looks, cure in (

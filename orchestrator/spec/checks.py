@@ -16,8 +16,8 @@ from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Work
 from orchestrator.spec.document import Path, Problem, shown
-from orchestrator.spec.faults import unknown
 from orchestrator.spec.fields import COUNT_MAX
+from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.rules import rule_problems
 from orchestrator.spec.schema import MICRO_BATCH_MAX
 

@@ -1,6 +1,6 @@
 """YAML text to a plain tree whose every value knows its line. Decides what YAML we read: a safe half of it.
 
-Anchors, aliases, tags, duplicate keys, several documents and keys that are not text are faults. Plain words
+Anchors, aliases, tags, duplicate keys, several documents and keys that are not text are mistakes. Plain words
 mean what YAML 1.2 says (`on`, `yes`, `1:30` are text, `1e3` is a number). Must never know what a key is for.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import yaml
 
-from orchestrator.errors import Fault, SpecError
+from orchestrator.errors import Mistake, SpecError
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 24
 VALUES_MAX = 5_000
-FAULTS_MAX = 100
+MISTAKES_MAX = 100
 
 Path = tuple[str | int, ...]
 
@@ -36,7 +36,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udff
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault that does not know its file yet, nor its line unless that differs from the path's."""
+    """A mistake that does not know its file yet, nor its line unless that differs from the path's."""
 
     path: Path
     message: str
@@ -60,21 +60,21 @@ class Document:
         """The line of the value, or of the nearest thing around it that is there; 0 where nothing is."""
         return next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), 0)
 
-    def fault(self, path: Path, message: str) -> Fault:
-        return Fault(self.file, self.line(path), dotted(path), message)
+    def mistake(self, path: Path, message: str) -> Mistake:
+        return Mistake(self.file, self.line(path), dotted(path), message)
 
-    def _place(self, problem: Problem) -> Fault:
-        fault = self.fault(problem.path, problem.message)
-        return fault if problem.line is None else replace(fault, line=problem.line)
+    def _place(self, problem: Problem) -> Mistake:
+        mistake = self.mistake(problem.path, problem.message)
+        return mistake if problem.line is None else replace(mistake, line=problem.line)
 
-    def faults(self, problems: Iterable[Problem]) -> tuple[Fault, ...]:
-        """All problems in line order, each once, at most FAULTS_MAX and then a count of the rest."""
+    def mistakes(self, problems: Iterable[Problem]) -> tuple[Mistake, ...]:
+        """All problems in line order, each once, at most MISTAKES_MAX and then a count of the rest."""
         unique = {self._place(problem) for problem in problems}
-        ordered = sorted(unique, key=lambda fault: (fault.line, fault.path, fault.message))
-        if len(ordered) <= FAULTS_MAX:
+        ordered = sorted(unique, key=lambda mistake: (mistake.line, mistake.path, mistake.message))
+        if len(ordered) <= MISTAKES_MAX:
             return tuple(ordered)
-        rest = Fault(self.file, 0, "", f"and {len(ordered) - FAULTS_MAX} more faults")
-        return (*ordered[:FAULTS_MAX], rest)
+        rest = Mistake(self.file, 0, "", f"and {len(ordered) - MISTAKES_MAX} more mistakes")
+        return (*ordered[:MISTAKES_MAX], rest)
 
 
 def dotted(path: Path) -> str:
@@ -117,41 +117,41 @@ def kind(value: object) -> str:
 
 
 def read(data: bytes, file: str) -> Document:
-    """The document in `data`; faults that leave something to go on with are kept in `problems`.
+    """The document in `data`; mistakes that leave something to go on with are kept in `problems`.
 
     Raises SpecError where nothing can be made of it: not UTF-8, not YAML, too large, too deep.
     """
     if len(data) > BYTES_MAX:
         raise SpecError(
-            (Fault(file, 0, "", f"larger than {BYTES_MAX // 1024} KiB; is this the right file?"),)
+            (Mistake(file, 0, "", f"larger than {BYTES_MAX // 1024} KiB; is this the right file?"),)
         )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         message = f"not UTF-8 (byte 0x{data[error.start]:02x}); save the file as UTF-8"
-        raise SpecError((Fault(file, line, "", message),)) from None
+        raise SpecError((Mistake(file, line, "", message),)) from None
     reader = _Reader(file)
     try:
         tree = reader.document(yaml.parse(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise SpecError((*reader.faults(), _syntax_fault(error, text, file))) from None
+        raise SpecError((*reader.mistakes(), _syntax_mistake(error, text, file))) from None
     except (ValueError, OverflowError) as error:
         # The parser lets these escape for `"\UFFFFFFFF"` and for absurd version numbers in `%YAML`.
-        raise SpecError((*reader.faults(), Fault(file, 0, "", f"not valid YAML: {error}"))) from None
+        raise SpecError((*reader.mistakes(), Mistake(file, 0, "", f"not valid YAML: {error}"))) from None
     return Document(file, tree, reader.lines, tuple(reader.problems), frozenset(reader.spoiled))
 
 
-def _syntax_fault(error: yaml.YAMLError, text: str, file: str) -> Fault:
+def _syntax_mistake(error: yaml.YAMLError, text: str, file: str) -> Mistake:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        return Fault(file, line, "", f"the character U+{_code(error.character):04X} is not allowed in YAML")
+        return Mistake(file, line, "", f"the character U+{_code(error.character):04X} is not allowed in YAML")
     if not isinstance(error, yaml.error.MarkedYAMLError):
-        return Fault(file, 0, "", f"not valid YAML: {error}")
+        return Mistake(file, 0, "", f"not valid YAML: {error}")
     mark = error.problem_mark or error.context_mark
     message = ": ".join(filter(None, (error.context, error.problem)))
     hint = "; indent with spaces, not tabs" if "\\t" in message else ""
-    return Fault(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}{hint}")
+    return Mistake(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}{hint}")
 
 
 def _code(character: object) -> int:
@@ -168,8 +168,8 @@ class _Reader:
         self.spoiled: set[Path] = set()
         self.values = 0
 
-    def faults(self) -> tuple[Fault, ...]:
-        return Document(self.file, lines=self.lines).faults(self.problems)
+    def mistakes(self) -> tuple[Mistake, ...]:
+        return Document(self.file, lines=self.lines).mistakes(self.problems)
 
     def document(self, events: Iterator[yaml.Event]) -> object:
         tree: object = None
@@ -261,7 +261,7 @@ class _Reader:
         self.problems.append(Problem(path, message))
 
     def stop(self, event: yaml.Event, message: str) -> None:
-        raise SpecError((*self.faults(), Fault(self.file, _line(event), "", message)))
+        raise SpecError((*self.mistakes(), Mistake(self.file, _line(event), "", message)))
 
 
 def _line(event: yaml.Event) -> int:

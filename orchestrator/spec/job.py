@@ -30,7 +30,7 @@ from orchestrator.core.job import (
 from orchestrator.errors import InputError
 from orchestrator.spec import document
 from orchestrator.spec.checks import image_folder, is_path, job_problems
-from orchestrator.spec.faults import schema_of, validate
+from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
 from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, RouteSection, WorkSection
 
@@ -87,7 +87,7 @@ class Parsed:
 
 
 def load(path: Path) -> Parsed:
-    """Reads a spec's file. Raises SpecError with every fault, InputError where there is no file to read."""
+    """Reads a spec's file. Raises SpecError with every mistake, InputError where there is no file to read."""
     data = read_bytes(path)
     return parse(data, str(path), path.absolute().parent)
 
@@ -107,10 +107,10 @@ def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
 
 
 def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
-    """The job that `text` declares. `file` is its name in faults; paths in it are relative to `folder`, and
+    """The job that `text` declares. `file` is its name in mistakes; paths in it are relative to `folder`, and
     not looked up where that is None.
 
-    Raises SpecError with every fault, in line order.
+    Raises SpecError with every mistake, in line order.
     """
     found = document.read(text, file)
     spec = validate(JobSection, found, job_problems(found.tree, folder))

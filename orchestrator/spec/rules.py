@@ -13,8 +13,8 @@ from pydantic import Field
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import OfferPattern, Rule, RuleEffect, When
 from orchestrator.spec.document import Path, Problem
-from orchestrator.spec.faults import unknown
 from orchestrator.spec.fields import Amount, Flag, Name, Names, Section, Text, Words
+from orchestrator.spec.mistakes import unknown
 
 _EFFECTS = tuple(effect.value for effect in RuleEffect)
 Hour = Annotated[float, Field(ge=0, lt=24, description="an hour of the day, from 0 to below 24")]

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJson
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
 from orchestrator.spec.document import shown
-from orchestrator.spec.faults import unknown
 from orchestrator.spec.fields import (
     COUNT_MAX,
     NAME_WORDS,
@@ -32,6 +31,7 @@ from orchestrator.spec.fields import (
     Text,
     Whole,
 )
+from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.rules import Rules
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
@@ -54,41 +54,41 @@ def _split(value: Any) -> tuple[str, ...]:
         words = tuple(shlex.split(value))
     except ValueError as error:
         raise ValueError(f"cannot be split as a shell would: {str(error).lower()}") from None
-    faults = [fault for word in words for fault in _placeholder_faults(word)]
+    mistakes = [mistake for word in words for mistake in _placeholder_mistakes(word)]
     if not words:
-        faults.append("empty; valid: the program and its arguments")
+        mistakes.append("empty; valid: the program and its arguments")
     elif _ASSIGNMENT.fullmatch(words[0]):
         name = words[0].split("=")[0][:60]
-        faults.append(f"{name}=… before the program needs a shell; put it under `env`")
+        mistakes.append(f"{name}=… before the program needs a shell; put it under `env`")
     shell = sorted(_SHELL_WORDS.intersection(words))
     if shell:
-        faults.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
-    if faults:
-        raise ValueError(_told(faults))
+        mistakes.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
+    if mistakes:
+        raise ValueError(_told(mistakes))
     return words
 
 
-def _told(faults: list[str]) -> str:
-    """Each fault once, the first few of them."""
-    told = list(dict.fromkeys(faults))
+def _told(mistakes: list[str]) -> str:
+    """Each mistake once, the first few of them."""
+    told = list(dict.fromkeys(mistakes))
     more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
     return "; ".join(told[:_TOLD_MAX] + more)
 
 
-def _placeholder_faults(word: str) -> list[str]:
+def _placeholder_mistakes(word: str) -> list[str]:
     try:
         pieces = list(string.Formatter().parse(word))
     except ValueError as error:
         return [f"{str(error).lower()}; write {{{{ or }}}} for a brace itself"]
-    faults = []
+    mistakes = []
     for _, name, form, conversion in pieces:
         if name is None:
             continue
         if name not in PLACEHOLDERS:
-            faults.append(f"{unknown('placeholder', name, PLACEHOLDERS)}; {{{{ and }}}} stand for braces")
+            mistakes.append(f"{unknown('placeholder', name, PLACEHOLDERS)}; {{{{ and }}}} stand for braces")
         elif form or conversion:
-            faults.append(f"the placeholder {name!r} takes no format; write {{{name}}}")
-    return faults
+            mistakes.append(f"the placeholder {name!r} takes no format; write {{{name}}}")
+    return mistakes
 
 
 def _date(value: str) -> str:
@@ -100,16 +100,16 @@ def _date(value: str) -> str:
 
 def _cron(value: str) -> str:
     fields = value.split()
-    faults = [] if len(fields) == 5 else [f"{len(fields)} fields given"]
+    mistakes = [] if len(fields) == 5 else [f"{len(fields)} fields given"]
     for field, (name, low, high) in zip(fields, _CRON_FIELDS, strict=False):
         for piece in field.split(","):
             match = _CRON_PIECE.fullmatch(piece)
             numbers = [int(n) for n in match.groups()[:2] if n] if match else []
             inside = match and all(low <= n <= high for n in numbers) and numbers == sorted(numbers)
             if not inside or (match and match[3] and int(match[3]) == 0):
-                faults.append(f"{name} {shown(piece)} is not {low}–{high}, *, a range or a step")
-    if faults:
-        raise ValueError(f"{_told(faults)}; valid: minute hour day month weekday, as '0 1 * * *'")
+                mistakes.append(f"{name} {shown(piece)} is not {low}–{high}, *, a range or a step")
+    if mistakes:
+        raise ValueError(f"{_told(mistakes)}; valid: minute hour day month weekday, as '0 1 * * *'")
     return value
 
 

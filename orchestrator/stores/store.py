@@ -2,7 +2,7 @@
 
 A key is a relative path with forward slashes (`runs/<run>/fence`). Verbs block, are idempotent, and raise
 `Transient` (worth a retry), `AccessDenied`, `QuotaExhausted` (the store is full) or `Rejected`; `NotFound`
-where a key holds nothing; plain `OSError` where the fault is the local file's, not the store's.
+where a key holds nothing; plain `OSError` where the local file fails, not the store.
 """
 
 from __future__ import annotations

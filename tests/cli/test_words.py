@@ -1,4 +1,4 @@
-"""What the command line answers before there is any run: plans, faults, set-up, help."""
+"""What the command line answers before there is any run: plans, mistakes, set-up, help."""
 
 from __future__ import annotations
 
@@ -82,18 +82,18 @@ def test_a_job_that_must_wait_is_queued_with_the_date(user: Caller) -> None:
     user.wait_for_phase(document["run"], "cancelled")
 
 
-def test_every_fault_of_a_spec_is_told_at_once(user: Caller) -> None:
+def test_every_mistake_of_a_spec_is_told_at_once(user: Caller) -> None:
     (user.folder / "bad.yaml").write_text("name: Bad Name\ncomand: python x.py\nwork: {total: -1}\n")
     answer = user("submit", "bad.yaml", code=2)
     assert "bad.yaml:1: name:" in answer.err
     assert "command" in answer.err
     error = user("submit", "bad.yaml", "--json", code=2).json["error"]
-    assert {"name", "comand", "work.total"} <= {fault["path"] for fault in error["faults"]}
+    assert {"name", "comand", "work.total"} <= {each["path"] for each in error["faults"]}
     assert error["exit_code"] == 2
     assert "does not exist" in user("submit", "missing.yaml", code=2).err
 
 
-def test_a_fault_in_the_config_has_its_line(user: Caller) -> None:
+def test_a_mistake_in_the_config_has_its_line(user: Caller) -> None:
     user.config("platforms:\n  here:\n    type: process\n    acelerator: cpu\n")
     answer = user("plan", user.job(), code=2)
     assert "config.yaml:" in answer.err
@@ -167,7 +167,7 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
     assert [f["what"] for f in answer.json["findings"] if f["state"] != "ok"] == ["store attic"]
     user.config("platforms: {here: {type: process, slotz: 3, threads: 0}}")
     answer = user("doctor", code=2)
-    assert "and 1 more fault" in answer.out
+    assert "and 1 more mistake" in answer.out
     assert {"slotz", "threads"} <= {word.strip("':,;()") for word in answer.out.split()}
 
 

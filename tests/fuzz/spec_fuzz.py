@@ -183,11 +183,11 @@ def check(text: bytes, folder: Path | None) -> bool:
         Draft202012Validator(schema()).validate(document.read(text, "mutant.yaml").tree)
         return True
     assert str(error)
-    for fault in error.faults if isinstance(error, SpecError) else ():
-        assert fault.message
-        assert 0 <= fault.line <= len(text) + 1
-        assert str(fault).isprintable(), f"unprintable: {fault!r}"
-        assert len(str(fault)) < 2_000
+    for mistake in error.mistakes if isinstance(error, SpecError) else ():
+        assert mistake.message
+        assert 0 <= mistake.line <= len(text) + 1
+        assert str(mistake).isprintable(), f"unprintable: {mistake!r}"
+        assert len(str(mistake)) < 2_000
     return False
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: options checked, all faults at once, each with what would be right."""
+"""The catalogue: options checked, all mistakes at once, each with what would be right."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_nested_options_of_a_simulated_platform(tmp_path: Path) -> None:
     assert offer.quota.left_seconds == 9
 
 
-def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     options = {"acelerator": "cpu", "slots": 0, "session_seconds": "soon"}
     with pytest.raises(InputError) as caught:
         build("mine", "process", options, folder=tmp_path, clock=SystemClock())

@@ -184,9 +184,9 @@ def test_one_unknown_key_anywhere_is_found_where_it_is(spec: dict[str, Any], dat
     text = yaml.safe_dump(spec, allow_unicode=True, sort_keys=False)
     with pytest.raises(SpecError) as caught:
         parse(text.encode(), "job.yaml", None)
-    (fault,) = caught.value.faults
-    assert fault.path == f"{place}.zzz".lstrip(".")
-    assert "zzz" in text.splitlines()[fault.line - 1]
+    (mistake,) = caught.value.mistakes
+    assert mistake.path == f"{place}.zzz".lstrip(".")
+    assert "zzz" in text.splitlines()[mistake.line - 1]
     assert not VALIDATOR.is_valid(document.read(text.encode(), "job.yaml").tree)
 
 

@@ -138,7 +138,7 @@ class ContainerOutbox:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """What the engine refuses as ours; what the files are at fault for as Odd."""
+        """What the engine refuses as our errors; what is wrong with the files as Odd."""
         with self._connection.told("collect"):
             try:
                 yield

@@ -1,6 +1,6 @@
-"""From a document and a pydantic model to values, or to faults in the words of whoever wrote the file.
+"""From a document and a pydantic model to values, or to mistakes in the words of whoever wrote the file.
 
-A fault's "valid:" half is the field's description in the model's JSON Schema, so that messages, schema and
+A mistake's "valid:" half is the field's description in the model's JSON Schema, so that messages, schema and
 editors say the same. Must never know which models there are.
 """
 
@@ -22,7 +22,7 @@ _SUGGESTIONS_MAX = 100
 
 
 def validate(model: type[Model], document: Document, checked: Iterable[Problem] = ()) -> Model:
-    """The document as a model. Raises SpecError with all faults: of the YAML, of the model, and `checked`."""
+    """The document as a model. Raises SpecError with every mistake: of YAML, model and `checked`."""
     problems = list(document.problems)
     tree = document.tree
     value: Model | None = None
@@ -40,7 +40,7 @@ def validate(model: type[Model], document: Document, checked: Iterable[Problem] 
         keys = ", ".join(schema_of(model)["properties"])
         problems.append(Problem((), f"{found}; valid: a mapping with the keys {keys}"))
     if problems or value is None:
-        raise SpecError(document.faults(problems))
+        raise SpecError(document.mistakes(problems))
     return value
 
 
