@@ -105,7 +105,7 @@ class BetweenTicks:
         self._tasks: list[Callable[[], Brought]] = []
         self._done: list[Brought] = []
 
-    def start(self, _lane: str, task: Callable[[], Brought]) -> None:
+    def start(self, _lane: str, task: Callable[[], Brought], _failed: object) -> None:
         self._tasks.append(task)
 
     def run(self) -> None:

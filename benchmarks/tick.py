@@ -78,7 +78,7 @@ class InlineWorkers:
     def __init__(self) -> None:
         self._done: list[Brought] = []
 
-    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+    def start(self, lane: str, task: Callable[[], Brought], _failed: object) -> None:
         self._done.append(task())
 
     def finished(self) -> list[Brought]:

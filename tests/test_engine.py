@@ -44,9 +44,9 @@ class DeafWorkers(SimulatedWorkers):
 
     silent: frozenset[str] = frozenset()
 
-    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+    def start(self, lane: str, task: Callable[[], Brought], failed: Callable[[str], Brought]) -> None:
         if not any(lane.endswith(f":{name}") for name in self.silent):
-            super().start(lane, task)
+            super().start(lane, task, failed)
 
 
 class Small:

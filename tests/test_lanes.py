@@ -1,16 +1,20 @@
-"""What ends a session never waits behind what begins or reads one: real threads, platforms that hang."""
+"""What ends a session never waits behind what begins or reads one: real threads, platforms that hang.
+
+Where the machine has no thread left, nothing is lost.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core import decide
+from orchestrator.core import decide, reports
 from orchestrator.core.event import Submitted, Wish, Wished
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Traits
@@ -44,6 +48,7 @@ class Hanging:
         self.name = name
         self.hangs: set[str] = set()
         self.hanging: list[str] = []
+        self.surveys = 0
         self.stopped: set[str] = set()
         self.busy = False
         self.refused: list[str] = []
@@ -57,6 +62,7 @@ class Hanging:
 
     def survey(self) -> tuple[Offer, ...]:
         self._perhaps("survey")
+        self.surveys += 1
         return (Offer(self.name, "cpu", Traits(poll_seconds=0.05, visibility_seconds=60.0), slots=16),)
 
     def prepare(self, order: Order, materials: Materials) -> None:
@@ -119,6 +125,16 @@ class Real:
 
     def phase(self, run: str, phase: Phase) -> Callable[[], bool]:
         return lambda: self.ledger.record(run).phase is phase
+
+
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    """None can start, as its stack would not fit into the address space."""
+    threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(0)
 
 
 @pytest.fixture
@@ -193,3 +209,61 @@ def test_a_platform_that_hangs_delays_no_other(real: Callable[..., Real]) -> Non
     world.ledger.wish("first", Wished(world.clock.now(), Wish.CANCEL))
     assert world.until(world.phase("first", Phase.CANCELLED))
     assert world.until(lambda: bool(box.discarded))
+
+
+def test_what_gets_no_thread_is_tried_again(
+    real: Callable[..., Real], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(decide, "STOP_AGAIN_SECONDS", 0.1)
+    box = Hanging("box")
+    world = real(box)
+    with no_new_threads():
+        world.engine.tick()
+        world.submit("run", "box")
+        assert world.until(lambda: "can't start new thread" in world.ledger.record("run").reason)
+    assert world.until(world.phase("run", Phase.RUNNING))
+    with no_new_threads():
+        world.ledger.wish("run", Wished(world.clock.now(), Wish.CANCEL))
+        assert world.until(world.phase("run", Phase.STOPPING))
+        assert not box.stopped
+    assert world.until(world.phase("run", Phase.CANCELLED))
+
+
+def test_a_prepare_that_gets_no_thread_has_failed_and_is_tried_again(
+    real: Callable[..., Real], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(reports, "RETRY_SECONDS", 0.1)
+    box = Hanging("box")
+    world = real(box)
+    assert world.until(lambda: box.surveys > 1)
+    world.submit("run", "box")
+
+    def failures() -> int:
+        session = world.ledger.record("run").session
+        return 0 if session is None else session.failures
+
+    with no_new_threads():
+        assert world.until(lambda: failures() > 1)
+    assert world.until(world.phase("run", Phase.RUNNING))
+
+
+def test_what_got_no_thread_is_not_begun_later() -> None:
+    clock, wake, let_go = SystemClock(), threading.Event(), threading.Event()
+    workers: ThreadWorkers[str] = ThreadWorkers(wake)
+    workers.start("lane", lambda: f"first {let_go.wait(DEADLINE_SECONDS)}", str)
+    with no_new_threads():
+        workers.start("lane", lambda: "begun after all", str)
+    [reason] = workers.finished()
+    assert "can't start new thread" in reason
+    let_go.set()
+    workers.start("lane", lambda: "last", str)
+    found: list[str] = []
+    end = clock.monotonic() + DEADLINE_SECONDS
+    while len(found) < 2 and clock.monotonic() < end:
+        clock.wait(wake, 0.02)
+        wake.clear()
+        found += workers.finished()
+    assert sorted(found) == ["first True", "last"]
+    workers.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
-from orchestrator.core.action import Action, Collect, Discard, Launch, Prepare, Report, Retire, Stop
+from orchestrator.core.action import Action, Failed, Report, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, Faulted
@@ -25,7 +25,7 @@ from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
 from orchestrator.core.watch import Watch
 from orchestrator.engine.market import Market, Surveyed, survey
-from orchestrator.engine.perform import Backends, perform
+from orchestrator.engine.perform import Backends, lane, perform
 from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
@@ -434,14 +434,22 @@ class Engine:
 
     def _start(self, run: str, action: Action) -> None:
         backends = self._backends
-        self._workers.start(_lane(action), lambda: Acted(run, perform(action, backends)))
+        self._workers.start(
+            lane(action),
+            lambda: Acted(run, perform(action, backends)),
+            lambda reason: Acted(run, Failed(action, Trouble.TRANSIENT, reason)),
+        )
 
     def _start_surveys(self, now: float, monotonic: float) -> None:
         for name in self._market.surveys_due(now, monotonic):
             self._start_survey(name, self._backends.platforms[name])
 
     def _start_survey(self, name: str, platform: Platform) -> None:
-        self._workers.start(f"survey:{name}", lambda: survey(name, platform, self._unforeseen))
+        self._workers.start(
+            f"survey:{name}",
+            lambda: survey(name, platform, self._unforeseen),
+            lambda reason: Surveyed(name, trouble=reason),
+        )
 
     def _start_observations(self, monotonic: float) -> None:
         """One batched observe a platform, when its poll interval has passed; never two at a time."""
@@ -464,28 +472,16 @@ class Engine:
 
     def _start_observation(self, name: str, wanted: tuple[str, ...], outboxes: dict[str, Outbox]) -> None:
         platform, told = self._backends.platforms[name], self._unforeseen
-        self._workers.start(f"observe:{name}", lambda: observe(name, platform, wanted, told, outboxes))
+        self._workers.start(
+            f"observe:{name}",
+            lambda: observe(name, platform, wanted, told, outboxes),
+            lambda reason: Readings(name, {}, reason),
+        )
 
     def _pause(self, now: float) -> float:
         next_due = self._ledger.next_due()
         until_due = IDLE_SECONDS if next_due is None else next_due - now
         return max(0.0, min(IDLE_SECONDS, until_due))
-
-
-def _lane(action: Action) -> str:
-    """The lane an action runs in: one platform that hangs delays no other, and what ends a session never
-    waits behind what begins or reads one."""
-    match action:
-        case Prepare(order) | Launch(order):
-            return f"begin:{order.platform}"
-        case Collect():
-            return f"collect:{action.platform}"
-        case Stop():
-            return f"stop:{action.platform}"
-        case Discard():
-            return f"discard:{action.platform}"
-        case Retire():
-            return "retire"
 
 
 def _slots_taken(record: RunRecord) -> int:

@@ -104,6 +104,22 @@ class Backends:
         return {session.name: uplinked.StoreOutbox(store, record.run, session.name, session.generation)}
 
 
+def lane(action: Action) -> str:
+    """The lane an action runs in: one platform that hangs delays no other, and what ends a session never
+    waits behind what begins or reads one."""
+    match action:
+        case Prepare(order) | Launch(order):
+            return f"begin:{order.platform}"
+        case Collect():
+            return f"collect:{action.platform}"
+        case Stop():
+            return f"stop:{action.platform}"
+        case Discard():
+            return f"discard:{action.platform}"
+        case Retire():
+            return "retire"
+
+
 def perform(action: Action, backends: Backends) -> Report:
     """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's; and
     without the secrets."""

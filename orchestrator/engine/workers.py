@@ -15,8 +15,9 @@ R = TypeVar("R")
 
 
 class Workers(Protocol[R]):
-    def start(self, lane: str, task: Callable[[], R]) -> None:
-        """Runs the task some time; what it returns is among what `finished` gives later."""
+    def start(self, lane: str, task: Callable[[], R], failed: Callable[[str], R]) -> None:
+        """Runs the task some time; what it returns is among what `finished` gives later. Where it cannot be
+        begun, `failed` is called instead with the reason, and the task never runs. Raises nothing."""
 
     def finished(self) -> list[R]:
         """What has been returned since the last call; never blocks."""
@@ -32,13 +33,21 @@ class ThreadWorkers(Generic[R]):
         self._done: queue.SimpleQueue[R] = queue.SimpleQueue()
         self._bug: BaseException | None = None
 
-    def start(self, lane: str, task: Callable[[], R]) -> None:
+    def start(self, lane: str, task: Callable[[], R], failed: Callable[[str], R]) -> None:
         pool = self._pools.get(lane)
         if pool is None:
             pool = self._pools[lane] = ThreadPoolExecutor(self._threads, thread_name_prefix=lane)
-        pool.submit(self._run, task)
+        turn = threading.Lock()  # of a pool without a new thread the task stays in its queue: one may have it
+        try:
+            pool.submit(self._run, task, turn)
+        except RuntimeError as error:
+            if turn.acquire(blocking=False):
+                self._done.put(failed(f"this machine has no thread for it: {error}"))
+                self._wake.set()
 
-    def _run(self, task: Callable[[], R]) -> None:
+    def _run(self, task: Callable[[], R], turn: threading.Lock) -> None:
+        if not turn.acquire(blocking=False):
+            return
         try:
             self._done.put(task())
         except BaseException as bug:  # a task turns every expected error into a report; this one is ours

@@ -30,7 +30,12 @@ class SimulatedWorkers:
         self._slow = slow  # the share of tasks that take minutes
         self._tasks: list[_Task] = []
 
-    def start(self, lane: str, task: Callable[[], Brought]) -> None:
+    def start(
+        self,
+        lane: str,
+        task: Callable[[], Brought],
+        failed: Callable[[str], Brought],  # noqa: ARG002
+    ) -> None:
         seconds = self._random.uniform(0.0, 5.0)
         if self._random.random() < self._slow:
             seconds = self._random.uniform(30.0, 400.0)
