@@ -25,11 +25,12 @@ from orchestrator.core.job import Precision
 from orchestrator.core.lifecycle import IllegalTransition, Phase
 from orchestrator.core.offer import Route
 from orchestrator.core.order import Outcome
-from orchestrator.core.run import RunRecord, fold
+from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from tests.core import runs
+from tests.core.runs import fold
 from tests.walks import NASTY, NOW, assigned, next_event, submission
 
 LATER = NOW + 3600.0

@@ -15,9 +15,9 @@ from random import Random
 
 import pytest
 
-from orchestrator.core.run import fold
 from orchestrator.errors import ControllerRunning
 from orchestrator.ledger import Ledger
+from tests.core.runs import fold
 from tests.ledger_writer import EVENTS, RUNS
 from tests.walks import NOW
 

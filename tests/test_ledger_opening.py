@@ -26,12 +26,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from orchestrator.core.event import Noted
-from orchestrator.core.run import fold
 from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError, Transient
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import SCRIPTS
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
+from tests.core.runs import fold
 from tests.postgresql import Server
 from tests.walks import NOW, submission
 

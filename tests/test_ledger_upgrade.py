@@ -16,11 +16,11 @@ from alembic.config import Config
 
 from orchestrator.core.event import Wish, Wished
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.run import fold
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import SCRIPTS
 from orchestrator.ledger.tables import REVISION
+from tests.core.runs import fold
 from tests.ledger_dump import RUNS
 from tests.postgresql import ledger_url
 from tests.test_engine import FlakyLedger, Small, scenario

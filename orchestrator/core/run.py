@@ -6,7 +6,6 @@ The ledger stores events; `apply` is the only way a record changes. Decides noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.core.checkpoint import Accepted
@@ -119,17 +118,6 @@ def submit(event: Submitted) -> RunRecord:
         schedule=event.schedule,
         origin=event.origin,
     )
-
-
-def fold(events: Iterable[Event]) -> RunRecord:
-    """The record after all events of one run, the first of which is its submission."""
-    iterator = iter(events)
-    first = next(iterator)
-    assert isinstance(first, Submitted)
-    record = submit(first)
-    for event in iterator:
-        record = apply(record, event)
-    return record
 
 
 def apply(record: RunRecord, event: Event) -> RunRecord:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.event import (
     Assigned,
@@ -23,6 +25,17 @@ NOW = 1_790_000_000.0
 RUN = "tiny-abcdefgh"
 TRAITS = Traits(session_seconds=3600.0, wall_margin_seconds=60.0, visibility_seconds=10.0, poll_seconds=2.0)
 OFFER = Offer("here", "cpu", TRAITS)
+
+
+def fold(events: Iterable[Event]) -> RunRecord:
+    """The record after all events of one run, the first of which is its submission."""
+    iterator = iter(events)
+    first = next(iterator)
+    assert isinstance(first, Submitted)
+    record = submit(first)
+    for event in iterator:
+        record = apply(record, event)
+    return record
 
 
 def job(**changes: object) -> Job:

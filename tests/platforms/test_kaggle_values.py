@@ -26,6 +26,7 @@ from orchestrator.platforms.kaggle.surveying import offers
 from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 from tests.conformance.test_platforms import any_order
 
+TEXT_BYTES_MAX = 900_000  # Kaggle refuses about 1 MB: docs/references/kaggle.md#push
 OPTIONS = KaggleOptions()
 NOW = 1_790_000_000.0
 SATURDAY = NOW + 2 * 86400.0
@@ -94,7 +95,7 @@ def test_only_its_own_dataset_and_the_kernel_before_are_mounted() -> None:
 def test_the_pushed_text_is_small_and_needs_the_standard_library_only() -> None:
     order = any_order("a-7f3kq2vd-s02", 10, 2, env=(("KEY", 'it\'s \\ a "value"\n'),))
     text = kernel.push(OPTIONS, order, (FILE,), None).text
-    assert len(text.encode()) < kernel.TEXT_BYTES_MAX
+    assert len(text.encode()) < TEXT_BYTES_MAX
     for node in ast.walk(ast.parse(text)):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -22,10 +22,11 @@ from hypothesis.stateful import (
 
 from orchestrator.core.event import Event, Wish, Wished
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.core.run import RunRecord, apply, fold
+from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.run import submit as submitted
 from orchestrator.errors import Fenced, LedgerConflict
 from orchestrator.ledger import Ledger, Proposal, Takeover
+from tests.core.runs import fold
 from tests.postgresql import Server
 from tests.walks import NOW, next_event, submission
 

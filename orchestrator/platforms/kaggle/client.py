@@ -102,7 +102,7 @@ class KaggleClient(Connection):
 
     def output(self, slug: str) -> Output | None:
         """The files and the log of the newest version, all pages; None where there is no such kernel.
-        Names are as the server says: see `downloads.safe`. The log is empty while it runs."""
+        Names are the server's, and may lead anywhere. The log is empty while it runs."""
         request = self._of_kernel(sdk.kernels.ApiListKernelSessionOutputRequest(), slug)
         request.page_size = OUTPUT_PAGE
         rpc = f"{_KERNELS}/ListKernelSessionOutput"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import BinaryIO
 import requests
 from urllib3.exceptions import HTTPError as TransferError
 
-from orchestrator.core.checkpoint import safe_path
 from orchestrator.errors import BackendError, NotFound, Rejected
 from orchestrator.files import draft_file
 from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_response, told
@@ -31,12 +29,6 @@ _PAGES = (".html", ".htm", ".xhtml")
 
 class TooLarge(Rejected):
     """It has more bytes than were allowed."""
-
-
-def safe(name: str) -> bool:
-    """Whether a file of this name stays in the folder it is put in, and shows as what it is."""
-    unseen = any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in name)
-    return not unseen and safe_path(name) and all(len(piece.encode()) <= 255 for piece in name.split("/"))
 
 
 def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha256: str | None = None,

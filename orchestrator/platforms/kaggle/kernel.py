@@ -20,7 +20,6 @@ from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
 SLUG_MAX = 50  # of a dataset's name: docs/references/kaggle.md#datasets
-TEXT_BYTES_MAX = 900_000  # Kaggle refuses about 1 MB: docs/references/kaggle.md#push
 _NAME = re.compile(r"(?P<job>[a-z0-9][a-z0-9-]*)(?P<rest>-[a-z0-9]{8}-s\d{2,})")
 # No suffix that Kaggle knows: it unpacks archives (docs/references/kaggle.md#datasets).
 _FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")

@@ -91,7 +91,7 @@ class SimulatedAgent:
         self.ending: Outcome | None = None
         self.detail = ""
         self.life = Lifetime(order.run, order.session, order.generation, order.accelerator, incarnation,
-                             start, order.resume, base.step)  # fmt: skip
+                             start, base.step)  # fmt: skip
         self._scenario = scenario
         self._lifetimes = lifetimes
         self._random = random

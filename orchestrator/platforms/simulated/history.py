@@ -33,7 +33,7 @@ class Written:
 @dataclass
 class Lifetime:
     """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
-    `end` says in words why it ended. `resumed_from` is the checkpoint it loaded, at `resumed_step`."""
+    `end` says in words why it ended. It began at `resumed_step`."""
 
     run: str
     session: str
@@ -41,7 +41,6 @@ class Lifetime:
     accelerator: str
     incarnation: str
     started_at: float
-    resumed_from: str | None
     resumed_step: int
     ended_at: float | None = None
     outcome: Outcome | None = None
