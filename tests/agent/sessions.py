@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,11 +23,11 @@ from typing import Any, TypeVar
 
 from orchestrator.agent import archive
 from orchestrator.agent.settings import Settings
-from orchestrator.clock import SystemClock
 from orchestrator.core import checkpoint, wire
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import Keep, Precision
 from orchestrator.core.order import AgentStatus, Order, Result
+from tests.waiting import wait_until
 
 SOURCE = Path(__file__).parent / "source"
 PATIENCE = 60.0
@@ -86,16 +85,6 @@ def bundled(source: Path) -> bytes:
             if "__pycache__" not in path.parts:
                 archive_file.add(path, path.relative_to(source).as_posix(), recursive=False)
     return buffer.getvalue()
-
-
-def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Waits until the condition returns a true value, and returns that value."""
-    clock, never = SystemClock(), threading.Event()
-    ends = clock.monotonic() + seconds
-    while not (found := condition()):
-        assert clock.monotonic() < ends, f"waited {seconds:.0f} s for {what}, without success"
-        clock.wait(never, 0.01)
-    return found
 
 
 def is_alive(pid: int) -> bool:

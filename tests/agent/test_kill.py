@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.order import Outcome
-from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session, wait_until
+from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session
+from tests.waiting import wait_until
 
 ENDLESS = ("train.py", "--endless", "--pause", "0.01")
 WORKERS = ("workers.py",)

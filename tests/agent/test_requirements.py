@@ -23,7 +23,8 @@ import pytest
 from orchestrator.agent.requirements import Site, constraints, masked
 from orchestrator.core import wire
 from orchestrator.core.order import Outcome
-from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session, wait_until
+from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session
+from tests.waiting import wait_until
 
 INSTALLING = replace(QUICK, requirements=True)
 USES = """

@@ -16,8 +16,9 @@ from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
 from orchestrator.core.order import AgentStatus, Order, Outcome
-from tests.agent.sessions import QUICK, is_alive, session, wait_until
+from tests.agent.sessions import QUICK, is_alive, session
 from tests.forging import forge
+from tests.waiting import wait_until
 
 ENDLESS = ("train.py", "--endless", "--pause", "0.01")
 

@@ -8,17 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.clock import SystemClock
 from orchestrator.errors import OrchestratorError
 from orchestrator.ledger import Ledger, Owner
 from tests import no_production
+from tests.waiting import wait_until
 
 BINARIES = Path(sys.executable).parent
 SOURCE = Path(__file__).parent / "data" / "source"
@@ -153,13 +152,3 @@ def caller(folder: Path, home: Path | None = None) -> Iterator[Caller]:
         yield user
     finally:
         user.close()
-
-
-def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Waits until the condition gives something true, and returns that."""
-    clock, never = SystemClock(), threading.Event()
-    ends = clock.monotonic() + seconds
-    while not (found := condition()):
-        assert clock.monotonic() < ends, f"waited {seconds:.0f} s in vain for {what}"
-        clock.wait(never, 0.05)
-    return found

@@ -30,10 +30,11 @@ from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.platform import DockerPlatform
 from orchestrator.session.staging import Materials
-from tests.cli.calls import BINARIES, PATIENCE, Caller, wait_until
+from tests.cli.calls import BINARIES, PATIENCE, Caller
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_gpus import RTX_3050, write_smi
+from tests.waiting import wait_until
 from tests.walks import NOW, submission
 
 BOX = "platforms: {{box: {{type: docker, host: '{url}', image: '{image}'{more}}}}}\n"

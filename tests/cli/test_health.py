@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from orchestrator.client.health import TICK_SECONDS_MAX
-from tests.cli.calls import Caller, wait_until
+from tests.cli.calls import Caller
+from tests.waiting import wait_until
 
 
 def is_healthy(user: Caller) -> bool:

@@ -14,9 +14,10 @@ from orchestrator import config
 from orchestrator.clock import SystemClock
 from orchestrator.platforms import catalog
 from orchestrator.session.staging import Materials
-from tests.cli.calls import Caller, wait_until
+from tests.cli.calls import Caller
 from tests.conformance.test_platforms import any_order
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
+from tests.waiting import wait_until
 
 NO_ENGINE = "unix:///tmp/no-engine.sock"
 TOKEN = "f00dfeedf00dfeed"

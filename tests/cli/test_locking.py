@@ -7,8 +7,9 @@ import os
 import tarfile
 from pathlib import Path
 
-from tests.cli.calls import Answer, Caller, wait_until
+from tests.cli.calls import Answer, Caller
 from tests.package_index import package_index
+from tests.waiting import wait_until
 
 NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
 

@@ -8,7 +8,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from tests.cli.calls import Caller, wait_until
+from tests.cli.calls import Caller
+from tests.waiting import wait_until
 
 
 def open_to_others(home: Path) -> list[str]:

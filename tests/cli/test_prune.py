@@ -20,9 +20,10 @@ from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.session.staging import Materials
-from tests.cli.calls import CONFIG, Answer, Caller, caller, wait_until
+from tests.cli.calls import CONFIG, Answer, Caller, caller
 from tests.conformance.test_platforms import any_order
 from tests.core import runs
+from tests.waiting import wait_until
 
 AT_ONCE = ("--older-than", "0")
 LONG_AGO = 1_600_000_000.0

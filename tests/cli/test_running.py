@@ -13,8 +13,9 @@ from threading import Event
 from orchestrator.client.controlling import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.ledger import Ledger
-from tests.cli.calls import CONFIG, Caller, wait_until
+from tests.cli.calls import CONFIG, Caller
 from tests.simulation.clock import VirtualClock
+from tests.waiting import wait_until
 
 SIMULATED = """
 platforms:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import Caller, wait_until
+from tests.cli.calls import Caller
+from tests.waiting import wait_until
 
 PLATFORM = (
     "type: process, session_seconds: 5, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2, slots: 2"

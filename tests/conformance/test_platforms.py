@@ -6,12 +6,10 @@ import hashlib
 import json
 import sys
 import tarfile
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 from docker.errors import NotFound
@@ -44,6 +42,7 @@ from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, S
 from tests.docker_engine import Engine
 from tests.simulation.clock import VirtualClock
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
+from tests.waiting import wait_until
 
 PATIENCE_SECONDS = 60.0
 LAUNCH = Path(__file__).with_name("launch.py")
@@ -129,10 +128,7 @@ class RealRig(SurvivingRig):
         return Materials(self.bundle, self.agent, resume=resume)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "waited too long"
-            Event().wait(0.02)
+        wait_until(condition, "the session", PATIENCE_SECONDS)
 
     def expected(self, order: Order, step: int) -> bytes:  # noqa: ARG002
         return train.uninterrupted(step)

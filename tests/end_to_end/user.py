@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,11 +22,11 @@ from typing import Any, TypeVar
 
 import yaml
 
-from orchestrator.clock import SystemClock
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import OrchestratorError
 from orchestrator.ledger import Ledger, Stored
+from tests import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "source"
@@ -41,17 +40,11 @@ QUICK: Mapping[str, Any] = {  # a process platform for tests: looked at often, w
 }  # fmt: skip
 
 
-def wait_until(condition: Callable[[], T], what: Callable[[], str] | str, seconds: float = PATIENCE) -> T:
-    """Waits until the condition gives something true, and returns that."""
-    clock, never = SystemClock(), threading.Event()
-    ends = clock.monotonic() + seconds
-    while not (found := condition()):
-        if clock.monotonic() >= ends:
-            raise AssertionError(
-                f"waited {seconds:.0f} s in vain for {what if isinstance(what, str) else what()}"
-            )
-        clock.wait(never, 0.05)
-    return found
+def wait_until(
+    condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
+) -> T:
+    """With the patience that a machine needs which others use as well."""
+    return waiting.wait_until(condition, what, seconds)
 
 
 def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> dict[str, str]:

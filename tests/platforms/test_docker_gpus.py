@@ -7,8 +7,7 @@ than Debian's: for it only the choice is tested, on info documents.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from orchestrator.session.staging import Materials
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
 from tests.seen import observed
+from tests.waiting import wait_until
 
 # Says what it was given and stays; SIGTERM ends it.
 AGENT = """
@@ -47,14 +47,6 @@ seen = {"visible": os.environ.get("NVIDIA_VISIBLE_DEVICES"), "smi": said}
 (root / "outbox" / ".tmp-seen").rename(root / "outbox" / "seen.json")
 threading.Event().wait(120)
 """
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30.0
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        Event().wait(0.05)
-    return found
 
 
 def pause(seconds: float) -> None:
@@ -89,7 +81,9 @@ class Box:
 
     def seen(self, session: str) -> Mapping[str, str]:
         """What a running session says that it was given."""
-        said = until(lambda: container.read(self.client, session, "outbox/seen.json", 1 << 16))
+        said = wait_until(
+            lambda: container.read(self.client, session, "outbox/seen.json", 1 << 16), "what it sees"
+        )
         return dict(json.loads(said))
 
 
@@ -152,7 +146,7 @@ def test_a_gpu_is_free_again_when_its_session_has_ended(box: Box) -> None:
     with pytest.raises(QuotaExhausted):
         platform.prepare(second, box.materials)
     box.client.api.kill("a-s01")
-    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    wait_until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED, "its end")
     platform.prepare(second, box.materials)
     assert box.gpus("b-s01") == ("0",), "an ended session is still there, its GPU is not its any more"
 

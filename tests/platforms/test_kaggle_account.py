@@ -15,8 +15,8 @@ from orchestrator.platforms.kaggle.downloads import download
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.uploads import upload
 from orchestrator.platforms.kaggle.values import Push
-from tests.cli.calls import wait_until
 from tests.stand_ins.kaggle import Fault, LocalKaggle, Settings, local_kaggle
+from tests.waiting import wait_until
 
 SCRIPT = """
 import pathlib, sys

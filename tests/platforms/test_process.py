@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -23,6 +21,7 @@ from tests.conformance.platform_suite import LONG
 from tests.conformance.test_platforms import ProcessRig, agent, any_order
 from tests.forging import forge
 from tests.seen import observed
+from tests.waiting import wait_until
 
 __all__ = ["agent"]
 
@@ -38,13 +37,6 @@ root = pathlib.Path(sys.argv[1])
 threading.Event().wait(120)
 """
 STILLBORN = "raise SystemExit('no module named anything')"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        Event().wait(0.01)
 
 
 class Box:
@@ -68,7 +60,9 @@ class Box:
         platform = self.platform("here", **options)
         platform.prepare(self.order, self.materials())
         platform.launch(self.order)
-        until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
+        wait_until(
+            lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING, "the session to run"
+        )
         return platform
 
 
@@ -77,7 +71,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
     box = Box(tmp_path)
     yield box
     hard = box.platform(grace_seconds=0.001)
-    until(lambda: hard.stop("a-s01") is StopReply.ENDED)
+    wait_until(lambda: hard.stop("a-s01") is StopReply.ENDED, "the stop")
 
 
 def test_the_controllers_credentials_do_not_reach_the_agent(
@@ -112,7 +106,9 @@ def test_secrets_are_for_the_owner_alone(box: Box) -> None:
 def test_a_wall_is_a_wall(box: Box) -> None:
     box.running()  # before its wall, however busy the machine is
     platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
-    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    wait_until(
+        lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED, "the session to end"
+    )
     ended = observed(platform, ["a-s01"])["a-s01"]
     assert (ended.ending, ended.incarnations, ended.result) == (Outcome.LOST, ("deaf",), None)
     assert "limit" in ended.detail
@@ -122,7 +118,9 @@ def test_garbage_for_an_incarnation_breaks_no_observation(box: Box) -> None:
     box.running()  # before its wall, however busy the machine is
     platform = box.platform(session_seconds=0.2, slack_seconds=0.1)
     (box.sessions / "a-s01" / "outbox" / "incarnation").write_bytes(b"\xff\xfe")
-    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    wait_until(
+        lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED, "the session to end"
+    )
     assert observed(platform, ["a-s01"])["a-s01"].incarnations == ()
 
 
@@ -131,7 +129,7 @@ def test_who_does_not_leave_when_asked_is_killed(box: Box) -> None:
     assert patient.stop("a-s01") is StopReply.REQUESTED
     assert patient.stop("a-s01") is StopReply.REQUESTED
     assert observed(patient, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING
-    until(lambda: hard.stop("a-s01") is StopReply.ENDED)
+    wait_until(lambda: hard.stop("a-s01") is StopReply.ENDED, "the stop")
     ended = observed(patient, ["a-s01"])["a-s01"]
     assert ended.ending is Outcome.LOST
     assert "asked to stop" in ended.detail
@@ -140,7 +138,9 @@ def test_who_does_not_leave_when_asked_is_killed(box: Box) -> None:
 def test_an_agent_that_was_killed_is_lost_and_not_started_again(box: Box) -> None:
     platform = box.running()
     os.kill(int((box.sessions / "a-s01" / "agent.pid").read_text()), 9)
-    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED)
+    wait_until(
+        lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED, "the session to end"
+    )
     assert observed(platform, ["a-s01"])["a-s01"].ending is Outcome.LOST
     platform.launch(box.order)
     assert observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED
@@ -151,12 +151,14 @@ def test_an_agent_that_never_came_up_may_be_launched_again(box: Box) -> None:
     platform.prepare(box.order, box.materials(STILLBORN))
     platform.launch(box.order)
     output = box.sessions / "a-s01" / "agent.out"
-    until(lambda: output.exists() and "no module" in output.read_text())
-    until(lambda: observed(platform, ["a-s01"])["a-s01"] == ABSENT)
+    wait_until(lambda: output.exists() and "no module" in output.read_text(), "what it said")
+    wait_until(lambda: observed(platform, ["a-s01"])["a-s01"] == ABSENT, "the session to be gone")
     (box.sessions / "a-s01" / "agent.pyz").unlink()
     (box.sessions / "a-s01" / "agent.pyz").write_text(DEAF)
     platform.launch(box.order)
-    until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING)
+    wait_until(
+        lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.RUNNING, "the session to run"
+    )
 
 
 def test_what_runs_is_not_discarded(box: Box) -> None:

@@ -25,8 +25,9 @@ from orchestrator.platforms.platform import Platform, Tidying
 from orchestrator.session.folder import SessionFolder
 from tests.agent.sessions import is_alive
 from tests.conformance.test_platforms import ProcessRig
-from tests.platforms.test_process import Box, until
+from tests.platforms.test_process import Box
 from tests.seen import observed
+from tests.waiting import wait_until
 
 # Opens all it was given for writing: its inputs, its bundle, the agent, what it resumes from.
 VANDAL = """
@@ -67,7 +68,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
     box = Box(tmp_path)
     yield box
     hard = box.platform(grace_seconds=0.001)
-    until(lambda: hard.stop("a-s01") is StopReply.ENDED)
+    wait_until(lambda: hard.stop("a-s01") is StopReply.ENDED, "the stop")
 
 
 def content(*places: Path) -> dict[str, str]:
@@ -179,7 +180,7 @@ def hostile(box: Box) -> tuple[Platform, Path]:
 
 
 def ended(box: Box, platform: Platform) -> Observation:
-    until(lambda: platform.stop("a-s01") is StopReply.ENDED)
+    wait_until(lambda: platform.stop("a-s01") is StopReply.ENDED, "the stop")
     found = observed(platform, ["a-s01"])["a-s01"]
     platform.discard("a-s01")
     assert observed(platform, ["a-s01"])["a-s01"] == ABSENT
@@ -227,7 +228,7 @@ def test_a_stranger_who_takes_the_lock_does_not_keep_it(box: Box) -> None:
     platform, root = hostile(box)
     with (root / "lock").open("rb") as stranger:
         os.kill(int((root / "agent.pid").read_text()), signal.SIGKILL)
-        until(lambda: _takes(stranger.fileno(), fcntl.LOCK_SH))
+        wait_until(lambda: _takes(stranger.fileno(), fcntl.LOCK_SH), "the lock")
         ended(box, platform)
 
 

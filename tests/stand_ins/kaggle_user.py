@@ -6,9 +6,7 @@ It is a subclass of KaggleApi with another endpoint (docs/references/kaggle.md#a
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ from requests.adapters import HTTPAdapter
 
 from orchestrator.platforms.kaggle import sdk
 from tests.stand_ins.kaggle import LocalKaggle
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 20.0
@@ -79,7 +78,7 @@ class User(sdk.KaggleApi):  # type: ignore[misc]
     def ends(self, slug: str) -> str:
         """Waits for the session's end and returns its final state."""
         ended = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
-        return wait_until(lambda: state if (state := self.state(slug)) in ended else None)
+        return wait_until(lambda: state if (state := self.state(slug)) in ended else None, f"{slug} to end")
 
     def output(self, slug: str, **values: Any) -> Any:
         request = _of(sdk.kernels.ApiListKernelSessionOutputRequest(), self._owner, slug)
@@ -119,16 +118,6 @@ class _Timeout(HTTPAdapter):
 def _of(request: Any, owner: str, slug: str) -> Any:
     request.user_name, request.kernel_slug = owner, slug
     return request
-
-
-def wait_until(condition: Callable[[], T | None], seconds: float = TIMEOUT_SECONDS) -> T:
-    """Returns the condition's first true value, or fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        pause.wait(0.02)
-    return value
 
 
 def write_all(folder: Path, files: Iterable[tuple[str, bytes]]) -> Path:

@@ -17,7 +17,8 @@ import requests
 
 from orchestrator.platforms.kaggle import sdk
 from tests.stand_ins.kaggle import Fault, LocalKaggle, Settings, Warts, local_kaggle
-from tests.stand_ins.kaggle_user import User, wait_until, write_all
+from tests.stand_ins.kaggle_user import User, write_all
+from tests.waiting import wait_until
 
 LISTS = (
     "from pathlib import Path\n"
@@ -97,7 +98,7 @@ def test_a_version_is_processed_before_it_is_ready(tmp_path: Path) -> None:
         assert error.value.response.status_code == 403
         kaggle.warts.busy_dataset_is_403 = False
         assert user.create_dataset(tmp_path / "up", "my-data", new=False).status == "ok"
-        wait_until(lambda: user.dataset_status("ada/my-data") == "ready")
+        wait_until(lambda: user.dataset_status("ada/my-data") == "ready", "the dataset")
         assert mounted(kaggle, "ada/my-data") == "datasets/ada/my-data/one 1\n"
 
 

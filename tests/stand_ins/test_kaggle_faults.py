@@ -16,7 +16,8 @@ import pytest
 import requests
 
 from tests.stand_ins.kaggle import Fault, LocalKaggle, Settings, Warts, local_kaggle
-from tests.stand_ins.kaggle_user import User, wait_until
+from tests.stand_ins.kaggle_user import User
+from tests.waiting import wait_until
 
 FOREVER = (
     "import threading\nopen('/kaggle/working/out.txt', 'w').write('x')\n"
@@ -146,7 +147,7 @@ def test_a_timeout_ends_a_session_after_saving(tmp_path: Path) -> None:
     with local_kaggle(tmp_path, Settings(publish_seconds=2), warts) as kaggle:
         user = begins(kaggle, session_timeout_seconds=1)
         warts.wall_is_not_enforced = False
-        wait_until(lambda: user.state("runs-long") == "CANCEL_REQUESTED")
+        wait_until(lambda: user.state("runs-long") == "CANCEL_REQUESTED", "the cancel")
         assert user.names("runs-long") == []
         assert user.ends("runs-long") == "CANCEL_ACKNOWLEDGED"
 
@@ -154,7 +155,9 @@ def test_a_timeout_ends_a_session_after_saving(tmp_path: Path) -> None:
 def test_a_session_may_run_past_its_wall(tmp_path: Path) -> None:
     with local_kaggle(tmp_path, Settings(wall_seconds=0.5), Warts(wall_is_not_enforced=True)) as kaggle:
         user = begins(kaggle)
-        wait_until(lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8)
+        wait_until(
+            lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8, "the quota to be charged"
+        )
         assert user.state("runs-long") == "RUNNING"
 
 
@@ -195,7 +198,9 @@ def test_a_wedged_session_runs_for_ever_until_deleted(tmp_path: Path) -> None:
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-        wait_until(lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8)
+        wait_until(
+            lambda: user.quota_view().gpu_quota.time_used.total_seconds() > 0.8, "the quota to be charged"
+        )
         assert (user.state("runs-long"), user.names("runs-long")) == ("RUNNING", [])
         user.delete("runs-long")
 

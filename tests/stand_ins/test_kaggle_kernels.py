@@ -15,7 +15,8 @@ import requests
 
 from orchestrator.platforms.kaggle import sdk
 from tests.stand_ins.kaggle import LocalKaggle, Settings, Warts, local_kaggle
-from tests.stand_ins.kaggle_user import User, wait_until
+from tests.stand_ins.kaggle_user import User
+from tests.waiting import wait_until
 
 FOREVER = "import threading\nprint('begun', flush=True)\nthreading.Event().wait()\n"
 WRITES = "open('/kaggle/working/out.txt', 'w').write('done')\n"
@@ -203,7 +204,10 @@ def test_deleting_kills_stops_the_billing_and_loses_the_outputs(tmp_path: Path) 
         user.delete("goes-away")
         assert session.pid is not None
         assert not check_alive(session.pid)
-        wait_until(lambda: not check_alive(child) or "State:\tZ" in Path(f"/proc/{child}/status").read_text())
+        wait_until(
+            lambda: not check_alive(child) or "State:\tZ" in Path(f"/proc/{child}/status").read_text(),
+            "the child to end",
+        )
         used = user.quota_view().gpu_quota.time_used
         assert used.total_seconds() > 0
         assert user.quota_view().gpu_quota.time_used == used
@@ -285,7 +289,9 @@ def test_used_up_is_refused_until_the_window_ends(tmp_path: Path) -> None:
         kaggle.use_up("gpu")
         assert push_with(kaggle) == "Maximum weekly GPU quota of 30.00 hours reached."
         assert push_with(kaggle, machine_shape="") == ""
-        wait_until(lambda: User(kaggle).quota_view().gpu_quota.time_used.total_seconds() == 0)
+        wait_until(
+            lambda: User(kaggle).quota_view().gpu_quota.time_used.total_seconds() == 0, "an unused quota"
+        )
         assert push_with(kaggle) == ""
 
 
@@ -323,7 +329,7 @@ def test_a_kernel_is_seen_late_and_starts_late(tmp_path: Path) -> None:
             user.status("comes-late")
         assert error.value.response.status_code == 404
         assert kaggle.kernel("comes-late").started_at is None
-        wait_until(lambda: _is_there(user, "comes-late"))
+        wait_until(lambda: _is_there(user, "comes-late"), "the kernel")
         assert user.ends("comes-late") == "COMPLETE"
         assert kaggle.kernel("comes-late").started_at is not None
 

@@ -1,0 +1,27 @@
+"""The one way to wait for something in a test: for a condition, with a deadline and words for its failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from orchestrator.clock import SystemClock
+
+T = TypeVar("T")
+PATIENCE = 90.0
+
+
+def wait_until(
+    condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
+) -> T:
+    """Asks until the condition gives something true, and returns that; fails after `seconds`, and says what
+    was waited for."""
+    clock, never = SystemClock(), threading.Event()
+    ends = clock.monotonic() + seconds
+    while not (found := condition()):
+        if clock.monotonic() >= ends:
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"waited {seconds:.0f} s in vain for {told}")
+        clock.wait(never, 0.02)
+    return found
