@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,15 @@ from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
 from orchestrator.session.folder import SessionFolder
 from tests import hostile
+from tests.odd_files import (
+    Shape,
+    a_folder,
+    a_link_to_a_device,
+    a_link_to_itself,
+    a_pipe,
+    a_socket,
+    not_to_be_read,
+)
 
 STEPS_PER_SECOND = 2.0
 CHECKPOINT_STEPS = 25
@@ -261,10 +269,10 @@ def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> bool:
     with suppress(OSError):
         places += [entry / "manifest.json" for entry in list((box / "checkpoints").iterdir())[:3]]
     place = puppet.place(str(draw.choice(places).relative_to(box)))
-    oddity = draw.choice(ODDITIES)
+    oddity = draw.choice((*ODDITIES, a_link_somewhere(draw)))
     puppet.tried[-1] = f"{oddity.__name__} at {place.relative_to(puppet.root)}"
     cleared = _clear(place)
-    oddity(place, puppet)
+    oddity(place)
     return cleared or oddity is not nothing
 
 
@@ -278,49 +286,27 @@ def _clear(place: Path) -> bool:
     return there
 
 
-def a_folder(place: Path, _puppet: HostilePuppet) -> None:
-    (place / "inside").mkdir(parents=True)
+def a_link_somewhere(draw: Random) -> Shape:
+    target = draw.choice(("/etc/passwd", "/etc", "nowhere", "..", "../../..", "/dev/full", "/proc/self/mem"))
+
+    def a_link(place: Path) -> None:
+        place.symlink_to(target)
+
+    return a_link
 
 
-def a_pipe(place: Path, _puppet: HostilePuppet) -> None:
-    os.mkfifo(place)
-
-
-def a_socket(place: Path, _puppet: HostilePuppet) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(place.parent, os.O_PATH)  # a socket's path must be short
-        try:
-            server.bind(f"/proc/self/fd/{here}/{place.name}")
-        finally:
-            os.close(here)
-
-
-def a_device(place: Path, puppet: HostilePuppet) -> None:
-    puppet.draw.choice((lambda: place.symlink_to("/dev/zero"), lambda: place.symlink_to("/dev/full")))()
-
-
-def a_link(place: Path, puppet: HostilePuppet) -> None:
-    target = puppet.draw.choice(
-        ("/etc/passwd", "/etc", "nowhere", place.name, "..", "../../..", "/proc/self/mem")
-    )
-    place.symlink_to(target)
-
-
-def holes(place: Path, _puppet: HostilePuppet) -> None:
+def holes(place: Path) -> None:
     with place.open("wb") as file:
         file.truncate(SPARSE_BYTES)
 
 
-def nothing_to_read(place: Path, puppet: HostilePuppet) -> None:
-    place.write_bytes(puppet.draw.randbytes(100))
-    place.chmod(0)
-
-
-def nothing(_place: Path, _puppet: HostilePuppet) -> None:
+def nothing(_place: Path) -> None:
     return
 
 
-ODDITIES = (a_folder, a_pipe, a_socket, a_device, a_link, holes, nothing_to_read, nothing)
+ODDITIES: tuple[Shape, ...] = (
+    a_folder, a_pipe, a_socket, a_link_to_a_device, a_link_to_itself, holes, not_to_be_read, nothing,
+)  # fmt: skip
 
 ATTACKS: tuple[Attack, ...] = (
     lie_in_the_status, claim_an_impossible_rate, swell_the_status, lie_in_the_result, lie_about_progress,

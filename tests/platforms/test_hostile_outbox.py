@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +30,15 @@ from orchestrator.session.folder import SessionFolder
 from orchestrator.session.outbox import Collected, FolderOutbox, bring, collect
 from orchestrator.stores.memory import MemoryStore
 from tests.conformance.test_platforms import any_order
+from tests.odd_files import (
+    Shape,
+    a_folder,
+    a_link_to_a_device,
+    a_link_to_itself,
+    a_pipe,
+    a_socket,
+    not_to_be_read,
+)
 from tests.platforms.test_outbox import commit
 from tests.seen import observed, reading
 
@@ -40,46 +47,14 @@ RESULT = b'{"incarnation": "abc", "outcome": "completed", "exit_code": 0, "step"
 SECRET = "the key of the home"
 
 
-def a_folder(path: Path) -> None:
-    path.mkdir()
-    (path / "inside").write_text("x")
-
-
 def a_link(path: Path) -> None:
     target = path.parents[3] / "secret"
     target.write_text(SECRET)
     path.symlink_to(target)
 
 
-def a_socket(path: Path) -> None:
-    here = Path.cwd()
-    os.chdir(path.parent)  # the name of a socket is short
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-def a_link_to_a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def a_link_to_itself(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def not_to_be_read(path: Path) -> None:
-    """Root is denied nothing: there it is what nobody can open."""
-    path.write_text("{}")
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        path.unlink()
-        os.mkfifo(path)
-
-
-SHAPES: tuple[Callable[[Path], None], ...] = (
-    a_folder, a_link, os.mkfifo, a_socket, a_link_to_a_device, a_link_to_itself, not_to_be_read,
+SHAPES: tuple[Shape, ...] = (
+    a_folder, a_link, a_pipe, a_socket, a_link_to_a_device, a_link_to_itself, not_to_be_read,
 )  # fmt: skip
 
 
@@ -116,7 +91,7 @@ def test_a_second_name_of_the_ledger_is_not_opened(session: SessionFolder, tmp_p
         assert wal.stat().st_ino == before
 
 
-def replaced(session: SessionFolder, name: str, shape: Callable[[Path], None]) -> None:
+def replaced(session: SessionFolder, name: str, shape: Shape) -> None:
     path = session.outbox / name
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,9 +100,7 @@ def replaced(session: SessionFolder, name: str, shape: Callable[[Path], None]) -
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 @pytest.mark.parametrize("name", ["incarnation", "status.json", "result.json"])
-def test_a_session_is_read_beside_an_odd_file(
-    session: SessionFolder, name: str, shape: Callable[[Path], None]
-) -> None:
+def test_a_session_is_read_beside_an_odd_file(session: SessionFolder, name: str, shape: Shape) -> None:
     replaced(session, name, shape)
     found = reading(session)
     assert found.sighting is Sighting.ENDED
@@ -146,7 +119,7 @@ def test_a_session_is_read_beside_an_odd_file(
     ["incarnation", "status.json", "result.json", "progress.jsonl", "log/000001.log", "log/000002.log"],
 )
 def test_the_rest_is_collected_beside_an_odd_file(
-    session: SessionFolder, tmp_path: Path, name: str, shape: Callable[[Path], None]
+    session: SessionFolder, tmp_path: Path, name: str, shape: Shape
 ) -> None:
     good = commit(session.outbox, 7, b"seven")
     replaced(session, name, shape)
@@ -164,7 +137,7 @@ def test_the_rest_is_collected_beside_an_odd_file(
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 @pytest.mark.parametrize("which", ["manifest", "blob"])
 def test_an_odd_checkpoint_is_one_that_is_left_out(
-    session: SessionFolder, tmp_path: Path, which: str, shape: Callable[[Path], None]
+    session: SessionFolder, tmp_path: Path, which: str, shape: Shape
 ) -> None:
     bad, good = commit(session.outbox, 7, b"seven"), commit(session.outbox, 8, b"eight")
     [sha256] = bad.blobs()
