@@ -40,8 +40,8 @@ def observe(
     outboxes: Mapping[str, Outbox] = MappingProxyType({}),
 ) -> Readings:
     """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
-    code fails, each session is read alone: so it shows which of them it fails on. `outboxes`: those of sessions, by
-    name, that do not lie on their platform."""
+    code fails, each session is read alone: so it shows which of them it fails on. `outboxes`, by session:
+    those that do not lie on their platform."""
     try:
         return Readings(name, _observations(platform, wanted, outboxes))
     except (BackendError, OSError) as error:
