@@ -1,5 +1,11 @@
 """The plugins of the whole suite; fixtures stand beside the tests that use them."""
 
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+
 pytest_plugins = [
     "tests.no_production",
     "tests.no_skips",

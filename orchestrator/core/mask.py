@@ -116,7 +116,7 @@ class MaskedStream:
             return data
         data = self._held + data
         cut = len(data) - (0 if last else self._mask.unfinished(data))
-        shown, at = [], 0
+        shown, at = [], 0 if cut else self._covered  # without a cut, what was masked stays masked
         for begin, end in self._mask.spans(data, self._covered):
             if begin >= cut:
                 break

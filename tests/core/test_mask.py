@@ -94,6 +94,11 @@ def test_too_short_a_secret_is_not_masked_and_two_beside_each_other_are_two() ->
     assert Mask(["abcd", "efgh"]).text("abcdefgh") == "******"
 
 
+def test_the_end_of_a_masked_secret_that_may_begin_another_stays_masked() -> None:
+    stream = MaskedStream(Mask(["12abcd", "abcdefgh"]))
+    assert b"".join(map(stream.feed, (b"12abcd", b"e", b"?"))) == b"***e?"
+
+
 def test_a_secret_of_stars_leaves_none() -> None:
     assert Mask(["****"]).text("a ******* b") == "a ### b"
 
