@@ -60,9 +60,9 @@ def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
 
 
 def uncounted(closed: ClosedSession, as_of: float, now: float) -> float:
-    """Seconds that a session which is over used after the platform was asked."""
+    """The most that a session which is over can have used after the platform was asked, in seconds."""
     gone_at = min(closed.gone_at, now)  # by a clock that was ahead
-    return max(0.0, min(closed.until, gone_at) - max(as_of, closed.since))
+    return max(0.0, min(closed.seconds_max, gone_at - max(as_of, closed.since)))
 
 
 def used(offers: Sequence[Offer], taken: Iterable[Claim]) -> dict[tuple[str, str], int]:

@@ -49,7 +49,10 @@ LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next s
 OPENS_SECONDS_MIN = 7200.0  # beyond what a cool-down lasts, and a date that nobody knows
 DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
 _ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
-_BEFORE_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
+# Of a session that is being ended it is not known whether it had copied what it went on from.
+_BEFORE_THE_NEXT = frozenset(
+    {Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING, Phase.STOPPING, Phase.COLLECTING}
+)
 _BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # an agent's words
 
 

@@ -37,7 +37,7 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     is_shipped = traits.uplink is Uplink.STORE
     is_heard = observation.status is not None and not watch.silent_for(patience)
     if watch.absent_for(traits.visibility_seconds) and not (is_shipped and is_heard):
-        if session.incarnation is None and session.stop is None:
+        if session.began_at is None and session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
         return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
     wall = traits.session_seconds

@@ -237,10 +237,9 @@ def _confirmed(record: RunRecord, event: Confirmed) -> RunRecord:
     """A session that was given up for lost is over."""
     for stray in record.strays:
         if stray.session == event.session and not stray.ended:
-            until = event.at if stray.until is None else stray.until
-            gone = ClosedSession(
-                stray.session, stray.platform, stray.accelerator, stray.since, until, event.at
-            )
+            until = event.at if stray.until is None else min(stray.until, event.at)
+            ran = max(0.0, until - stray.since)
+            gone = ClosedSession(stray.session, stray.platform, stray.accelerator, stray.since, ran, event.at)
             record = replace(record, closed=_lately((*record.closed, gone)))
     return replace(record, strays=tuple(s for s in record.strays if s.session != event.session))
 
@@ -260,15 +259,15 @@ def _closed(
         order = session.order
         until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
         left = session.traits.hands_over and session.launched_at is not None
-        began = session.runs_since if session.runs_since is not None else session.launched_at
-        since = event.at if began is None else began
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
-                      session.traits.poll_seconds, left, since, session.traits.uplink)  # fmt: skip
+                      session.traits.poll_seconds, left, session.assigned_at,
+                      session.traits.uplink)  # fmt: skip
         strays = (*strays, stray)
-        if began is not None and session.end_confirmed:
+        has_run = session.runs_since is not None or session.launched_at is not None
+        if has_run and session.end_confirmed:
             gone_at = event.at if session.ended_at is None else session.ended_at
-            gone = ClosedSession(session.name, order.platform, order.accelerator, began,
-                          began + session.budget_seconds, gone_at)  # fmt: skip
+            gone = ClosedSession(session.name, order.platform, order.accelerator, session.assigned_at,
+                                 session.budget_seconds, gone_at)  # fmt: skip
             record = replace(record, closed=_lately((*record.closed, gone)))
     reason = "" if isinstance(event, Released) else event.reason
     record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)

@@ -78,9 +78,9 @@ class Stray:
     """A closed session whose remains are still on its platform, until they are discarded.
 
     `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
-    as used until it is seen to have ended or `until` has passed (None: no wall); it ran from `since` at the
-    earliest. It is looked at every `poll_seconds`, as its platform's traits had it. With `hands_over` the
-    run's next session may read it. `uplink`: where its outbox lies.
+    as used until it is seen to have ended or `until` has passed (None: no wall); it ran from `since`, its
+    assignment, at the earliest. It is looked at every `poll_seconds`, as its platform's traits had it. With
+    `hands_over` the run's next session may read it. `uplink`: where its outbox lies.
     """
 
     session: str
@@ -96,14 +96,17 @@ class Stray:
 
 @dataclass(frozen=True)
 class ClosedSession:
-    """A session that is over and that a platform may not have counted yet: it ran between `since` and
-    `gone_at`, and at the longest until `until`. Unix seconds."""
+    """A session that is over and that a platform may not have counted yet.
+
+    It ran at some time between `since` and `gone_at` (unix seconds), for at most `seconds_max`. `since` is
+    its assignment: a machine may run for a while before anybody sees it.
+    """
 
     session: str
     platform: str
     accelerator: str
     since: float
-    until: float
+    seconds_max: float
     gone_at: float
 
 

@@ -52,9 +52,7 @@ def test_one_that_is_over_claims_what_was_not_counted_and_no_slot() -> None:
     running = with_budget(1000.0, NOW + 100.0)
     ended = apply(running, replace(runs.ended(Outcome.STOPPED), at=NOW + 500.0))
     closed = apply(ended, Requeued(NOW + 510.0, "", 0))
-    assert closed.closed == (
-        ClosedSession(f"{runs.RUN}-s01", "here", "cpu", NOW + 100.0, NOW + 1100.0, NOW + 500.0),
-    )
+    assert closed.closed == (ClosedSession(f"{runs.RUN}-s01", "here", "cpu", NOW, 1000.0, NOW + 500.0),)
     [claim] = claims([closed], closed.closed, {"here": NOW + 300.0}, NOW + 600.0)
     assert (claim.seconds, claim.slot) == (200.0, False)
     assert claims([closed], closed.closed, {"here": NOW + 500.0}, NOW + 600.0) == ()
@@ -74,6 +72,17 @@ def test_one_given_up_claims_to_its_wall_until_it_is_seen_to_be_over() -> None:
     assert (claim.seconds, claim.slot) == (300.0, False)
 
 
+def test_one_first_seen_at_its_end_claims_what_it_may_have_run_unseen() -> None:
+    """Its platform shows a machine late: it ran since soon after the session was ordered."""
+    record = with_budget(100.0, NOW + 500.0)
+    ended = apply(record, replace(runs.ended(Outcome.STOPPED), at=NOW + 500.0))
+    closed = apply(ended, Requeued(NOW + 510.0, "", 0)).closed
+    [claim] = claims([], closed, {"here": NOW + 300.0}, NOW + 520.0)
+    assert claim.seconds == 100.0
+    [claim] = claims([], closed, {"here": NOW + 450.0}, NOW + 520.0)
+    assert claim.seconds == 50.0
+
+
 def test_what_closed_long_ago_is_forgotten() -> None:
     record = with_budget(1000.0, NOW)
     for number in range(3):
@@ -87,7 +96,7 @@ def test_what_closed_long_ago_is_forgotten() -> None:
 
 
 def test_a_clock_that_was_ahead_claims_nothing_of_the_future() -> None:
-    closed = ClosedSession("s", "here", "cpu", NOW, NOW + 10 * HOUR, NOW + 5 * HOUR)
+    closed = ClosedSession("s", "here", "cpu", NOW, 10 * HOUR, NOW + 5 * HOUR)
     assert uncounted(closed, as_of=NOW + HOUR, now=NOW + 2 * HOUR) == HOUR
 
 

@@ -22,7 +22,7 @@ from orchestrator.core.action import (
 from orchestrator.core.closing import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event, Retired, StopRequested, Wish, Wished
+from orchestrator.core.event import Began, Ended, Event, Retired, StopRequested, Wish, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplink, until_human, until_time
@@ -308,6 +308,16 @@ def test_running_past_its_wall_is_given_up_only_after_it_was_watched_for_so_long
     assert wedged.phase is Phase.COLLECTING
     assert wedged.session is not None
     assert wedged.session.outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize(("began", "outcome"), [(False, Outcome.NO_CAPACITY), (True, Outcome.LOST)])
+def test_what_vanishes_before_its_agent_spoke_is_lost_only_if_it_was_seen_to_run(
+    began: bool, outcome: Outcome
+) -> None:
+    events = (*launched(), *([Began(NOW)] if began else []))
+    gone = decided(record(*events), watch=watched(*[Observation(Sighting.ABSENT)] * 600)).record
+    assert gone.session is not None
+    assert gone.session.outcome is outcome
 
 
 def test_a_session_that_never_starts_is_given_up_after_as_long_as_it_might_have_run() -> None:

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Wish, Wished
+from orchestrator.core.event import Event, Launched, Prepared, Wish, Wished
+from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Observation, Sighting, StopReply, Stray
@@ -67,7 +68,10 @@ def test_what_the_next_session_may_read_is_kept_until_that_trains(hands_over: bo
     queued = decided(found, Done(collect, (accepted(50),))).record
     old = queued.strays[0].session
     next_up = apply(queued, assigned(2))
-    for waiting in (queued, next_up):
+    vanished: tuple[Event, ...] = (Prepared(NOW), Launched(NOW), ended(Outcome.LOST))
+    lost_early = reduce(apply, vanished, next_up)
+    assert lost_early.phase is Phase.COLLECTING
+    for waiting in (queued, next_up, lost_early):
         assert discards(waiting) == ([] if hands_over else [old])
     began = reduce(apply, running()[1:], next_up)
     restoring = seen()
