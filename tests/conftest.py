@@ -1,4 +1,4 @@
-"""The plugins of the whole suite; fixtures stand beside the tests that use them."""
+"""The plugins of the whole suite. Fixtures are defined next to the tests that use them."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""A running session whose outbox and home store count what is asked of them; what answers is real."""
+"""A running session whose outbox and home store count their calls. The outbox and the store are real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.seen import Canned
 from tests.simulation.clock import VirtualClock
 from tests.simulation.workers import SimulatedWorkers
 
-Asked = Counter[str]  # verb → how often
+Asked = Counter[str]  # verb → number of calls
 
 
 class CountedStore:
@@ -90,7 +90,7 @@ class CountedOutbox:
 
 
 class Holding(SimulatedPlatform):
-    """One session that runs on and on, and whose outbox is a folder that loses nothing."""
+    """One session that never ends. Its outbox is a folder that loses nothing."""
 
     def __init__(self, clock: VirtualClock, outbox: Path) -> None:
         super().__init__("here", Scenario(), clock)
@@ -129,7 +129,7 @@ class Collecting:
         self.engine = Engine(self.ledger, takeover.fence, backends, market, self.workers, self.clock)
 
     def restart(self) -> None:
-        """The controller dies, and another comes up."""
+        """The controller dies, and a new one starts."""
         self.workers.crash()
         assert self.ledger._takeover is not None
         self.ledger._takeover.release()
@@ -139,7 +139,7 @@ class Collecting:
         return self.ledger.record(RUN)
 
     def commit(self, *steps: int) -> None:
-        """What the agent does: blobs, then the manifest."""
+        """Commits checkpoints as the agent does: blobs first, then the manifest."""
         (self.platform.outbox / "blobs").mkdir(parents=True, exist_ok=True)
         for step in steps:
             data = b"%d" % step
@@ -158,7 +158,7 @@ class Collecting:
             self.clock.advance(2.0)
 
     def accept(self, step: int, seconds: float = 3600.0) -> None:
-        """Until the checkpoint of this step is accepted, and what it superseded is retired."""
+        """Waits until the checkpoint of this step is accepted and the ones it supersedes are retired."""
         end = self.clock.elapsed() + seconds
         while step not in {c.ref.step for c in self.record().accepted}:
             assert self.clock.elapsed() < end, f"{step} was not accepted"
@@ -166,7 +166,7 @@ class Collecting:
         self.run(30.0)
 
     def idle(self, seconds: float = 120.0) -> tuple[dict[str, float], dict[str, float]]:
-        """What a collect asks on average, of the outbox and of the store, while nothing is new."""
+        """The average calls per collect, to the outbox and to the store, while nothing is new."""
         self.platform.asked.clear()
         self.store.asked.clear()
         before = self.platform.collects

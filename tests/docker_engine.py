@@ -1,8 +1,8 @@
 """A private Docker engine for tests: a daemon with its own data root, socket and pid file, without a bridge.
 
-Nothing is pulled: the image `python_image` is made of this machine's own Python. A daemon that loses whoever
-started it shuts down by itself, and its containers with it. A pytest plugin too: `docker_engine` (one a test
-session), `python_image`.
+Nothing is pulled: the image `python_image` is built from this machine's own Python. When the process that
+started a daemon dies, the daemon shuts down and stops its containers. Also a pytest plugin: `docker_engine`
+(one per test session) and `python_image`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "__pycache__", "site-pack
 
 @dataclass
 class Engine:
-    """One daemon. `folder` is short, as a socket's path must be."""
+    """One daemon. `folder` is short because a socket's path must be short."""
 
     folder: Path
     flags: tuple[str, ...] = ()
@@ -61,8 +61,8 @@ class Engine:
         return docker.DockerClient(base_url=self.url, timeout=60)
 
     def start(self) -> None:
-        """Starts it, or starts it again: not before the containerd of a killed one is gone, or the new one
-        waits for a socket that nobody answers."""
+        """Starts or restarts the daemon. Waits first until the containerd of a killed daemon is gone:
+        otherwise the new daemon waits for a socket that nobody answers."""
         self._wait_for_containerds_end()
         command = [
             "setpriv", "--pdeathsig", "TERM", "dockerd", "--data-root", f"{self.folder}/data",
@@ -82,7 +82,7 @@ class Engine:
         record = self.folder / "exec" / "containerd" / "containerd.pid"
         deadline = time.monotonic() + _START_SECONDS
         while record.exists() and Path("/proc", record.read_text().strip() or "0").exists():
-            assert time.monotonic() < deadline, f"containerd lives on: {record.read_text()}"
+            assert time.monotonic() < deadline, f"containerd still runs: {record.read_text()}"
             threading.Event().wait(0.05)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -91,7 +91,7 @@ class Engine:
         self.process.wait(_START_SECONDS)
 
     def answers(self) -> bool:
-        """Asked by hand: a client that fails while it is made leaves its socket open."""
+        """Uses a plain socket: a client that fails during construction leaves its socket open."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(f"{self.folder}/docker.sock")
@@ -118,7 +118,7 @@ def installed() -> bool:
 
 @contextmanager
 def running(*flags: str, environ: dict[str, str] | None = None) -> Iterator[Engine]:
-    """A fresh daemon with no image in it."""
+    """A fresh daemon without images."""
     assert installed(), MISSING
     engine = Engine(Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp")), flags, environ or {})
     try:
@@ -135,7 +135,7 @@ def running(*flags: str, environ: dict[str, str] | None = None) -> Iterator[Engi
 
 
 def _unmount_below(folder: Path) -> None:
-    """What a daemon that was killed has left mounted."""
+    """Unmounts what a killed daemon left mounted."""
     mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in sorted((m for m in mounted if m.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
@@ -190,7 +190,7 @@ def _python_archive(packages: Sequence[Path]) -> bytes:
 
 
 def _needed(binaries: Sequence[Path]) -> set[Path]:
-    """The shared libraries that ldd names, and those that glibc and torch open by themselves."""
+    """The shared libraries that ldd names, and those that glibc and torch load themselves."""
     found: set[Path] = set()
     told = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
     for line in told.splitlines():
@@ -201,7 +201,7 @@ def _needed(binaries: Sequence[Path]) -> set[Path]:
 
 
 def _place(path: Path) -> str:
-    """Where it goes: top-level bin, lib … are links into /usr."""
+    """The file's place in the image. Top-level bin, lib … are links into /usr."""
     text = str(path)
     merged = text.startswith(("/bin/", "/lib/", "/lib64/", "/sbin/"))
     return f"usr{text}" if merged else text.lstrip("/")
@@ -229,7 +229,8 @@ def _text(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[Engine]:
-    """One daemon for all tests of this process; skipped, with the way to get it, where there is none."""
+    """One daemon for all tests of this process. Without Docker the test is skipped; the reason says how to
+    install it."""
     if not installed():
         pytest.skip(MISSING)
     with running() as engine:

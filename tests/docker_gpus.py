@@ -1,8 +1,8 @@
-"""An engine with GPUs that are none: a stand-in for NVIDIA's hook, behind dockerd's own code for `--gpus`.
+"""An engine with pretend GPUs: a stand-in for NVIDIA's hook, behind dockerd's own code for `--gpus`.
 
-dockerd registers its nvidia driver where it finds `nvidia-container-runtime-hook` on its PATH, and has runc
-call it for each container that asked for GPUs. Ours reads the ids that dockerd passes on, refuses those that
-it was not given in the words of nvidia-container-cli, and puts an `nvidia-smi` into the container.
+dockerd registers its nvidia driver if it finds `nvidia-container-runtime-hook` on its PATH. It lets runc call
+the hook for each container that asked for GPUs. Our hook reads the ids that dockerd passes on. It refuses ids
+that it does not know with the messages of nvidia-container-cli, and puts an `nvidia-smi` into the container.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write_smi(folder: Path, gpus: Gpus) -> Path:
 
 
 def write_hook(folder: Path, gpus: Gpus) -> None:
-    """What the hook knows may be written anew while the engine runs."""
+    """Writes the hook and its GPUs; it may be rewritten while the engine runs."""
     known = [
         {"index": str(n), "uuid": f"GPU-{n}", "name": name, "memory": memory}
         for n, (name, memory) in enumerate(gpus)
@@ -85,7 +85,8 @@ def running_with_gpus(*gpus: tuple[str, int]) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def two_t4() -> Iterator[Engine]:
-    """An engine with two T4, for one file of tests; skipped, with the way to get it, without docker."""
+    """An engine with two T4, for one test module. Without Docker the tests are skipped; the reason says how
+    to install it."""
     if not installed():
         pytest.skip(MISSING)
     with running_with_gpus(TESLA_T4, TESLA_T4) as engine:

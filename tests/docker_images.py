@@ -1,7 +1,7 @@
-"""The job images of this repository, built for real on the tests' engine, once a test session.
+"""The job images of this repository, built for real on the tests' engine, once per test session.
 
-A pytest plugin: `image_arguments`, the build arguments with which images build without a registry, and
-`graphmer_image`, the id of images/graphmer for the CPU. Packages come from this machine's package index.
+A pytest plugin: `image_arguments` are the build arguments with which images build without a registry, and
+`graphmer_image` is the id of images/graphmer for the CPU. Packages come from this machine's package index.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.docker_engine import PYTHON_IMAGE, Engine
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP_IMAGE = "tests/python:pip"
-# glibc keeps them for programs linked long ago; torch opens libpthread by its name.
+# Kept by glibc for programs linked long ago; torch opens libpthread by its name.
 _LIBRARIES = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6")
 _SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def load_pip_image(engine: Engine, folder: Path) -> str:
-    """An image on `tests.docker_engine.PYTHON_IMAGE` that has pip too; `folder` is an empty one to use."""
+    """An image based on `tests.docker_engine.PYTHON_IMAGE` that also has pip; `folder` must be empty."""
     client = engine.client()
     try:
         asked = client.containers.run(PYTHON_IMAGE, ["python3", "-c", _SITE_PACKAGES], remove=True)
@@ -57,7 +57,7 @@ def _libraries() -> list[Path]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The files of a folder over HTTP, at the address given."""
+    """Serves the files of a folder over HTTP at the given address."""
     handler = functools.partial(_Silent, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -73,7 +73,7 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 
 
 def _torch_wheel(folder: Path) -> bool:
-    """Whether pip of this machine finds the torch of images/base, by its own settings; then it is there."""
+    """The wheel of the torch of images/base, if this machine's pip finds one with its own settings."""
     wanted = setup.pinned(ROOT / setup.TORCH_CPU, "torch")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -83,11 +83,8 @@ def _torch_wheel(folder: Path) -> bool:
 def image_arguments(
     docker_engine: Engine, python_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """Build arguments for images/…, good for the whole session; builds need the network `host`.
-
-    Where this machine's pip knows a torch for the CPU, builds get it from here, otherwise from torch's own
-    index.
-    """
+    """Build arguments for images/…, for the whole session; builds need the network `host`. If this machine's
+    pip finds a torch for the CPU, builds get it from here, otherwise from torch's own index."""
     assert python_image == PYTHON_IMAGE
     image = load_pip_image(docker_engine, tmp_path_factory.mktemp("pip-image"))
     wheels = tmp_path_factory.mktemp("wheels")
@@ -102,7 +99,7 @@ def image_arguments(
 def graphmer_image(
     docker_engine: Engine, image_arguments: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """The id of images/graphmer for the CPU. Takes about a minute, once a test session."""
+    """The id of images/graphmer for the CPU. Takes about a minute, once per test session."""
     into = tmp_path_factory.mktemp("frozen-images")
     requirements = ROOT / "jobs" / "graphmer" / "requirements.txt"
     sha256 = images.freeze(ROOT / "images" / "graphmer", into, requirements=requirements)

@@ -1,6 +1,7 @@
-"""What somebody does who can write where checkpoints lie: another content, and a manifest sealed for it.
+"""What an attacker with write access to the checkpoints does: changes the content and seals a manifest for
+it.
 
-The result is whole by itself; only who knows the sha256 of the accepted manifest can tell.
+The result is consistent. Only a reader that knows the sha256 of the accepted manifest notices the change.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FORGED = b"something that was never trained"
 
 
 def forge(folder: Path, name: str) -> Manifest:
-    """Replaces a checkpoint in outbox layout, or in a folder store's folder of its run; returns the forged
+    """Replaces a checkpoint in an outbox layout, or in a run's folder of a folder store; returns the forged
     manifest."""
     path = folder / "checkpoints" / name / "manifest.json"
     manifest = decode(name, path.read_bytes())
@@ -31,7 +32,7 @@ def forge(folder: Path, name: str) -> Manifest:
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file under the name: what is linked from elsewhere stays as it is."""
+    """Creates a new file under the name, so that files linked to the old one keep their content."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

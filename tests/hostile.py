@@ -1,7 +1,7 @@
-"""What a session might say that means harm, or nothing at all: bytes for its outbox, from a seed.
+"""Harmful or meaningless bytes for a session's outbox, drawn from a seed.
 
-Starts from an honest value where there is one, and changes a little of it: what is wrong all over is refused
-at the first look. Knows the layout (docs/session-folder.md), and nothing of who reads it.
+Most start from an honest value and change a little of it, because a value that is wrong everywhere is refused
+at once. Knows the layout (docs/session-folder.md), but not its readers.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def value(draw: Random) -> Any:
 
 
 def incarnation(draw: Random) -> str:
-    """One that an agent might have drawn."""
+    """An incarnation that an agent might have drawn."""
     return "".join(draw.choices(INCARNATION, k=draw.choice((1, 10, 12, 32))))
 
 
 def document(honest: dict[str, Any], draw: Random) -> bytes:
-    """An honest JSON object with some of its values replaced, taken away, or wrapped; or no JSON at all."""
+    """An honest JSON object with some values replaced, removed or wrapped; or not JSON at all."""
     changed = dict(honest)
     for name in draw.sample(sorted(changed), k=min(len(changed), draw.choice((0, 1, 1, 2, 5)))):
         if draw.random() < 0.1:
@@ -75,7 +75,7 @@ def document(honest: dict[str, Any], draw: Random) -> bytes:
 
 
 def damaged(data: bytes, draw: Random) -> bytes:
-    """The same bytes mostly; or cut, doubled, buried in brackets, or no text."""
+    """Mostly the same bytes; sometimes cut, doubled, wrapped in brackets, or not text."""
     match draw.randrange(24):
         case 0:
             return data[: draw.randrange(len(data) + 1)]
@@ -109,7 +109,7 @@ def result(honest: dict[str, Any], draw: Random) -> bytes:
 
 
 def progress(draw: Random) -> bytes:
-    """Lines that claim impossible rates, among honest ones."""
+    """Lines that claim impossible rates, mixed with honest ones."""
     lines = []
     for step in range(draw.choice((0, 1, 5, 200))):
         line: dict[str, Any] = {"step": step, "metrics": {"loss": 1.0}}
@@ -128,8 +128,8 @@ def log(draw: Random) -> bytes:
 
 
 def checkpoint(honest: Manifest, draw: Random) -> tuple[str, bytes]:
-    """The name and the manifest of a checkpoint like the honest one: of another step, run, generation or
-    incarnation, whole by its own seal; or forged in a value; or damaged."""
+    """The name and manifest of a checkpoint similar to the honest one: of another step, run, generation or
+    incarnation with a valid seal; or with a forged value; or damaged."""
     forged = replace(honest, ref=ref(honest.ref, draw))
     if draw.random() < 0.2:
         forged = replace(forged, run=draw.choice(("other-1", "../x", honest.run + "x")))
@@ -149,7 +149,7 @@ def checkpoint(honest: Manifest, draw: Random) -> tuple[str, bytes]:
 
 
 def ref(honest: CheckpointRef, draw: Random) -> CheckpointRef:
-    """An identity close to the honest one, that a name can hold."""
+    """An identity close to the honest one that fits into a name."""
     near = (honest.step, honest.step + 1, honest.step + draw.randrange(10**6))
     step = draw.choice((*near, 10**9, 2**62, 2**63 - 1, 2**63, 10**19 - 1, 0))
     generation = draw.choice((honest.generation, honest.generation, honest.generation + 1, 99, 10**8, 1))
@@ -157,7 +157,7 @@ def ref(honest: CheckpointRef, draw: Random) -> CheckpointRef:
 
 
 def _resealed(data: bytes, draw: Random) -> bytes:
-    """A manifest with one value forged and the seal of whoever knows how it is made."""
+    """A manifest with one forged value and a valid seal."""
     try:
         found = json.loads(data)
     except ValueError:
@@ -182,7 +182,7 @@ def _resealed(data: bytes, draw: Random) -> bytes:
 
 
 def tiny(run: str, generation: int, who: str, step: int) -> tuple[str, bytes, str, bytes]:
-    """The smallest checkpoint there is: its name, manifest, and its one blob's sha256 and bytes."""
+    """The smallest possible checkpoint: its name, its manifest, and the sha256 and bytes of its one blob."""
     data = b"%d" % step
     sha256 = hashlib.sha256(data).hexdigest()
     files = (FileEntry("w", len(data), (Part(sha256, len(data)),)),)

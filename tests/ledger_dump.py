@@ -2,8 +2,8 @@
 
     python -m tests.ledger_dump tests/data/ledger-REVISION.json.gz
 
-Made once by the last version of each revision of the tables, and never again. The rows of each table are as
-that version wrote them, the store's objects in base64.
+Made once by the last version of each revision of the tables, and never again. The rows of each table are
+stored as that version wrote them, and the store's objects in base64.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def nothing(_world: Small, _run: str) -> None:
     pass
 
 
-# Run → its phase when the ledger is taken, what is done to it before, and its work.
+# Run → its phase in the dump, what is done to it before, and its work.
 RUNS: dict[str, tuple[Phase, Act, Work]] = {
     "queued": (Phase.QUEUED, nothing, SHORT),
     "preparing": (Phase.PREPARING, nothing, SHORT),
@@ -70,7 +70,7 @@ RUNS: dict[str, tuple[Phase, Act, Work]] = {
 
 
 def dump() -> dict[str, Any]:
-    """Every run in a world of its own, so that each stops where it should."""
+    """Writes the dump. Every run has a world of its own, so that each stops at its phase."""
     found: dict[str, Any] = {table.name: [] for table in TABLES} | {"store": {}}
     for run, (phase, act, work) in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:

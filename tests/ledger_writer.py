@@ -1,7 +1,7 @@
-"""A controller that only journals, as a process of its own, to be killed.
+"""A controller that only appends to the journal, in a process of its own that a test kills.
 
-Takes the database over, says so, and appends two events to each of three runs again and again; after every
-commit it prints their versions. Lives until it is killed.
+It takes over the database and prints that. Then it appends two events to each of three runs, again and again,
+and prints their versions after every commit. It runs until it is killed.
 """
 
 from __future__ import annotations

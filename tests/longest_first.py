@@ -1,13 +1,13 @@
-"""The files that take longest begin first, so that no worker is left alone with one at the end.
+"""Runs the slowest test files first, so that no worker is left alone with one at the end.
 
-Files only change places; their tests keep their order.
+Only the files change their order. The tests of a file keep theirs.
 """
 
 from __future__ import annotations
 
 import pytest
 
-LONG = (  # longest first, by the durations of a whole run
+LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_docker.py",
     "tests/end_to_end/test_demo.py",
     "tests/simulation/test_simulation.py",

@@ -1,6 +1,6 @@
-"""No test reaches a service of the world by a client of ours: only loopback endpoints, in children, too.
+"""No test reaches a real service through one of our clients: only loopback endpoints, in child processes too.
 
-A pytest plugin. What the developer's own shell says about an account is not there for the suite either.
+A pytest plugin. It also hides account settings of the developer's shell from the suite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """With CI=true nothing is skipped: a skip becomes a failure that gives the skip's reason.
 
-A pytest plugin. Knows nothing of what is skipped or why; expected failures are left alone.
+A pytest plugin. It does not know what is skipped or why. Expected failures stay as they are.
 """
 
 from __future__ import annotations

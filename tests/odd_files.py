@@ -1,4 +1,4 @@
-"""What may lie where a file is expected. Each is made at a path that is free, in a folder that is there."""
+"""Odd things that can lie where a file is expected. Each is made at a free path in an existing folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def a_link_to_itself(path: Path) -> None:
 
 
 def not_to_be_read(path: Path) -> None:
-    """Root is denied nothing: there it is what nobody can open."""
+    """A file that cannot be read. Root may read every file, so root gets something that nobody can open."""
     path.write_text("{}")
     path.chmod(0)
     if os.access(path, os.R_OK):

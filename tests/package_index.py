@@ -1,4 +1,4 @@
-"""A package index on loopback, for tests that install: wheels of nothing but a name, a version and needs."""
+"""A package index on loopback for tests that install. Its wheels have only a name, a version and needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wheel(name: str, version: str, *requires: str) -> bytes:
 
 @dataclass
 class Index:
-    """A package index of files, served on loopback."""
+    """A package index that serves files on loopback."""
 
     folder: Path
     address: str = ""
@@ -51,7 +51,7 @@ class Index:
 
     @property
     def variables(self) -> dict[str, str]:
-        """pip's settings, in a home without any."""
+        """pip's settings, for a home without any of its own."""
         return {
             "PATH": os.environ["PATH"], "HOME": str(self.folder), "NO_PROXY": "127.0.0.1",
             "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_INDEX_URL": self.address,
@@ -60,7 +60,7 @@ class Index:
 
 @contextmanager
 def package_index(folder: Path) -> Iterator[Index]:
-    """With greeting 1.0, which needs words, and words 1.0."""
+    """An index with greeting 1.0, which needs words, and words 1.0."""
     found = Index(folder)
     found.release("words", "1.0")
     found.release("greeting", "1.0", "words")

@@ -1,7 +1,7 @@
 """A private PostgreSQL server for tests and benchmarks: a unix socket in a folder of its own, no TCP.
 
-initdb refuses root, so root starts it as nobody. It dies with whoever started it. A
-pytest plugin too: the fixtures `postgresql` (one server a test session) and `ledger_url` (both databases).
+initdb refuses root, so root starts it as nobody. The server stops when the process that started it dies. Also
+a pytest plugin: the fixtures `postgresql` (one server per test session) and `ledger_url` (both databases).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Server:
         return f"host={self.folder} user=orchestrator dbname=postgres"
 
     def new_schema(self, name: str) -> str:
-        """The URL of an empty schema: as good as a database of its own, and made at once."""
+        """The URL of an empty schema: as good as a new database, and created at once."""
         import psycopg
 
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -51,7 +51,7 @@ class Server:
 
 
 def binaries() -> Path | None:
-    """The folder with initdb and postgres, or None where PostgreSQL is not installed."""
+    """The folder with initdb and postgres; None if PostgreSQL is not installed."""
     folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
     if pg_config := shutil.which("pg_config"):
         found = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
@@ -62,7 +62,7 @@ def binaries() -> Path | None:
 
 @contextmanager
 def running(*, durable: bool = False) -> Iterator[Server]:
-    """A fresh server; `durable` makes it sync its commits, as benchmarks need and tests do not."""
+    """A fresh server. With `durable` it syncs its commits, which benchmarks need and tests do not."""
     found = binaries()
     assert found is not None, MISSING
     folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir="/tmp"))  # a socket's path must be short
@@ -116,7 +116,8 @@ def _wait_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
-    """One server for all tests of this process; skipped, with the way to get it, where there is none."""
+    """One server for all tests of this process. Without PostgreSQL the test is skipped; the reason says how
+    to install it."""
     if binaries() is None:
         pytest.skip(MISSING)
     with running() as server:
@@ -125,7 +126,7 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, of either kind."""
+    """The URL of an empty database, once for each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     server: Server = request.getfixturevalue("postgresql")

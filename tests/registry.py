@@ -1,8 +1,8 @@
-"""An image registry on loopback that only gives out, for engines that may reach no other.
+"""A read-only image registry on loopback, for engines that can reach no other.
 
-It speaks as much of the distribution protocol as a pull needs. What it holds is one small image,
-`tests/small:1`. `tests/private` wants a login, `tests/busy` has had too many requests, `tests/broken` fails;
-it knows no other.
+It implements the part of the distribution protocol that a pull needs. It holds one small image,
+`tests/small:1`. `tests/private` requires a login, `tests/busy` has had too many requests, `tests/broken`
+fails, and every other name is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFUSALS = {
 
 @dataclass
 class Registry:
-    """`address` is host and port, the first part of an image's name; `asked` every path asked for."""
+    """`address` is host and port, the first part of an image's name. `asked` holds every requested path."""
 
     address: str
     objects: dict[str, bytes]
@@ -41,7 +41,7 @@ class Registry:
 
 @contextmanager
 def serving(architecture: str) -> Iterator[Registry]:
-    """A registry whose image is made for `architecture`, in an engine's words."""
+    """A registry whose image is for `architecture`, named as the engine names it."""
     objects, manifest = _small(architecture)
     registry = Registry("", objects, manifest)
     handler = type("Handler", (_Handler,), {"registry": registry})
@@ -92,7 +92,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _small(architecture: str) -> tuple[dict[str, bytes], str]:
-    """Every object by its digest, the manifest also by its tag; and the manifest's digest."""
+    """Every object by its digest, the manifest also by its tag; then the manifest's digest."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         entry = tarfile.TarInfo("small.txt")

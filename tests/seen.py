@@ -1,4 +1,4 @@
-"""What the engine makes of a platform's answers: observations, and outboxes brought into a folder."""
+"""What the engine makes of a platform's answers: observations, and outboxes fetched into a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.session.outbox import Collected, FolderOutbox, Growth, collect
 
 
 def observed(platform: Platform, names: Iterable[str]) -> dict[str, Observation]:
-    """One reading of each session, without those that cannot be had; raises what the platform raises."""
+    """One reading of each session, without the unreadable ones; raises what the platform raises."""
     found = {name: observation(sight) for name, sight in platform.observe(names).items()}
     return {name: seen for name, seen in found.items() if seen is not None}
 
@@ -27,7 +27,7 @@ def collected(platform: Platform, name: str, into: Path) -> Collected:
 
 
 def reading(session: SessionFolder) -> Observation:
-    """Of a session whose agent is dead, or was never there."""
+    """A reading of a session whose agent is dead or never existed."""
     sight = Sight(session.sighting(), FolderOutbox(session.outbox), ending=Outcome.LOST)
     seen = observation(sight)
     assert seen is not None
@@ -36,7 +36,7 @@ def reading(session: SessionFolder) -> Observation:
 
 @dataclass(frozen=True)
 class Canned:
-    """An outbox that says what it was made to say, and holds no checkpoint."""
+    """An outbox with given answers and without a checkpoint."""
 
     incarnations: tuple[str, ...] = ()
     status: AgentStatus | None = None

@@ -1,4 +1,4 @@
-"""A good spec, what is made of it, and what is told of a wrong one."""
+"""A good spec, the job parsed from it, and the mistakes reported for a wrong one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mistake(text: str | bytes, folder: Path | None = None) -> Mistake:
 
 
 def with_(**lines: str) -> str:
-    """GOOD with top-level keys replaced or added, each on a line of its own at the end."""
+    """GOOD with top-level keys replaced or appended, each on its own line."""
     kept = yaml.safe_load(GOOD)
     for key in lines:
         kept.pop(key, None)

@@ -1,4 +1,4 @@
-"""What nobody foresaw costs one run, or one platform for a while, and nobody else: over the real engine."""
+"""An unforeseen error costs one run, or one platform for a while, and nobody else. With the real engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERBS = ("prepare", "launch", "observe", "collect", "stop", "discard")
 
 
 class Buggy:
-    """Any platform, with a bug in some verbs that shows for sessions of the run `bad` only, or for all."""
+    """Wraps any platform. Some verbs have a bug that shows for sessions of the run `bad` only, or for all."""
 
     def __init__(self, inner: Platform) -> None:
         self.inner = inner
@@ -83,7 +83,7 @@ class Buggy:
 
 
 class Guarded(Small):
-    """A small world whose platforms may have bugs, behind the barrier; `said` is the controller's log."""
+    """A small world whose platforms may have bugs, behind the barrier. `said` is the controller's log."""
 
     def __init__(self, folder: Path, **scenarios: Scenario) -> None:
         self.said: list[str] = []
@@ -185,7 +185,7 @@ def test_readings_that_fail_for_all_blame_no_run(guarded: Make) -> None:
 
 
 def broken_decide(monkeypatch: pytest.MonkeyPatch, run: str) -> Callable[[], None]:
-    """Plants a bug in decide that shows for one run; returns what mends it."""
+    """Plants a bug in decide that shows for one run; returns a function that fixes it."""
     real = decide_module.decide
 
     def decide(record: RunRecord, inputs: Inputs) -> Decision:
@@ -207,9 +207,9 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
     assert "OverflowError" in world.record("bad").standing_reason
     world.restart("box")
     assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)
-    assert world.record("bad").phase is Phase.RUNNING, "it stands where it stood"
+    assert world.record("bad").phase is Phase.RUNNING, "it keeps its phase"
     assert len(world.events("bad", Faulted)) == 1
-    assert world.until(lambda: world.engine.idle), "nothing is left to do before a person acts"
+    assert world.until(lambda: world.engine.idle), "the engine waits for a person"
     mend()
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert not world.engine.idle
@@ -217,7 +217,8 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
 
 
 def test_where_every_session_fails_each_is_held_and_the_offers_open_again(guarded: Make) -> None:
-    """It may be the platform's code or theirs: no more are sent there for a while, and no other run pays."""
+    """The cause may be our code or the platform's. No more sessions start there for a while, and no other run
+    pays."""
     world = guarded(box=scenario(slots=3))
     for run in ("bad-1", "bad-2"):
         world.submit(run)
@@ -236,7 +237,8 @@ def test_where_every_session_fails_each_is_held_and_the_offers_open_again(guarde
 def test_a_fault_beside_the_answer_to_a_launch_launches_nothing_again(
     guarded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is lost with that decision: whoever is released looks before anything is started."""
+    """The answer is lost with that decision. After its release the run looks for the session before it starts
+    one."""
     world = guarded(box=scenario(visibility_seconds=60.0))
     real, met = decide_module.decide, []
 
@@ -260,14 +262,14 @@ def test_a_fault_beside_the_answer_to_a_launch_launches_nothing_again(
 def test_a_person_who_comes_late_finds_the_session_as_it_is(
     guarded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looked meanwhile: that says nothing of the session, which may have completed."""
+    """Nobody looked meanwhile. That says nothing about the session, which may have completed."""
     world = guarded(box=scenario())
     world.submit("bad", work=Work(total=500, global_batch=16))
     assert world.until(world.phase("bad", Phase.RUNNING))
     mend = broken_decide(monkeypatch, "bad")
     assert world.until(world.standing("bad", Phase.HELD))
     world.until(lambda: False, seconds=60.0)
-    world.clock.advance(86400.0)  # far beyond the session's limit
+    world.clock.advance(86400.0)  # far longer than the session's limit
     mend()
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert world.until(world.phase("bad", Phase.DONE))
@@ -333,13 +335,13 @@ def test_what_cannot_be_collected_can_be_given_up(guarded: Make) -> None:
     assert world.until(world.standing("bad", Phase.HELD), seconds=4 * 3600.0)
     assert "cancel --discard" in world.record("bad").standing_reason
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL))
-    assert world.until(world.standing("bad", Phase.HELD)), "what it left may be all that there is"
+    assert world.until(world.standing("bad", Phase.HELD)), "what it left may be the only copy"
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.CANCEL, discard=True))
     assert world.until(world.phase("bad", Phase.CANCELLED))
 
 
 def test_what_a_finished_run_left_is_cleaned_up_whatever_is_met(guarded: Make) -> None:
-    """No person could release a run that is over: its slot would be taken for ever."""
+    """Nobody can release a finished run, so its slot would stay taken for ever."""
     world = guarded(box=scenario())
     world.buggy["box"].bugs = frozenset({"discard"})
     world.submit("bad")
@@ -352,7 +354,7 @@ def test_what_a_finished_run_left_is_cleaned_up_whatever_is_met(guarded: Make) -
 
 
 class Halting(Buggy):
-    """Breaks at one session, and does not answer alone for another."""
+    """Raises an error for one session, and does not answer for another when it is asked alone."""
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
         wanted = tuple(names)
@@ -385,7 +387,7 @@ def test_a_run_that_nobody_wants_is_cancelled_even_if_decide_fails(
 
 
 def test_what_is_left_of_a_run_that_is_over_is_cleaned_up_all_the_same(guarded: Make) -> None:
-    """Its stray was given up for lost; to read it fails in a way that nobody foresaw."""
+    """Its stray was given up as lost. Reading it raises an unforeseen error."""
     dark = scenario(faults=Faults(partitioned=1.0))
     world = guarded(box=dark)
     world.submit("bad", without_progress=1)

@@ -1,4 +1,6 @@
-"""What of a source folder goes along, what does not, and that the archive is named by its content."""
+"""Which files of a source folder are bundled, which are not, and that the archive's name is its content's
+hash.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,7 @@ def test_gitignore_is_honoured_at_every_level_as_git_does(source: Path, into: Pa
 
 
 def test_gitignore_files_above_count_up_to_the_repository(tmp_path: Path, into: Path) -> None:
-    put(tmp_path, ".gitignore", "*.py\n")  # above the repository: no business of ours
+    put(tmp_path, ".gitignore", "*.py\n")  # above the repository: not ours
     put(tmp_path, "repo/.git/HEAD", "ref: x\n")
     put(tmp_path, "repo/.gitignore", "*.log\n/jobs/mine/out/\n")
     put(tmp_path, "repo/jobs/.gitignore", "!kept.log\n")
@@ -335,7 +337,7 @@ def test_what_is_not_there_is_told(source: Path, into: Path, tmp_path: Path) -> 
 
 
 def test_a_file_whose_size_never_fits_its_bytes_is_refused_and_leaves_nothing(into: Path) -> None:
-    """As one that grows whenever it is read; the kernel's files say that they are empty and are not."""
+    """For example a file that grows whenever it is read. Files in /proc report size 0 and are not empty."""
     with pytest.raises(InputError, match="changes while it is read"):
         freeze(None, into, also={"status": Path("/proc/self/status")})
     assert files(into) == []

@@ -1,4 +1,4 @@
-"""What a collect asks of the outbox and of the home store: only what is new costs anything."""
+"""What a collect asks of the outbox and of the home store: only new data costs calls."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_is_published_half_way_is_not_known(collecting: Make) 
 
 
 def test_what_the_ledger_does_not_know_is_looked_for_and_brought_again(collecting: Make) -> None:
-    """The controller died before it journalled what it had published, and the store has lost it since."""
+    """The controller died before it journalled what it had published, and the store has since lost it."""
     store = MemoryStore()
     world = collecting(7, store=store)
     before = world.record()
@@ -115,7 +115,7 @@ def test_what_the_ledger_does_not_know_is_looked_for_and_brought_again(collectin
             break
         world.engine.tick()
         world.clock.advance(0.5)
-    assert world.record().accepted == (), "it is published, and nobody knows"
+    assert world.record().accepted == (), "it is published, but not journalled"
     world.restart()
     store._objects.clear()
     world.accept(7)

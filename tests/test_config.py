@@ -1,4 +1,4 @@
-"""What a config means, what is told of a wrong one, and that no secret is ever repeated."""
+"""What a config means, which mistakes are reported, and that no message repeats a secret."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path
 
 @pytest.mark.parametrize("start", ["platforms: ", "rules: "])
 def test_a_file_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path, start: str) -> None:
-    """Each line ten times the one before: a gigabyte by the ninth."""
+    """Each line is ten times as long as the one before: a gigabyte by the ninth."""
     lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30)]
     (tmp_path / CONFIG).write_text(f"a0: &a0 [x, x]\n{''.join(lines)}{start}*a29\n")
     with pytest.raises(SpecError, match="are not supported"):

@@ -1,4 +1,4 @@
-"""A store that lost or altered something, or a home restored from an old copy: it costs that, not the run."""
+"""A store that lost or altered something, or a home restored from an old copy: no run is lost."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from orchestrator.stores import checkpoints as stored
 from tests.test_engine import DeafWorkers, FlakyLedger, Small, scenario
 
 RUN = "first"
-WORK = Work(total=3600, global_batch=16)  # some 12 minutes, in sessions of 4
+WORK = Work(total=3600, global_batch=16)  # about 12 minutes, in sessions of 4
 
 
 class Lasting(Small):
-    """Its store and its platforms outlive the home, of which a copy may be made and put back."""
+    """A world whose store and platforms outlive the home. The home can be copied and restored."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Lasting(Small):
             source.backup(target)
 
     def put_back(self) -> None:
-        """The controller is killed, and comes up in the copy of the home."""
+        """Kills the controller, restores the copy of the home, and starts a controller there."""
         self.workers.crash()
         self.ledger.close()
         self.workers = DeafWorkers(self.clock, Random(2), 0.0)
@@ -64,7 +64,7 @@ class Lasting(Small):
         self.ledger.wish(RUN, Wished(self.clock.now(), wish))
 
     def check_result(self) -> None:
-        """The run is done, and what it left is that of a training that nothing interrupted."""
+        """Checks that the run is done with the result of an uninterrupted training."""
         assert self.until(self.phase(RUN, Phase.DONE), seconds=4 * 3600.0), self.record(RUN)
         last = newest(self.record(RUN).accepted)
         assert last is not None
@@ -96,7 +96,7 @@ def submit(world: Lasting, keep: int) -> None:
 
 
 def hold(world: Lasting) -> list[Accepted]:
-    """Holds the run with three checkpoints; they are returned oldest first."""
+    """Holds the run with three checkpoints; returns them, oldest first."""
     submit(world, keep=3)
     assert world.until(running(world, 1, 3))
     world.wish(Wish.HOLD)
@@ -131,7 +131,8 @@ def test_an_empty_store_holds_the_run_until_its_disk_is_back(world: Lasting) -> 
 
 
 def test_a_run_whose_every_checkpoint_is_gone_starts_over(world: Lasting) -> None:
-    """The store as a whole is there: other runs' checkpoints are, so this is no disk that will come back."""
+    """The store itself is there, because other runs' checkpoints are. So this is not a disk that will come
+    back."""
     other = world.folders.home / "other"
     other.parent.mkdir(parents=True, exist_ok=True)
     other.write_bytes(b"of another run")
@@ -144,7 +145,7 @@ def test_a_run_whose_every_checkpoint_is_gone_starts_over(world: Lasting) -> Non
 
 
 def test_a_run_whose_every_checkpoint_is_rotten_starts_over(world: Lasting) -> None:
-    """Their manifests are all there: of those that failed a moment ago, this ledger knows."""
+    """The manifests are all there. This ledger knows which checkpoints have just failed."""
     for each in hold(world):
         manifest = stored.read(world.store, RUN, each.name)
         lineage = f"g{each.ref.generation:02d}-{each.ref.incarnation}"
@@ -167,7 +168,8 @@ def test_a_store_that_stays_empty_lets_a_released_run_start_over(world: Lasting)
 
 
 def test_a_home_restored_from_an_old_copy_goes_on_from_the_newest_it_accepted(world: Lasting) -> None:
-    """The sessions of the time that was lost have its next names, and their checkpoints lie in the store."""
+    """The names it would use next are taken: by sessions of the lost time, and by their checkpoints in the
+    store."""
     submit(world, keep=100)
     assert world.until(running(world, 1, 2))
     world.copy_home()

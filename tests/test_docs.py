@@ -1,4 +1,4 @@
-"""What the documents say is so: generated pages are current, quoted code is the code, links lead on."""
+"""What the documents say is true: generated pages are current, quoted code is the code, links work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tick against real ledger, market and decide: who waits is woken, and nothing that came back is lost."""
+"""The tick with the real ledger, market and decide: waiting runs wake up, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.simulation.workers import SimulatedWorkers
 
 
 class FlakyLedger(Ledger):
-    """The real ledger; `down` makes it answer nothing."""
+    """The real ledger; while `down`, it does not answer."""
 
     down = False
 
@@ -40,7 +40,7 @@ class FlakyLedger(Ledger):
 
 
 class DeafWorkers(SimulatedWorkers):
-    """Workers whose platforms called `silent` never answer."""
+    """Workers that never answer for the platforms called `silent`."""
 
     silent: frozenset[str] = frozenset()
 
@@ -50,7 +50,7 @@ class DeafWorkers(SimulatedWorkers):
 
 
 class Small:
-    """One ledger, one store, a few calm platforms, one engine at a time."""
+    """A world with one ledger, one store, a few calm platforms, and one engine at a time."""
 
     watchers: Watchers | None = None
 
@@ -95,7 +95,7 @@ class Small:
         return self.ledger.record(run)
 
     def until(self, condition: Callable[[], bool], seconds: float = 7200.0) -> bool:
-        """Ticks until the condition holds, for at most so many seconds of the world."""
+        """Ticks until the condition holds, for at most this many seconds of simulated time."""
         end = self.clock.elapsed() + seconds
         while not condition():
             if self.clock.elapsed() >= end:
@@ -144,7 +144,7 @@ def test_a_run_that_waits_for_a_date_takes_the_slot_that_frees_before(small: Mak
 def test_the_controller_rests_while_a_platform_does_not_answer(small: Make) -> None:
     world = small(box=scenario(), dark=scenario("T4"))
     world.workers.silent = frozenset({"dark"})
-    world.submit("first", profiles=(("T4", job().profiles[0][1]),))  # the box will not do
+    world.submit("first", profiles=(("T4", job().profiles[0][1]),))  # the box is not acceptable
     world.until(lambda: False, seconds=30.0)
     assert [world.engine.tick() > 0.0 for _ in range(5)] == [True] * 5
 
@@ -177,10 +177,10 @@ def test_the_controller_rests_when_the_time_of_an_offer_has_come_and_no_survey_h
 
 
 def test_a_ledger_that_was_locked_for_a_moment_loses_no_answer(small: Make) -> None:
-    world = small(box=scenario(slots=2, quota=QuotaWindow(1e6, 1e7)))  # every survey finds less of it
+    world = small(box=scenario(slots=2, quota=QuotaWindow(1e6, 1e7)))  # every survey finds less quota
     world.submit("first", work=Work(total=5000, global_batch=16))
     assert world.until(world.phase("first", Phase.RUNNING))
-    for _ in range(30):  # in each of these ticks several answers come back, every third a survey's
+    for _ in range(30):  # several answers a tick; every third tick also a survey
         world.ledger.down = True
         try:
             world.engine.tick()

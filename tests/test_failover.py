@@ -1,4 +1,4 @@
-"""Must 7 of issue 4: what makes a run leave a platform, and what brings it back, over the real engine.
+"""What makes a run leave a platform, and what brings it back, with the real engine.
 
 Two simulated platforms on a virtual clock: `cloud` is fast and has a quota, `box` is slow and has none.
 """
@@ -51,7 +51,7 @@ def box(wall: float | None = WALL) -> Scenario:
 
 
 class Story:
-    """A world with one run in it, and what its history says."""
+    """A world with one run, and questions to its history."""
 
     def __init__(self, world: Small, total: int) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class Story:
         self._events: list[Event] = []
 
     def events(self) -> list[Event]:
-        """The run's history, of which only the new is read."""
+        """The run's history; only the new part is read."""
         self._events += [s.event for s in self.world.ledger.history("first", after=len(self._events))]
         return self._events
 
@@ -67,7 +67,7 @@ class Story:
         return [event.order for event in self.events() if isinstance(event, Assigned)]
 
     def places(self) -> list[str]:
-        """Where its sessions were, those in a row on one platform once."""
+        """Where its sessions ran; several in a row on one platform count once."""
         found = [order.platform for order in self.orders()]
         return [place for n, place in enumerate(found) if n == 0 or found[n - 1] != place]
 
@@ -95,7 +95,7 @@ class Story:
         assert self.newest() == self.world.record("first").job.work.total
 
     def until_it_left(self, platform: str, hours: float = 12.0) -> Order:
-        """Waits for the first order elsewhere; it must resume at the newest checkpoint there is."""
+        """Waits for the first order on another platform. It must resume at the newest checkpoint."""
         self.until(lambda: len(self.places()) > 1 and self.places()[0] == platform, hours)
         order = next(order for order in self.orders() if order.platform != platform)
         before = self.events()[: [getattr(e, "order", None) for e in self.events()].index(order)]
@@ -121,7 +121,7 @@ def story(tmp_path: Path) -> Iterator[Make]:
 
 
 def trouble(world: Small, **faults: float) -> None:
-    """From now on things go wrong on the cloud."""
+    """From now on calls to the cloud fail."""
     cloud = world.platforms["cloud"]
     cloud.calm()
     cloud.faults = faults = Faults(**faults)  # type: ignore[assignment]
@@ -214,7 +214,7 @@ def test_it_moves_back_when_the_quota_is_refreshed(story: Make, wall: float | No
     told.until_done()
     assert told.places()[:3] == ["cloud", "box", "cloud"]
     resumed = [order.resume_step for order in told.orders()]
-    assert resumed == sorted(set(resumed)), "each session goes on beyond the one before"
+    assert resumed == sorted(set(resumed)), "each session gets further than the one before"
     for order in told.orders()[1:]:
         place = f"session {order.session[-3:]} on {order.platform}/{order.accelerator}"
         assert f"{place}, from step {order.resume_step:,}" in told.why()
@@ -224,4 +224,4 @@ def test_it_stays_where_moving_back_would_finish_later(story: Make) -> None:
     quota = QuotaWindow(allowed_seconds=0.5 * HOUR, window_seconds=HOUR)
     told = story(5000, cloud=cloud(quota=quota, setup_seconds=1200.0), box=box())
     told.until_done()
-    assert told.places() == ["box"], "the hop costs more than the faster steps bring"
+    assert told.places() == ["box"], "the hop costs more than the faster steps save"

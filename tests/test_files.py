@@ -1,4 +1,4 @@
-"""Files of ours: copies that share nothing, drafts that outlive nobody, logs that follow no link."""
+"""Our own files: copies that share nothing, drafts that are cleaned up, logs that follow no link."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_no_folder_is_too_deep_to_be_removed(tmp_path: Path) -> None:
     levels = sys.getrecursionlimit() + 100
     (tmp_path / "deep").mkdir()
     here = os.open(tmp_path / "deep", os.O_RDONLY)
-    for _ in range(levels):  # no path reaches its end
+    for _ in range(levels):  # no path is long enough to reach its end
         os.mkdir("below", dir_fd=here)
         below = os.open("below", os.O_RDONLY, dir_fd=here)
         os.close(here)
@@ -228,7 +228,8 @@ def test_a_draft_stays_while_its_writer_lives_and_goes_once_it_was_killed(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-# Who may sync by itself: who ships alone, and who writes into a draft folder or links what another wrote.
+# Who may sync directly: modules that are shipped alone, and modules that write into a draft folder or link
+# files that another module wrote.
 SYNCS = ("training/layout.py", "session/committing.py", "session/outbox.py", "stores/checkpoints.py")
 
 

@@ -198,7 +198,7 @@ def test_dockerignore_leaves_out_what_docker_leaves_out(
 ) -> None:
     folder = put(tmp_path / "a", dict.fromkeys(TREE, "x"))
     put(folder, {"Dockerfile": "FROM x\n", ".dockerignore": "\n".join(patterns) + "\n"})
-    # The SDK's implementation. It differs from docker's in one thing: it takes the ^ of [^…] as a character.
+    # The SDK's implementation. It differs from docker's in one way: in [^…] it takes the ^ as a character.
     given = [line.strip() for line in patterns if line.strip() and not line.startswith("#")]
     expected = {name for name in exclude_paths(str(folder), given) if (folder / name).is_file()}
     found = {name.removeprefix("0/") for name in unpacked(into, freeze(folder, into))} - {"chain.json"}
@@ -236,7 +236,7 @@ DOUBLING = "ARG A0=aaaaaaaa\n" + "".join(f"ARG A{n}=$A{n - 1}${{A{n - 1}}}\n" fo
 def test_arguments_that_grow_without_end_are_refused_with_their_line(
     tmp_path: Path, into: Path, text: str, line: int, told: str
 ) -> None:
-    """Thirty such lines took a quarter of an hour and 3.1 GB, in the controller."""
+    """Thirty such lines took the controller a quarter of an hour and 3.1 GB."""
     put(tmp_path, {"a/Dockerfile": text if text.startswith("FROM") else f"{text}FROM x\n"})
     assert f"{tmp_path}/a/Dockerfile:{line}: {told}" in refused(tmp_path / "a", into)
 

@@ -1,4 +1,4 @@
-"""A job's inputs: what is pinned at submit is what a session gets, or nothing."""
+"""A job's inputs: a session gets exactly what was pinned at submit, or nothing."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_whatever_stands_in_a_copys_place_gives_way_to_a_copy(tmp_path: Path, da
         case "link to itself":
             set_aside(staged)
             staged.symlink_to(staged)
-        case "shut":  # of which root notices nothing
+        case "shut":  # which root is not affected by
             staged.chmod(0)
     again = inputs.stage(pinned, tmp_path / "home")
     assert again == staged
@@ -161,8 +161,8 @@ ledger.close()
     ],
 )
 def test_the_ledger_is_no_input_and_its_locks_stay(tmp_path: Path, way: str, name: str) -> None:
-    """Whoever reads the file and closes it gives up SQLite's locks: the next command that leaves would take
-    the log away from under the controller, with all that is journalled from then on."""
+    """Reading and closing the file drops SQLite's locks. The next command that exits would then remove the
+    log that the controller writes to, and all that is journalled after that would be lost."""
     with Ledger.open(f"sqlite:///{tmp_path / 'home' / 'ledger.sqlite'}"):
         wal = tmp_path / "home" / "ledger.sqlite-wal"
         before = wal.stat().st_ino

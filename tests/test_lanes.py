@@ -1,6 +1,7 @@
-"""What ends a session never waits behind what begins or reads one: real threads, platforms that hang.
+"""Work that ends a session never waits behind work that begins or reads one: real threads, platforms that
+hang.
 
-Where the machine has no thread left, nothing is lost.
+If the machine cannot start a thread, nothing is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DEADLINE_SECONDS = 20.0
 
 
 class Hanging:
-    """A platform whose sessions run for ever, and whose verbs hang where they are told to, until let go.
+    """A platform whose sessions run for ever. The given verbs hang until they are released.
 
     While it is `busy`, it refuses to discard.
     """
@@ -93,7 +94,7 @@ class Hanging:
 
 
 class Real:
-    """The real engine on threads, `threads` a lane, and this machine's clock."""
+    """The real engine on threads, `threads` per lane, and this machine's clock."""
 
     def __init__(self, folder: Path, *platforms: Hanging, threads: int) -> None:
         self.clock = SystemClock()
@@ -129,7 +130,7 @@ class Real:
 
 @contextmanager
 def no_new_threads() -> Iterator[None]:
-    """None can start, as its stack would not fit into the address space."""
+    """No thread can start, because its stack would not fit into the address space."""
     threading.stack_size(1 << 47)
     try:
         yield
@@ -159,7 +160,7 @@ def test_a_stop_is_asked_for_while_other_verbs_hang(
     real: Callable[..., Real], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
-    threads = 1 if verb == "survey" else 4  # there is never more than one survey of a platform
+    threads = 1 if verb == "survey" else 4  # there is never more than one survey per platform
     box = Hanging("box")
     world = real(box, threads=threads)
     for number in range(5):
@@ -185,7 +186,7 @@ def test_a_discard_is_done_while_other_verbs_hang(
     assert world.until(world.phase("over", Phase.RUNNING))
     box.busy = True
     world.ledger.wish("over", Wished(world.clock.now(), Wish.CANCEL))
-    assert world.until(lambda: bool(box.refused)), "all that is left to do is the discard"
+    assert world.until(lambda: bool(box.refused)), "only the discard is left to do"
     world.submit("live", "box")
     assert world.until(world.phase("live", Phase.RUNNING))
     box.hangs.add(verb)

@@ -1,4 +1,4 @@
-"""What leaves with a job: listed as it was frozen; what looks like a credential stays."""
+"""What is uploaded with a job: the list as frozen, without files that look like credentials."""
 
 from __future__ import annotations
 

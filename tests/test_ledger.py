@@ -1,4 +1,4 @@
-"""What the ledger keeps and answers, on SQLite and PostgreSQL alike."""
+"""What the ledger keeps and answers, the same on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_wish_makes_its_run_due_whatever_a_controller_decided_meanwhile(ledger
     wished = ledger.wish("tiny-1", Wished(LATER, Wish.CANCEL, discard=True))
     assert wished.wish is Wish.CANCEL
     assert ledger.record("tiny-1") == wished
-    ledger.schedule([(record, LATER)])  # decided before the wish was there
+    ledger.schedule([(record, LATER)])  # decided before the wish was recorded
     assert names(ledger.due(NOW)) == ["tiny-1"]
 
 

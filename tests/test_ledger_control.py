@@ -1,4 +1,4 @@
-"""One controller a database, and what is left when it is killed with -9 at any moment."""
+"""One controller per database, and what is left when it is killed with -9 at any moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KILLS = 5
 
 @contextmanager
 def writer(url: str) -> Iterator[subprocess.Popen[str]]:
-    """The process of tests/ledger_writer.py; gone when the block is left."""
+    """The process of tests/ledger_writer.py; it has ended when the block is left."""
     command = [sys.executable, "-m", "tests.ledger_writer", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
@@ -40,7 +40,7 @@ def writer(url: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def acknowledged(process: subprocess.Popen[str]) -> dict[str, int]:
-    """The versions it says are committed; waits for them."""
+    """The versions that it reports as committed; waits for them."""
     assert process.stdout
     line = process.stdout.readline()
     assert line, "the writer died by itself"
@@ -100,7 +100,8 @@ def test_a_link_to_a_database_is_that_database(tmp_path: Path) -> None:
 
 
 def test_a_killed_controller_leaves_whole_decisions_and_its_place(ledger_url: str) -> None:
-    """kill -9 between and within commits: all events of a decision or none, and the fold of them is kept."""
+    """kill -9 between and within commits: each decision has all of its events or none, and their fold is
+    kept."""
     seed = Random().randrange(1 << 32)
     random = Random(seed)
     for kill in range(1, KILLS + 1):

@@ -1,4 +1,4 @@
-"""Opening a ledger: made and upgraded once, and clear words where it cannot be."""
+"""Opening a ledger: it is created and upgraded once, and every failure has a clear message."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_file_where_its_folder_should_be(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder of another user's choosing, and this process without root's right to ignore modes."""
+    """A folder that belongs to another user, and this process without root's right to ignore modes."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     root = os.geteuid() == 0
@@ -224,7 +224,7 @@ def test_another_who_holds_it_too_long(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_full_disk_loses_nothing_that_was_there(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk's end: writes fail half-way alike."""
+    """A limit on file sizes stands in for a full disk. Both make a write fail half-way."""
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(sqlite_url(path)) as ledger:
         record = ledger.submit(submission("tiny-1"))
@@ -276,7 +276,7 @@ def test_no_server_and_no_password_in_the_words(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_whose_password_is_not_encoded_is_refused_and_never_repeated(url: str) -> None:
-    """`ss@host` was taken for the host: shown everywhere, and sent to the name servers."""
+    """`ss@host` was once taken for the host: shown everywhere, and sent to the name servers."""
     error = refusal(url)
     assert isinstance(error, InputError)
     assert "s3same" not in str(error)
@@ -300,7 +300,7 @@ def test_no_part_of_a_url_before_its_host_is_shown_nor_its_options(url: str) -> 
 
 @contextmanager
 def relayed(server: Server, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
-    """The server at a TCP port, behind TLS or without it; and the first bytes of what each client sent."""
+    """The server behind a TCP port, with TLS or without; and the first bytes that each client sent."""
     heard: list[bytes] = []
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -347,7 +347,7 @@ def relayed(server: Server, tls: ssl.SSLContext | None = None) -> Iterator[tuple
 
 
 def test_a_server_over_a_network_is_asked_for_tls(postgresql: Server, tmp_path: Path) -> None:
-    """0.0.0.0 leads to this machine, and is no address that we take for it."""
+    """0.0.0.0 leads to this machine, but it is not one of the addresses that we treat as local."""
     with relayed(postgresql) as (port, heard):
         url = f"postgresql://orchestrator@0.0.0.0:{port}/postgres"
         error = refusal(url)

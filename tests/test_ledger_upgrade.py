@@ -1,4 +1,4 @@
-"""Ledgers of earlier versions, with a run in every phase: opened, upgraded, and brought to their end."""
+"""Ledgers of earlier versions with a run in every phase are opened, upgraded, and every run ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def restored(dump: dict[str, Any], revision: str, url: str) -> None:
 
 
 class Upgraded(Small):
-    """The world of a dump: its ledger and its store; of its sessions nothing is left on the platform."""
+    """The world of a dump: its ledger and its store. Its sessions are gone from the platform."""
 
     def __init__(self, folder: Path, url: str, dump: dict[str, Any]) -> None:
         self._url = url
@@ -80,7 +80,7 @@ def test_runs_of_an_older_ledger_go_on_to_their_end(path: Path, ledger_url: str,
             assert not any(each.trouble for each in ledger.history(run))
             again = fold(each.event for each in ledger.history(run))
             assert again.version == found.version
-            assert replace(found, strays=again.strays, closed=again.closed) == again, "what is new apart"
+            assert replace(found, strays=again.strays, closed=again.closed) == again, "but for new fields"
     world = Upgraded(tmp_path, ledger_url, dump)
     try:
         come_to_their_ends(world)
@@ -100,4 +100,4 @@ def come_to_their_ends(world: Small) -> None:
     assert reached, {run: world.record(run).standing_reason for run in RUNS}
     for run in ("running", "held", "faulted"):
         resumed = [e.event.order.resume for e in world.ledger.history(run) if hasattr(e.event, "order")]
-        assert accepted[run] & set(resumed), f"{run} went on from what it had"
+        assert accepted[run] & set(resumed), f"{run} resumed from its checkpoint"

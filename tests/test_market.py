@@ -1,4 +1,4 @@
-"""What is left of the offers once our own sessions are taken off."""
+"""What is left of the offers after our own sessions are subtracted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_offers_of_one_pool_share_their_slots(pool: str, full: bool) -> None:
 
 
 def test_a_window_that_has_ended_since_the_survey_leaves_a_session_its_whole_time() -> None:
-    """Who waits for a refresh wakes before the platform is asked anew; what was left is history."""
+    """A run that waits for a refresh wakes before the next survey. The last survey saw the quota of the old
+    window."""
     market = Market(("k",))
     market.surveys_due(NOW, 0.0)
     quota = Quota(500.0, refresh_at=NOW + 30.0, window_seconds=7 * 86400.0, allowed_seconds=30 * HOUR)
@@ -69,7 +70,7 @@ def test_a_window_that_has_ended_since_the_survey_leaves_a_session_its_whole_tim
 
 
 def test_any_process_can_compute_what_the_engine_claims(tmp_path: Path) -> None:
-    """From the ledger alone, at every moment of runs that share a quota, however old the last survey is."""
+    """The ledger is enough, at every moment of runs that share a quota, however old the last survey is."""
     rich = QuotaWindow(4 * 3600.0, 7 * 86400.0)
     world = Small(tmp_path, box=replace(scenario(slots=2), quota=rich))
     world.platforms["box"].faults = Faults(killed=0.3)

@@ -1,4 +1,4 @@
-"""A run keeps its home store whatever the config says later; without what it needs it waits, untouched."""
+"""A run keeps its home store when the config changes. If something it needs is gone, it waits unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_run_stays_with_the_store_it_was_submitted_to(small: Make) -> None:
         assert {each.name for each in world.record(run).accepted} <= names(world, there, run)
         assert names(world, elsewhere, run) == set()
     sessions = [each.event.order for each in world.ledger.history("first") if hasattr(each.event, "order")]
-    assert {order.generation for order in sessions} == {1}, "its session went on beneath the change"
+    assert {order.generation for order in sessions} == {1}, "its session went on despite the change"
 
 
 @pytest.mark.parametrize("gone", ["store", "platform"])
@@ -54,7 +54,7 @@ def test_a_run_without_what_it_needs_is_held_and_goes_on_once_it_is_back(small: 
     assert record.missing == (what,)
     assert f"it needs the {what}, which the config no longer has: put it back" in record.standing_reason
     world.until(lambda: False, seconds=120.0)
-    assert world.record("first") == record, "nothing of it is touched, and it is said once"
+    assert world.record("first") == record, "the run is unchanged, reported only once"
     assert record.session == session
     if store is not None:
         world.stores["home"] = store
@@ -72,7 +72,7 @@ def test_a_queued_run_without_its_store_waits_for_it(small: Make) -> None:
     world.restart("box")
     assert world.until(lambda: world.record("first").standing is Phase.HELD)
     assert world.record("first").session is None
-    assert world.engine.idle, "nothing is to be done before a person has done something"
+    assert world.engine.idle, "the engine waits for a person"
     world.submit("second")
     assert world.until(world.phase("second", Phase.DONE), seconds=4 * 3600.0)
     world.stores["home"] = store
@@ -82,7 +82,7 @@ def test_a_queued_run_without_its_store_waits_for_it(small: Make) -> None:
 
 @pytest.mark.parametrize("discard", [False, True])
 def test_a_run_without_its_store_can_be_given_up(small: Make, discard: bool) -> None:
-    """What its session has not brought home yet is lost with it: that needs the user's word."""
+    """What its session has not yet brought home is then lost, so the user has to confirm it."""
     world = small(box=scenario())
     started(world, "first")
     del world.stores["home"]
@@ -119,5 +119,5 @@ def test_runs_of_the_first_version_keep_the_store_that_the_first_controller_foun
     world.restart("box", home_store="home")
     assert world.record("old").store == "home"
     world.restart("box", home_store="another")
-    assert world.record("old").store == "home", "said once, for good"
+    assert world.record("old").store == "home", "reported only once"
     assert [each.store for each in world.ledger.summaries()] == ["home"]

@@ -1,4 +1,4 @@
-"""What a skip does to a whole pytest run, with CI=true and without."""
+"""The effect of a skip on a whole pytest run, with CI=true and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How actions are carried out: what retention leaves alone, what is cleaned up, what is tried again."""
+"""How actions are carried out: what retention keeps, what is cleaned up, what is retried."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Empty(SimulatedPlatform):
 
 
 class Unasked(SimulatedPlatform):
-    """A platform that prepares whatever it is told to."""
+    """A platform that prepares every order."""
 
     def prepare(self, order: Order, materials: Materials) -> None:
         pass
@@ -94,13 +94,13 @@ def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(
     assert isinstance(failed, Failed)
     assert failed.trouble is Trouble.TRANSIENT
     assert manifest.name in failed.message
-    assert isinstance(perform(collect, backends), Done), "it would have been brought again, if it was there"
+    assert isinstance(perform(collect, backends), Done), "the next collect would bring it again"
 
 
 def test_what_the_store_holds_under_a_name_is_not_taken_for_what_the_session_brought(
     backends: Backends, tmp_path: Path
 ) -> None:
-    """Somebody who can write to the store has put a manifest where the next checkpoint is to come."""
+    """Somebody with write access to the store has put a manifest where the next checkpoint is to go."""
     into = backends.folders.collected(RUN, ORDER.session)
     manifest = bring(into, 10)
     bring(tmp_path, 10)
@@ -141,7 +141,7 @@ def test_one_replaced_before_its_acceptance_was_journalled_is_brought_again(
 
 
 def replaced(backends: Backends, folder: Path, manifest: Manifest) -> Manifest:
-    """The checkpoint is another in the store now, and whole by itself."""
+    """Somebody replaced the checkpoint in the store with another consistent one."""
     bring(folder, manifest.ref.step, manifest.ref.generation)
     forged = forge(folder, manifest.name)
     stored.publish(backends.store("home"), RUN, forged, folder)
@@ -163,7 +163,7 @@ def test_a_session_that_brings_another_runs_checkpoint_is_not_believed(backends:
 
 
 def resuming(*manifests: Manifest, sha256: str | None = None) -> Prepare:
-    """A prepare that resumes the last of them; all were accepted."""
+    """A prepare that resumes from the last of them; all were accepted."""
     last = manifests[-1]
     order = replace(ORDER, resume=last.name, resume_step=last.ref.step, resume_sha256=sha256 or last.sha256)
     return Prepare(order, frozenset(m.name for m in manifests))
@@ -179,7 +179,7 @@ def two_in_the_store(backends: Backends, folder: Path) -> tuple[Manifest, Manife
 def test_a_consistent_replacement_in_the_store_is_not_staged(backends: Backends, tmp_path: Path) -> None:
     before, newest = two_in_the_store(backends, tmp_path)
     forged = replaced(backends, tmp_path / "other", newest)
-    assert stored.fetch(backends.store("home"), RUN, newest.name, tmp_path / "x") == forged, "whole by itself"
+    assert stored.fetch(backends.store("home"), RUN, newest.name, tmp_path / "x") == forged, "consistent"
     failed = perform(resuming(before, newest), backends)
     assert isinstance(failed, Failed)
     assert (failed.trouble, failed.checkpoint) == (Trouble.CORRUPT, newest.name)
@@ -243,7 +243,7 @@ def test_discarding_a_session_leaves_no_staged_checkpoint_behind(backends: Backe
 
 
 class Repeating(SimulatedPlatform):
-    """A platform whose refusal repeats what it was sent."""
+    """A platform whose refusal repeats the values it was sent."""
 
     def prepare(self, order: Order, materials: Materials) -> None:
         [line, other] = materials.secrets["KEY"].splitlines()
@@ -252,7 +252,7 @@ class Repeating(SimulatedPlatform):
 
 
 class Odd(Exception):
-    """Its text is none of its arguments."""
+    """An error whose text is not among its arguments."""
 
     def __init__(self, field: str) -> None:
         super().__init__("odd")
@@ -263,7 +263,7 @@ class Odd(Exception):
 
 
 class Elsewhere(SimulatedPlatform):
-    """A platform with a bug whose exceptions hold what they were given elsewhere than in their arguments."""
+    """A platform with a bug. Its exceptions hold the values it was given, but not in their arguments."""
 
     def prepare(self, order: Order, materials: Materials) -> None:  # noqa: ARG002
         secret = materials.secrets["KEY"]
@@ -275,7 +275,7 @@ class Elsewhere(SimulatedPlatform):
 
 
 class Failing(SimulatedPlatform):
-    """A platform with a bug that tells all it has."""
+    """A platform with a bug whose error repeats everything it knows."""
 
     def prepare(self, order: Order, materials: Materials) -> None:  # noqa: ARG002
         try:
@@ -335,7 +335,7 @@ def test_a_refusal_that_repeats_a_secret_is_journalled_without_it(backends: Back
 def test_a_run_of_a_strangers_gets_no_variable_of_the_orchestrators(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can write into a shared database can list any name."""
+    """Anybody with write access to a shared database can list any name."""
     monkeypatch.setenv("ORCHESTRATOR_DATABASE", "postgresql://me:hunter2@example.org/ledger")
     known = Wired.from_home(tmp_path, SystemClock()).backends()
     failed = perform(Prepare(replace(ORDER, secrets=("ORCHESTRATOR_DATABASE",))), known)

@@ -1,4 +1,4 @@
-"""Sessions that wait in a platform's queue: as long as it promises, and nothing counts before the start."""
+"""Sessions in a platform's queue: they wait as long as it promises and pay nothing before the start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_session_that_waits_for_longer_than_promised_is_given_up(small: Make) 
 
 
 def test_a_controller_that_was_away_does_not_count_the_wait_against_the_wall(small: Make) -> None:
-    """Nothing was heard for longer than the session's wall, in which it waited."""
+    """Nothing was heard for longer than the session's limit, but the session spent that time in the queue."""
     world = small(box=scenario(queue_seconds=4 * HOUR, pending_seconds_max=5 * HOUR))
     world.submit("first")
     assert world.until(world.phase("first", Phase.LAUNCHING))
@@ -75,7 +75,7 @@ def test_a_controller_that_was_away_does_not_count_the_wait_against_the_wall(sma
 
 
 def test_quota_counts_from_the_start(small: Make) -> None:
-    """A quota that holds a wall: what a session waits for is not taken off it."""
+    """A quota of one session's limit: the wait is not charged to it."""
     queue = scenario(queue_seconds=4 * HOUR, pending_seconds_max=5 * HOUR)
     world = small(box=replace(queue, quota=QuotaWindow(WALL_SECONDS + 120.0, 7 * 86400.0)))
     world.submit("first")

@@ -1,4 +1,4 @@
-"""Requirements locked at submit: the real uv and pip against a package index on loopback."""
+"""Requirements locked at submit: the real uv and pip with a package index on loopback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refused(wanted: Path, text: str, variables: Mapping[str, str]) -> str:
 
 @dataclass
 class Job:
-    """A job whose bundle was frozen once; `stay` is one more session of it."""
+    """A job that was bundled and frozen once; `stay` is one more session of it."""
 
     root: Path
     index: Index
@@ -70,7 +70,7 @@ class Job:
     frozen: spec.Parsed
 
     def stay(self, number: int, *names: str, platform: Mapping[str, str] | None = None) -> tuple[Stay, str]:
-        """A session on a platform that has these packages; and the outcome."""
+        """A session on a platform that has these packages; returns its outcome."""
         there = self.root / f"platform-{number}"
         there.mkdir()
         for name, version in (platform or {}).items():
@@ -87,7 +87,7 @@ class Job:
 
 
 def frozen(root: Path, index: Index, *, locked: bool = True) -> Job:
-    """What `submit` makes of the job in `root`."""
+    """The job in `root` as `submit` freezes it."""
     (root / "job" / "code" / "train.py").write_text(TRAIN)
     (root / "job" / "job.yaml").write_text(f"{GOOD}requirements: code/requirements.txt\n")
     parsed = spec.load(root / "job" / "job.yaml")
@@ -114,7 +114,8 @@ def seen(stay: Stay) -> dict[str, str]:
 def test_a_hop_after_a_new_release_installs_the_same_versions(
     tmp_path: Path, index: Index, locked: bool
 ) -> None:
-    """Also of a package that only another one needs. Without a lock the new ones come."""
+    """This includes a package that is only a dependency of another. Without a lock the new versions are
+    installed."""
     job = frozen(tmp_path, index, locked=locked)
     first, outcome = job.stay(1, "greeting", "words")
     assert outcome.startswith(Outcome.COMPLETED), first.log()
@@ -137,7 +138,8 @@ def test_a_package_that_changed_under_its_version_is_refused(tmp_path: Path, ind
 
 
 def test_what_the_platform_has_and_the_job_allows_stays(tmp_path: Path, index: Index, wanted: Path) -> None:
-    """torch stays, and what only torch needs is not fetched; a version that will not do gets the lock's."""
+    """torch stays, and its own dependencies are not fetched. A version that the job excludes is replaced by
+    the lock's."""
     wanted.write_text("greeting>=1\ntorch>=2\nwords\nold>=2\n")
     index.release("cublas", "1.0")
     index.release("torch", "3.0", "cublas")
@@ -186,7 +188,7 @@ def test_files_that_it_includes_count(index: Index, wanted: Path) -> None:
 
 
 def test_an_index_that_the_file_names_is_in_the_lock(index: Index, wanted: Path) -> None:
-    """Else no session would find it. A login there stays a name of a variable."""
+    """Otherwise no session would find the package. Credentials in its URL stay the name of a variable."""
     wanted.write_text(f"--index-url {index.address}\ngreeting\n")
     text = lock(wanted, index.variables | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
     assert text is not None
@@ -206,7 +208,7 @@ def test_a_login_is_in_no_lock(index: Index, wanted: Path) -> None:
 
 
 def test_a_file_with_hashes_is_its_own_lock(wanted: Path) -> None:
-    """It is not resolved again, which could let in more files than its author did."""
+    """It is not resolved again: that could allow more files than its author did."""
     wanted.write_text(f"greeting==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
     assert lock(wanted, {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}) is None
 
@@ -241,7 +243,7 @@ def test_a_file_that_includes_itself_ends(index: Index, wanted: Path) -> None:
 
 
 def test_nothing_of_a_package_runs_at_submit(tmp_path: Path, index: Index, wanted: Path) -> None:
-    """A source distribution tells its requirements by a program, which is not run here."""
+    """A source distribution computes its requirements with a program. That program does not run here."""
     ran = tmp_path / "ran"
     place = index.folder / "trap"
     place.mkdir()

@@ -31,7 +31,7 @@ LOCKED_LINE = r"[a-z0-9-]+={2,3}[\w.+]+(?: ; [^#]*?)? (?: +--hash=sha256:[0-9a-f
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
-    """A wheel of nothing but metadata: enough for pip to resolve it."""
+    """A wheel with only metadata: enough for pip to resolve it."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -84,7 +84,7 @@ def test_a_cpu_build_at_hand_needs_no_index(pip: list[str], tmp_path: Path) -> N
 
 
 def locked(folder: Path, wheel: Path) -> list[str]:
-    """A list of that wheel as it is now, as pip's words."""
+    """A requirements list with that wheel as it is now, in pip's format."""
     name, version = wheel.name.split("-")[:2]
     text = f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
     (folder / "locked.txt").write_text(text)
@@ -95,7 +95,7 @@ def locked(folder: Path, wheel: Path) -> list[str]:
 def test_a_package_that_is_not_what_was_locked_is_refused(
     pip: list[str], tmp_path: Path, changed: bool
 ) -> None:
-    """Changed on the index or on its way, in the same version."""
+    """Changed on the index or in transit, with the same version."""
     write_wheel(tmp_path / "wheels", "greeting", "1.0")
     [wheel] = (tmp_path / "wheels").iterdir()
     words = locked(tmp_path, wheel)
@@ -108,7 +108,7 @@ def test_a_package_that_is_not_what_was_locked_is_refused(
 
 
 def test_what_is_in_no_list_is_not_installed(pip: list[str], tmp_path: Path) -> None:
-    """No dependency comes along that nobody locked."""
+    """A dependency that is not in the lock is not installed."""
     write_wheel(tmp_path / "wheels", "unlisted", "1.0")
     write_wheel(tmp_path / "wheels", "greeting", "1.0", requires="unlisted")
     words = locked(tmp_path, tmp_path / "wheels" / "greeting-1.0-py3-none-any.whl")
@@ -117,7 +117,7 @@ def test_what_is_in_no_list_is_not_installed(pip: list[str], tmp_path: Path) -> 
 
 
 def test_set_up_and_both_images_install_by_hash_alone() -> None:
-    """Every call of pip that reaches an index gives a list, and no name of a package."""
+    """Every call of pip that reaches an index is given a list of hashes, never a package's name."""
     texts = {path: (ROOT / path).read_text() for path in (*DOCKERFILES, "scripts/setup.py")}
     for path in DOCKERFILES:
         commands = texts[path].replace("\\\n", " ").splitlines()
@@ -142,7 +142,7 @@ def test_every_list_has_hashes_and_no_address() -> None:
 
 
 def test_the_lists_serve_this_machine_and_fit_together() -> None:
-    """They hold what pyproject.toml asks for, and what is installed by them lacks nothing."""
+    """They contain what pyproject.toml asks for, and an installation from them lacks nothing."""
     paths = ("scripts/runtime.lock", "scripts/development.lock", "images/base/torch-cpu.txt")
     listed = lock.pinned(ROOT / path for path in paths)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -199,7 +199,7 @@ def test_the_licence_is_whole() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout in a folder with a space, holding what set-up reads."""
+    """A checkout in a folder with a space in its name, with the files that set-up reads."""
     root = tmp_path / "a clone"
     for path in setup.DECISIVE:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a user hears of a wrong spec, and what a right one becomes."""
+"""The messages for a wrong spec, and the job parsed from a right one."""
 
 from __future__ import annotations
 

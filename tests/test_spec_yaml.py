@@ -1,4 +1,4 @@
-"""Files that are no specs, broken or hostile, and what YAML may say in one that is."""
+"""Files that are not specs, broken or hostile ones, and the YAML that a spec may use."""
 
 from __future__ import annotations
 

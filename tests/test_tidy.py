@@ -1,4 +1,4 @@
-"""The house rules hold for every file, and each rule is proved by a planted sample that it finds."""
+"""Every file follows the house rules. Each rule is proved with a planted sample that it must find."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text of the repository by its path, but for this module, which is full of planted samples."""
+    """Every text of the repository by its path, except this module, which is full of planted samples."""
     folders = files("*", *FOLDERS, "docs", "changes", "images", ".ci")
     for path in [*folders, *ROOT.glob("*.*"), ROOT / "Dockerfile", ROOT / "Makefile"]:
         if (

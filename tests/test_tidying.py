@@ -1,4 +1,4 @@
-"""What a start removes of what a crash left; and all that it leaves alone."""
+"""What a controller removes at its start after a crash, and what it keeps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_was_staged_and_brought_for_sessions_that_are_over_goes(backends: B
 
 
 class DeadStore(MemoryStore):
-    """A store whose disk is away."""
+    """A store whose disk is not there."""
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         raise Transient(f"cannot put {sha256} from {source} under {key}", operation="put")
@@ -95,7 +95,7 @@ class DeadStore(MemoryStore):
 def test_the_only_copy_of_a_checkpoint_stays_until_it_is_in_the_store(
     backends: Backends, tmp_path: Path
 ) -> None:
-    """Its session is over, and the platform's copy was discarded when the store was away for too long."""
+    """Its session is over. The platform's copy was discarded because the store was away for too long."""
     folder, session = tmp_path / "sessions", "a-s01"
     here = catalog.build("here", "process", {}, folder=folder, clock=SystemClock())
     (folder / session).mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_drafts_go_unless_somebody_is_writing_them(backends: Backends) -> None:
 
 
 def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backends, tmp_path: Path) -> None:
-    """`submit --follow` lays it out in the home beside a controller that starts."""
+    """`submit --follow` writes it into the home while a controller starts."""
     manifest = published(backends, tmp_path, 10, 1)
     home = Home(backends.folders.home)
 
@@ -189,7 +189,7 @@ def published(backends: Backends, tmp_path: Path, step: int, generation: int) ->
 
 
 def orphan(backends: Backends, tmp_path: Path, generation: int) -> str:
-    """A blob whose publisher died before the manifest."""
+    """A blob whose publisher died before it wrote the manifest."""
     data = f"orphan {generation}".encode()
     sha256 = hashlib.sha256(data).hexdigest()
     (tmp_path / sha256).write_bytes(data)
@@ -215,9 +215,9 @@ def test_blobs_that_no_manifest_names_go_once_their_generation_is_closed(
     orphans = [orphan(backends, tmp_path, generation) for generation in (1, 2, 3)]
     live = record(assigned(generation=2))
     assert tidy(backends, live) == ["removed 1 blobs from home stores that no checkpoint names"]
-    assert keys(backends) == whole | set(orphans[1:]), "a living session may be publishing"
+    assert keys(backends) == whole | set(orphans[1:]), "a session that still runs may be publishing"
     tidy(backends, over(2, first, second))
-    assert keys(backends) == whole | {orphans[2]}, "of a generation that this ledger never had"
+    assert keys(backends) == whole | {orphans[2]}, "from a generation that this ledger does not know"
 
 
 def test_a_lineage_whose_accepted_manifest_is_gone_keeps_its_blobs(

@@ -162,7 +162,7 @@ def test_the_fence_is_read_before_each_publication(session: Session, store: Memo
     session.saves(1)
     session.saves(2)
     shipping = session.uplink.ship()
-    next(shipping)  # it has looked for the first
+    next(shipping)  # it has looked before the first
     raise_fence(store, RUN, 2)
     with pytest.raises(Superseded):
         next(shipping)
@@ -346,7 +346,7 @@ def test_a_heartbeat_that_names_an_odd_result_costs_a_note(store: MemoryStore) -
 
 
 class Engine:
-    """One platform whose sessions ship, and one store, for single actions."""
+    """One platform whose sessions ship their outbox, and one store, for single actions."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         platform = SimulatedPlatform("here", Scenario(), VirtualClock())
@@ -384,7 +384,7 @@ def test_the_fence_is_raised_before_a_session_and_before_the_last_look(
     session.saves(3)
     with pytest.raises(Superseded):
         session.ships()
-    late = engine.prepares(1)  # of a controller that should be gone, or an old copy of the home
+    late = engine.prepares(1)  # from a controller that should be gone, or an old copy of the home
     assert isinstance(late, Failed)
     assert late.trouble is Trouble.NAME_TAKEN
     assert isinstance(engine.prepares(3), Done)

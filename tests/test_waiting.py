@@ -1,4 +1,4 @@
-"""What waiting is bounded by: a clock that jumps, a home that stays full. Over the real engine."""
+"""How long a run can wait: a clock that jumps, a home that stays full. With the real engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 class FullStore(MemoryStore):
-    """A home store on a disk that is full until somebody frees it."""
+    """A home store on a disk that is full until somebody frees space."""
 
     full = False
 
@@ -57,7 +57,7 @@ def stored(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_no_run_waits_for_the_days_that_a_clock_was_ahead(stored: Make) -> None:
-    """Ten days ahead while sessions crash and quota runs out, then set right: those pauses are over."""
+    """Ten days ahead while sessions crash and quotas run out, then corrected: those pauses are over."""
     crashing = scenario(faults=Faults(crash=1.0), quota=QuotaWindow(0.5 * HOUR, 4 * HOUR))
     world = stored(box=crashing)
     world.submit("first", without_progress=40)
@@ -84,7 +84,7 @@ def test_a_claim_on_quota_that_a_clock_ahead_has_dated_is_let_go(stored: Make) -
 
 
 def test_a_home_that_stays_full_holds_the_run_and_loses_nothing(stored: Make) -> None:
-    """Only its end brings this session home: what it did is kept where it ran until there is room."""
+    """This session's work comes home only at its end. It is kept on the platform until there is room."""
     world = stored(cloud=scenario(uplink=Uplink.NONE))
     world.submit("first", work=Work(total=2000, global_batch=16))
     assert world.until(lambda: bool(world.platforms["cloud"].history.launches))
@@ -102,4 +102,4 @@ def test_a_home_that_stays_full_holds_the_run_and_loses_nothing(stored: Make) ->
     world.ledger.wish("first", Wished(world.clock.now(), Wish.RELEASE))
     assert world.until(world.phase("first", Phase.DONE))
     endings = [s.event for s in world.ledger.history("first") if isinstance(s.event, Ended)]
-    assert len(endings) == 1, "nothing was done twice"
+    assert len(endings) == 1, "no work was repeated"

@@ -1,6 +1,7 @@
 """The house rules as functions: a module's source in, findings out.
 
-Knows no repository; tests/test_tidy.py applies the rules to ours and proves each by a planted sample.
+This module knows no repository: tests/test_tidy.py applies the rules to ours and proves each with a planted
+sample.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ FUNCTION_LINES_MAX = 70
 PUBLIC_METHODS_MAX = 15
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "base", "misc"}
 PLATFORM_NAMES = {"process", "docker", "kaggle", "colab", "ssh", "slurm", "simulated"}
-# Calls that fail where what they look for is not so; `wait_…` has a deadline.
+# Calls that fail if their condition does not hold; `wait_…` has a deadline.
 PROVES = ("check", "assert", "expect", "run_state_machine", "wait_")
 CLOCK = "orchestrator/clock.py"
-# Training code runs where our clock does not exist: the helper ships alone and imports nothing of ours.
+# Training code runs where our clock does not exist: the helper is shipped without our other modules.
 READS_TIME = (CLOCK, "orchestrator/training/")
-# Training commands whose steps take as long as they are told to.
+# Training commands whose steps take a given time.
 SLEEPS = ("tests/agent/source/",)
-# There `kaggle:` is the scheme of an input's origin, a word of the spec's grammar.
+# In this file `kaggle:` is the scheme of an input's origin, part of the spec's grammar.
 COMPARES_SCHEMES = ("orchestrator/spec/checks.py",)
 DATETIME_NOW = {"now", "utcnow", "today"}
 IMPURE = {
@@ -35,9 +36,9 @@ IMPURE = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 
-# Who may import what of ours (drawn in docs/architecture.md). The longest prefix that fits the importing
-# module counts. A package may always import itself. A module without a row is a finding: say here where it
-# stands.
+# Which of our modules may import which (drawn in docs/architecture.md). The longest prefix that fits the
+# importing module counts. A package may always import itself. A module without a row is a finding: add a row
+# for it here.
 LEAVES = (
     "orchestrator.errors", "orchestrator.clock", "orchestrator.shut", "orchestrator.unforeseen"
 )  # fmt: skip
@@ -73,7 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         DISK,
         # The session's layout, and how its checkpoints are committed.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout")),
-        # What the probe tells devices apart by.
+        # How the probe tells devices apart.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
     "orchestrator.session": (*PURE, DISK),
@@ -108,10 +109,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.session",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
-        "orchestrator.engine.perform",  # which checkpoint here is the only copy: it makes the mark
+        "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
     ),
     "orchestrator.client": ("orchestrator",),
-    # Words only: it asks the client, and knows of the core what is a value and how it is written.
+    # Presentation only: it asks the client, and of the core it knows values and how they are written.
     "orchestrator.cli": (
         *LEAVES,
         DISK,
@@ -135,7 +136,7 @@ STANDARD_LIBRARY_ONLY = (
 
 @dataclass(frozen=True)
 class Module:
-    """A Python file by its path in the repository, with forward slashes."""
+    """A Python file and its path in the repository, with forward slashes."""
 
     path: str
     source: str
@@ -208,7 +209,7 @@ def docstrings(module: Module) -> Iterator[str]:
 
 
 def one_clock(module: Module) -> Iterator[str]:
-    """Only the clock reads the time; nobody sleeps, tests included."""
+    """Only the clock reads the time. Nothing sleeps, tests included."""
     sleeps = module.path.startswith(SLEEPS)
     for node, name in imports(module.tree):
         if module.is_product and not module.path.startswith(READS_TIME) and name.split(".")[0] == "time":
@@ -226,7 +227,7 @@ def one_clock(module: Module) -> Iterator[str]:
 
 
 def broad_excepts(module: Module) -> Iterator[str]:
-    """A handler for everything must raise again, or say on its line why it may not: `# noqa: BLE001 why`."""
+    """A handler for everything must raise again, or say on its line why it does not: `# noqa: BLE001 why`."""
     for handler in (node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler)):
         caught = {ast.unparse(t) for t in _caught(handler)}
         if not caught & {"", "Exception", "BaseException"}:
@@ -256,7 +257,8 @@ def pure_core(module: Module) -> Iterator[str]:
 
 
 def import_rules(module: Module) -> Iterator[str]:
-    """Every import of ours must be allowed by MAY_IMPORT; some packages use the standard library only."""
+    """Every import of our own modules must be allowed by MAY_IMPORT; some packages use the standard library
+    only."""
     if not module.is_product or module.name == "orchestrator":
         return
     row = next((r for r in sorted(MAY_IMPORT, key=len, reverse=True) if _within(module.name, r)), None)
@@ -278,7 +280,7 @@ def _within(name: str, prefix: str) -> bool:
 
 
 def platform_names(module: Module) -> Iterator[str]:
-    """What a platform can do is data (Traits); its name decides nothing outside its own file."""
+    """What a platform can do is data (Traits). Outside its own module its name decides nothing."""
     if not module.is_product or module.path.startswith(("orchestrator/platforms/", *COMPARES_SCHEMES)):
         return
     for node in ast.walk(module.tree):
@@ -307,7 +309,7 @@ def no_mocks(module: Module) -> Iterator[str]:
 
 
 def failing_is_possible(module: Module) -> Iterator[str]:
-    """A test asserts: itself, by pytest, or through a function whose name or body says so."""
+    """A test asserts: itself, through pytest, or through a function whose name or body shows it."""
     if not module.is_test:
         return
     local = {function.name: function for function in functions(module.tree)}
@@ -332,7 +334,7 @@ def _asserts(function: Function, local: dict[str, Function], seen: set[str]) -> 
 
 
 def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
-    """Traces of the machine something was written on: `words` (its paths and names), and home folders."""
+    """Traces of the machine where a text was written: `words` (its paths and names), and home folders."""
     for number, line in enumerate(text.splitlines(), start=1):
         found = [word for word in words if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", line)]
         found += re.findall(r"(?<![\w.~}])/(?:home|Users|root|work|srv)/[\w.-]+", line)
@@ -341,24 +343,22 @@ def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
 
 
 def private_notes(text: str) -> Iterator[str]:
-    """Citations of our working notes, which a reader of the repository does not have."""
+    """Citations of our working notes, which are not in the repository."""
     for number, line in enumerate(text.splitlines(), start=1):
         for found in re.findall(r"\b(?:DESIGN[.]md|facts[/][\w-]+[.]\w+)", line):
             yield f"{number}: cites {found}; cite a page of docs/ instead"
 
 
 def anchors(page: str) -> frozenset[str]:
-    """What a link can name in a Markdown page: its headings, spelled as GitHub spells them."""
+    """The link targets of a Markdown page: its headings, spelled as GitHub spells them."""
     prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return frozenset(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 def citations(text: str, pages: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    """Pages and headings of docs/ that are cited and do not exist; `pages` has the anchors of each page.
-
-    A page outside of references/ and decisions/ is looked at where a heading of it is cited.
-    """
+    """Cited pages and headings of docs/ that do not exist; `pages` has the anchors of each page. Outside
+    references/ and decisions/ a page is only checked if one of its headings is cited."""
     cited = r"(?<![\w./-])(docs/(?:(?:references|decisions)/[\w.-]+\.md|[\w./-]+\.md(?=#)))(?:#([\w-]+))?"
     for number, line in enumerate(text.splitlines(), start=1):
         for page, anchor in re.findall(cited, line):

@@ -1,4 +1,4 @@
-"""The one way to wait for something in a test: for a condition, with a deadline and words for its failure."""
+"""The one way to wait in a test: for a condition, with a deadline and a message for the failure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PATIENCE = 90.0
 def wait_until(
     condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
 ) -> T:
-    """Asks until the condition gives something true, and returns that; fails after `seconds`, and says what
-    was waited for."""
+    """Polls until the condition returns something true, and returns that. After `seconds` it fails with a
+    message that says what it waited for."""
     clock, never = SystemClock(), threading.Event()
     ends = clock.monotonic() + seconds
     while not (found := condition()):
         if clock.monotonic() >= ends:
             told = what if isinstance(what, str) else what()
-            raise AssertionError(f"waited {seconds:.0f} s in vain for {told}")
+            raise AssertionError(f"waited {seconds:.0f} s for {told}")
         clock.wait(never, 0.02)
     return found

@@ -1,4 +1,4 @@
-"""Runs that wander through the lifecycle: any event the table allows next, from a seed."""
+"""Random runs through the lifecycle: at each step any event that the table allows, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from orchestrator.core.run import RunRecord
 from tests.core import runs
 
 NOW = runs.NOW
-NASTY = "träge\0 \udc80 'quoted\" \n\t{}%s"  # what logs and platforms say, and databases do not like
+NASTY = "träge\0 \udc80 'quoted\" \n\t{}%s"  # what logs and platforms say, and databases reject
 
 
 def submission(run: str, *, name: str = "tiny", at: float = NOW) -> Submitted:
@@ -63,7 +63,7 @@ def assigned(record: RunRecord, at: float = NOW) -> Assigned:
 
 
 def next_event(record: RunRecord, random: Random, at: float = NOW) -> Event:
-    """One that the lifecycle allows the run now."""
+    """An event that the lifecycle allows the run now."""
     kinds = [kind for kind in TABLE[record.phase] if kind is not Kind.SUBMITTED]
     return _MAKE[random.choice(kinds)](record, random, at)
 
