@@ -1,5 +1,4 @@
-"""What an attacker with write access to the checkpoints does: changes the content and seals a manifest for
-it.
+"""What an attacker with write access to checkpoints does: changes the content and seals a manifest for it.
 
 The result is consistent. Only a reader that knows the sha256 of the accepted manifest notices the change.
 """

@@ -1,6 +1,4 @@
-"""Which files of a source folder are bundled, which are not, and that the archive's name is its content's
-hash.
-"""
+"""Which files of a source folder are bundled, which are not, and that the content gives the archive its name."""
 
 from __future__ import annotations
 

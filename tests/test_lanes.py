@@ -1,5 +1,4 @@
-"""Work that ends a session never waits behind work that begins or reads one: real threads, platforms that
-hang.
+"""Work that ends a session never waits behind work that begins or reads one: real threads, hanging platforms.
 
 If the machine cannot start a thread, nothing is lost.
 """

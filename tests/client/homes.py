@@ -23,7 +23,7 @@ def append(home: Path, events: Sequence[Event]) -> None:
 
 
 def run_after(home: Path, *events: Event) -> Run:
-    """The run after these events, with a clock that stands still until somebody waits."""
+    """The run after these events. Its clock stands still until somebody waits."""
     with ledger_of(home) as ledger:
         ledger.submit(Submitted(RUN, job(), NOW, store="home"))
     if events:

@@ -1,4 +1,4 @@
-"""A run's checkpoints as values, and one of them brought, with what is said on the way."""
+"""A run's checkpoints as values, and fetching one of them, with the progress that is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.core.runs import NOW, RUN, running
 
 
 def published(run: Run, step: int, *, accuracy: float = 0.0) -> Manifest:
-    """A checkpoint of one file in the run's home store, accepted."""
+    """A checkpoint with one file, accepted and in the run's home store."""
     store, data = run.client.wired().store("home"), f"state {step}".encode()
     sha256 = hashlib.sha256(data).hexdigest()
     manifest = Manifest(
@@ -39,7 +39,7 @@ def published(run: Run, step: int, *, accuracy: float = 0.0) -> Manifest:
 
 
 def lose(run: Run, *manifests: Manifest) -> None:
-    """Their blobs are gone from the store, their manifests are not."""
+    """Removes their blobs from the store and keeps their manifests."""
     store = run.client.wired().store("home")
     gone = {sha256 for each in manifests for sha256 in each.blobs()}
     for stat in tuple(store.list(f"runs/{RUN}/blobs/")):
@@ -93,7 +93,7 @@ def test_a_pull_tells_how_far_it_is(run: Run, tmp_path: Path) -> None:
     assert (pulled.step, pulled.skipped, pulled.authenticated) == (10, (), True)
     assert (pulled.folder / "state").read_text() == "state 10"
     assert (told[0], told[-1]) == ((0, 8), (8, 8))
-    assert run.pull(tmp_path / "there", step=10) == pulled, "a folder that holds it is left as it is"
+    assert run.pull(tmp_path / "there", step=10) == pulled, "a folder that already holds it stays as it is"
     with pytest.raises(InputError, match="holds something else"):
         run.pull(tmp_path / "there", step="latest")
 

@@ -1,4 +1,4 @@
-"""A program that controls a home itself, and one that looks whether anybody does."""
+"""A program that controls a home itself, and one that checks whether a controller runs."""
 
 from __future__ import annotations
 

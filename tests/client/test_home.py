@@ -1,4 +1,4 @@
-"""A home that nobody has used yet: checked, pruned and set up by a program, without a word on the screen."""
+"""A program checks, prunes and sets up a home that was never used, without any output on the screen."""
 
 from __future__ import annotations
 

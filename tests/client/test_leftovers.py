@@ -1,4 +1,4 @@
-"""What sessions left on a platform, found and removed."""
+"""What sessions left on a platform is found and removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LONG_AGO = 1_600_000_000.0
 
 
 class Stubborn(ProcessPlatform):
-    """One that may not remove the first of its session folders, as where somebody else owns it."""
+    """A platform that may not remove the first of its session folders, for example because somebody else owns
+    it."""
 
     def remove(self, leftover: Leftover) -> None:
         if leftover.name == "over-s01":

@@ -1,4 +1,4 @@
-"""Names of what was pulled are fit for this machine, and no two files get one."""
+"""Pulled files get names that work on this machine, and no two files get the same one."""
 
 from __future__ import annotations
 

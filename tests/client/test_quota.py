@@ -54,8 +54,8 @@ def test_a_queued_run_is_planned_with_its_quota(small: Make) -> None:
     first, second = pool.planned
     assert first.run == "first"
     assert first.quota_seconds is not None
-    assert first.quota_seconds > 8000 / 5.0, "a set-up and a save come on top"
-    assert (second.run, second.quota_seconds) == ("second", None), "the first takes what there is"
+    assert first.quota_seconds > 8000 / 5.0, "set-up and save are included"
+    assert (second.run, second.quota_seconds) == ("second", None), "the first run takes all that is left"
     assert second.at == pool.quota.refresh_at
 
 

@@ -1,4 +1,4 @@
-"""What a program learns of a run, as values: its status, its sessions, its log; and how long it waits."""
+"""What a program learns about a run, as values: its status, its sessions, its log; and how long it waits."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def test_nobody_waits_for_what_no_controller_will_do(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="no controller runs") as error:
         run.wait()
     assert error.value.backend == "controller"
-    assert run.client.clock.now() == pytest.approx(NOW + 60.0, abs=1.0), "one that starts anew is waited for"
+    assert run.client.clock.now() == pytest.approx(NOW + 60.0, abs=1.0), "it waits for a restart"
 
 
 def test_the_last_look_has_the_last_event(tmp_path: Path) -> None:
-    """It may be appended between the questions for the record and for its events."""
+    """It may be appended between reading the record and reading its events."""
     run = run_after(tmp_path, *running())
 
     class Racing(Ledger):

@@ -1,4 +1,4 @@
-"""What a submit leaves when it is interrupted, and what it says it did."""
+"""What an interrupted submit leaves behind, and what it reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["user"]  # a fixture
 
 
 class Cleaned:
-    """Gone as soon as it is made."""
+    """Garbage-collected as soon as it is made."""
 
 
 def press_ctrl_c() -> None:
@@ -33,7 +33,7 @@ def press_ctrl_c() -> None:
 
 
 def ctrl_c_in_a_callback() -> None:
-    """The interpreter drops what is raised there."""
+    """Presses it in a finalizer: the interpreter drops exceptions that are raised there."""
     weakref.finalize(Cleaned(), press_ctrl_c)
 
 
@@ -42,7 +42,7 @@ def ctrl_c() -> None:
 
 
 def nothing() -> None:
-    """Nobody presses anything."""
+    """Does not press Ctrl-C."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which wishes are noted, which are granted already, which are in vain, and which would lose work."""
+"""Which wishes are recorded, already granted, pointless, or would lose work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD = (Wished(NOW, Wish.HOLD, False), Held(NOW, "as asked"))
 
 @pytest.fixture(autouse=True)
 def controlled(tmp_path: Path) -> Iterator[None]:
-    """Somebody controls the home, so that no wish starts a controller."""
+    """A home with a controller, so that no wish starts one."""
     with ledger_of(tmp_path) as ledger, ledger.take_over("test", now=NOW):
         yield
 
@@ -85,7 +85,7 @@ def test_a_wish_is_noted_once(tmp_path: Path) -> None:
     run = run_after(tmp_path, *running())
     run.cancel()
     before = run.record()
-    assert run.cancel().changed, "it is still to be granted"
+    assert run.cancel().changed, "it has yet to be granted"
     assert run.record() == before
 
 

@@ -1,1 +1,1 @@
-"""One suite over every platform and one over every store."""
+"""One suite for every platform and one for every store."""

@@ -1,4 +1,4 @@
-"""Launches one order, perhaps dying on the way: `launch.py TYPE OPTIONS FOLDER ORDER LINE`."""
+"""Launches one order, and can die on the way: `launch.py TYPE OPTIONS FOLDER ORDER LINE`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ PLATFORM_CODE = tuple(
 
 
 class DeathAtLine:
-    """Traces the platform's code and ends this process with SIGKILL where the n-th line that is new to it
-    would begin."""
+    """Traces the platform's code and kills this process with SIGKILL just before the n-th new line runs."""
 
     def __init__(self, line: int) -> None:
         self.line = line

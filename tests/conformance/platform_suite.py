@@ -1,7 +1,7 @@
-"""What every platform must do, as tests: a platform joins by a `Rig` and a class that inherits these.
+"""What every platform must do, as tests. A platform joins with a `Rig` and a class that inherits these.
 
-`PlatformSuite` is for all of them; `SurvivingSuite` for those whose sessions live on without the controller.
-The suites know no platform; what one cannot do it says by its traits.
+`PlatformSuite` is for all platforms. `SurvivingSuite` is for those whose sessions survive the controller. The
+suites know no platform: a platform's traits say what it cannot do.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from orchestrator.session.outbox import Collected
 from orchestrator.session.staging import Materials
 from tests.seen import collected, observed
 
-LONG = 1_000_000  # steps that no test waits for
+LONG = 1_000_000  # so many steps that no test waits for the end
 
 
 class Rig(ABC):
-    """One platform under test, and the world around it: orders it takes, time, damage, and the truth."""
+    """One platform under test and the world around it: orders it takes, time, damage, and the truth."""
 
     platform: Platform
     folder: Path
-    budget_seconds: float  # short, and yet enough for a checkpoint
+    budget_seconds: float  # short, but long enough for a checkpoint
 
     @abstractmethod
     def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
-        """An order this platform takes: a small training of `total` steps with a checkpoint now and then."""
+        """An order that this platform takes: a small training of `total` steps with regular checkpoints."""
 
     @abstractmethod
     def materials(self, resume: Path | None = None) -> Materials:
-        """What goes with those orders."""
+        """The materials for those orders."""
 
     @abstractmethod
     def until(self, condition: Callable[[], bool]) -> None:
-        """Lets time pass until the condition holds; fails the test if it takes unreasonably long."""
+        """Lets time pass until the condition holds. Fails the test if that takes too long."""
 
     @abstractmethod
     def corrupt(self, session: str) -> str:
@@ -57,7 +57,7 @@ class Rig(ABC):
 
     @abstractmethod
     def expected(self, order: Order, step: int) -> bytes:
-        """The content of `state.json` at a step of a training that nothing interrupted."""
+        """The content of `state.json` at a step of an uninterrupted training."""
 
     @property
     def traits(self) -> Traits:
@@ -75,7 +75,8 @@ class Rig(ABC):
         return self.see(session)
 
     def until_saved(self, session: str) -> None:
-        """Until the agent has committed a checkpoint; to be overridden where it tells only at its end."""
+        """Waits until the agent has committed a checkpoint. Override it if the platform only shows that at
+        the end."""
 
         def saved() -> bool:
             status = self.see(session).status
@@ -93,20 +94,23 @@ class Rig(ABC):
 
 
 class SurvivingRig(Rig):
-    """A rig whose platform can be driven from other processes as well. `launch_lines` new lines of platform
-    code run before the start of the agent, which is near the last of them; with `slack_lines` around it."""
+    """A rig whose platform can also be driven from other processes.
+
+    `launch_lines` is the number of new lines of platform code that run up to the start of the agent, give or
+    take `slack_lines`.
+    """
 
     launch_lines: int
     slack_lines: int = 3
 
     @abstractmethod
     def launcher(self, order: Order, *, die_at_line: int = 0) -> Sequence[str]:
-        """A command that launches the order; with `die_at_line` it kills itself with SIGKILL where it would
-        begin the n-th new line of platform code. Exits with 0 once launch has returned."""
+        """A command that launches the order. It exits with 0 once launch has returned. With `die_at_line` it
+        kills itself with SIGKILL just before the n-th new line of platform code."""
 
     @abstractmethod
     def another_controller(self) -> Platform:
-        """The same platform as a controller sees it that has just come up."""
+        """The same platform as a newly started controller sees it."""
 
 
 def check_blobs(into: Path, manifest: Manifest) -> None:
@@ -122,7 +126,7 @@ def content(into: Path, manifest: Manifest, path: str) -> bytes:
 
 
 class PlatformSuite:
-    """Every verb of the protocol, on one platform. Inheriting classes give the fixture `rig`."""
+    """Every verb of the protocol, on one platform. Subclasses provide the fixture `rig`."""
 
     def test_survey_says_what_there_is(self, rig: Rig) -> None:
         offers = rig.platform.survey()
@@ -333,7 +337,7 @@ class PlatformSuite:
 
 
 class SurvivingSuite:
-    """Controllers come and go, several at a time, killed anywhere: a session is started once."""
+    """Controllers come and go, several at a time, and are killed anywhere: each session is started once."""
 
     def test_a_new_controller_sees_what_the_old_one_started(self, rig: SurvivingRig) -> None:
         order = rig.order("a-s01")

@@ -1,4 +1,4 @@
-"""What every store's registers must do: subclass RegisterSuite and give it a `store` fixture."""
+"""What the registers of every store must do: subclass RegisterSuite and give it a `store` fixture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def registers(store: Store) -> Registers:
 
 
 def incremented(registers: Registers, key: str = KEY) -> None:
-    """Counts one further, however many others do."""
+    """Increments the counter by one, however many others do the same."""
     while True:
         held = registers.read(key)
         count, version = (0, None) if held is None else (int(held.value), held.version)

@@ -1,4 +1,4 @@
-"""What every store must do, whatever it is made of: subclass StoreSuite and give it a `store` fixture."""
+"""What every kind of store must do: subclass StoreSuite and give it a `store` fixture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sha256(data: bytes) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    """Makes a file of the bytes; returns its path and sha256."""
+    """Writes the bytes to a file; returns its path and sha256."""
     numbers = itertools.count()
 
     def make(data: bytes) -> tuple[Path, str]:
@@ -326,12 +326,12 @@ class StoreSuite:
     def test_a_sweep_never_meets_a_session_that_repeats_the_same_steps(
         self, store: Store, tmp_path: Path
     ) -> None:
-        """Resume is bitwise: the next generation makes the very blobs that are being retired."""
+        """Resume is bitwise: the next generation makes the same blobs that are being retired."""
         lost = outbox(tmp_path / "1", 2000, {"weights": [b"the same bits"]}, generation=2, incarnation="old")
         repeated = outbox(tmp_path / "2", 2000, {"weights": [b"the same bits"]}, generation=3)
         checkpoints.publish(store, RUN, lost, tmp_path / "1")
         checkpoints.publish(store, RUN, repeated, tmp_path / "2")
-        checkpoints.retire(store, RUN, [lost.name], [])  # told nothing of what the live session publishes
+        checkpoints.retire(store, RUN, [lost.name], [])  # without knowing what the live session publishes
         assert checkpoints.fetch(store, RUN, repeated.name, tmp_path / "staged") == repeated
 
     def test_an_interrupted_retirement_is_finished_by_a_later_one(self, store: Store, tmp_path: Path) -> None:

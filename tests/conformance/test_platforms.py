@@ -1,4 +1,4 @@
-"""The platform suites over every platform of the catalogue."""
+"""The platform suites for every platform of the catalogue."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pack(folder: Path) -> Path:
 
 
 class RealRig(SurvivingRig):
-    """A platform on which the real agent runs a real training, built from the config's options."""
+    """A platform on which the real agent runs a real training, configured through the config's options."""
 
     type: str
     options: dict[str, object]
@@ -122,7 +122,7 @@ class RealRig(SurvivingRig):
 
     @abstractmethod
     def trace(self, session: str) -> str:
-        """Where a training adds a line when it starts."""
+        """The file to which a training adds a line when it starts."""
 
     def materials(self, resume: Path | None = None) -> Materials:
         return Materials(self.bundle, self.agent, resume=resume)
@@ -134,7 +134,7 @@ class RealRig(SurvivingRig):
         return train.uninterrupted(step)
 
     def state_blob(self, checkpoint: str) -> str:
-        """Where a checkpoint's state lies in an outbox."""
+        """The blob with a checkpoint's state in an outbox."""
         state = train.uninterrupted(int(checkpoint.split("-")[0]))
         return f"blobs/{hashlib.sha256(state).hexdigest()}"
 
@@ -172,7 +172,7 @@ class ProcessRig(RealRig):
         return len(trace.read_text().splitlines()) if trace.exists() else 0
 
     def close(self) -> None:
-        """Ends what a test left running."""
+        """Ends everything that a test left running."""
         for session in self.launched:
             if self.see(session).sighting in (Sighting.RUNNING, Sighting.PENDING):
                 self.until(lambda session=session: self.platform.stop(session) is StopReply.ENDED)  # type: ignore[misc]
@@ -285,7 +285,7 @@ class SimulatedRig(Rig):
 
 
 class ShippedPlatform:
-    """A platform whose sessions ship their outbox; the store has its part in each verb, as in the engine."""
+    """A platform whose sessions ship their outbox. As in the engine, the store takes part in each verb."""
 
     def __init__(self, inner: SimulatedPlatform, store: Store) -> None:
         self._inner = inner
@@ -320,7 +320,7 @@ class ShippedPlatform:
 
 
 class ShippedRig(SimulatedRig):
-    """A simulated platform with the outboxes of its sessions in a store."""
+    """A simulated platform whose sessions keep their outboxes in a store."""
 
     budget_seconds = 90.0
 

@@ -1,4 +1,4 @@
-"""The register suite over every store that has registers, and what those of a folder must stand beyond it."""
+"""The register suite for every store that has registers, and more for the registers of a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["registers", "source", "store"]  # fixtures
 
 
 class TestEveryRegister(RegisterSuite):
-    """The suite over the stores of `tests.conformance.test_stores`."""
+    """The suite for the stores of `tests.conformance.test_stores`."""
 
 
 # --- the folder's ---------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_counters_killed_at_random_moments_lose_no_count_and_leave_no_lock(tmp_p
         counted += len(output.splitlines())
     held = FolderStore(tmp_path).registers.read(KEY)
     assert held is not None
-    assert counted <= int(held.value) <= counted + len(counters), "a count may be killed before it is told"
+    assert counted <= int(held.value) <= counted + len(counters), "a kill may come before the output"
     incremented(FolderStore(tmp_path).registers)
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(PREFIX)]
 
@@ -81,7 +81,7 @@ def test_a_lock_that_is_never_given_back_costs_patience_not_the_caller(
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with pytest.raises(Transient, match="another process"):
         registers.swap(KEY, b"2", version)
-    assert registers.read(KEY) == Held(b"1", version), "reading waits for nobody"
+    assert registers.read(KEY) == Held(b"1", version), "reading never waits"
     os.close(descriptor)
     registers.swap(KEY, b"2", version)
 
@@ -107,7 +107,7 @@ def test_what_is_no_register_is_refused_and_stays(tmp_path: Path) -> None:
 
 
 def tormented(rates: FaultRates, seed: int) -> tuple[Registers, Registers]:
-    """Registers that fail, are tried again, and the same as they are."""
+    """Registers that fail and are tried again, and the same registers without faults."""
     inner = MemoryStore()
     faulty = FaultyStore(inner, rates, random.Random(seed), now=lambda: 0.0, wait=lambda _: None)
     found = RetryingStore(faulty, attempts=100, sleep=lambda _: None).registers

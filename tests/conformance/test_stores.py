@@ -1,4 +1,4 @@
-"""The store suite over every store, and what each must stand beyond it."""
+"""The store suite for every store, and more that each kind must withstand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class TestEveryStore(StoreSuite):
-    """The suite over STORES."""
+    """The suite for STORES."""
 
 
 # --- the folder store ----------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_of_two_processes_with_other_bytes_one_is_told(root: Path, tmp_path: Pat
 def small_disk(
     tmp_path: Path,
 ) -> Iterator[tuple[Path, Callable[[], contextlib.AbstractContextManager[None]]]]:
-    """A folder, and a context in which nothing above 4 MB fits into it: a small file system where this user
-    may mount one, else a limit on the size of files."""
+    """A folder, and a context in which at most 4 MB fit into it. Uses a small file system if this user may
+    mount one, otherwise a limit on file sizes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
@@ -217,7 +217,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root is denied nothing, so root becomes nobody for a while."""
+    """Root may do everything, so root becomes nobody for a while."""
     if os.geteuid() != 0:
         yield
         return
@@ -230,7 +230,7 @@ def unprivileged() -> Iterator[None]:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that every user reaches, unlike pytest's own."""
+    """A folder that every user can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -272,7 +272,7 @@ def test_a_blob_that_rots_on_the_disk_is_caught(root: Path, tmp_path: Path) -> N
         checkpoints.fetch(store, RUN, manifest.name, tmp_path / "staged")
     assert caught.value.name == manifest.name
     assert list((tmp_path / "staged" / "blobs").iterdir()) == []
-    blob.write_bytes(b"cut short")  # another size shows without reading: publishing again mends it
+    blob.write_bytes(b"cut short")  # a wrong size is seen without reading: publishing again fixes it
     checkpoints.publish(store, RUN, manifest, tmp_path / "outbox")
     assert checkpoints.fetch(store, RUN, manifest.name, tmp_path / "staged") == manifest
 
@@ -443,7 +443,7 @@ def test_retrying_gives_up_in_the_end_with_growing_pauses() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_checkpoints_survive_a_store_in_which_everything_goes_wrong(seed: int, tmp_path: Path) -> None:
-    """Publish and retire under every fault at once; then the faults stop, and what was kept is whole."""
+    """Publish and retire with every fault at once. Then the faults stop; kept checkpoints are intact."""
     rates = FaultRates(fails=0.1, loses_reply=0.1, tears=0.1, hides=0.5, hidden_seconds=10.0, slow=1.0,
                        slow_seconds=2.0)  # fmt: skip
     inner, _, clock = faulty(rates, seed)

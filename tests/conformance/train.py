@@ -1,7 +1,7 @@
-"""A training script that honours the contract and needs nothing: `train.py TOTAL PAUSE_SECONDS EVERY`.
+"""A training script that honours the contract and needs no packages: `train.py TOTAL PAUSE_SECONDS EVERY`.
 
-Its state at step n follows from the state at step n - 1 by `trained`, so that a final state shows whether
-every hop resumed where it should have. Names itself in the file TRACE, once for each start.
+Its state at step n follows from the state at step n - 1 through `trained`, so the final state shows whether
+every session resumed at the right step. Each start adds a line to the file TRACE.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ OFFER = Offer("here", "cpu", TRAITS)
 
 
 def fold(events: Iterable[Event]) -> RunRecord:
-    """The record after all events of one run, the first of which is its submission."""
+    """The record after all events of one run; the first event is its submission."""
     iterator = iter(events)
     first = next(iterator)
     assert isinstance(first, Submitted)

@@ -1,4 +1,4 @@
-"""The catalogue: complete, sourced, and consistent with the facts that jobs are routed by."""
+"""The catalogue: complete, with sources, and consistent with the facts that jobs are routed by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on what others say: each value is within them, or none; each decoder has one way to refuse."""
+"""Limits on untrusted values: each value is within its limits or absent; each decoder refuses in one way."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ REF = CheckpointRef(5, 1, "abc")
 MANIFEST = Manifest("demo", REF, 8, (FileEntry("a", 1, (Part("0" * 64, 1),)),))
 DOCUMENT = json.loads(MANIFEST.encode())
 
-# What breaks readers of JSON: digits beyond any float, beyond what Python turns into a number, halves of
-# characters, NUL, and depth.
+# JSON that breaks readers: numbers too large for a float or for Python's int parser, lone surrogates, NUL,
+# and deep nesting.
 WILD = (
     b"1" + b"0" * 400, b"1" + b"0" * 5000, b"1e999", b"-1e400", b"NaN", b"Infinity", b'"\\ud800"',
     b'"\\u0000"', b"[" * 100_000, b'{"a":' * 50_000, b"9223372036854775808", b"true", b"null", b"-1", b"{}",
@@ -104,7 +104,7 @@ def test_bytes_that_are_no_manifest_are_corrupt(data: bytes) -> None:
 
 
 def _sealed(**changes: object) -> tuple[str, bytes]:
-    """A manifest whose own sha256 is right, whatever it says."""
+    """A manifest with any content whose own sha256 is right."""
     fields = {name: getattr(MANIFEST, name) for name in ("run", "ref", "global_batch", "files")}
     manifest = Manifest(**{**fields, **changes})
     return manifest.name, manifest.encode()

@@ -1,4 +1,4 @@
-"""Build arguments filled in: as an engine does, and never to more than there is room for."""
+"""Build arguments filled in as an engine does, and never larger than the limit."""
 
 from __future__ import annotations
 

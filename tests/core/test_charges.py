@@ -1,4 +1,4 @@
-"""What sessions are charged: tables of events → seconds told apart, and that the parts are the whole."""
+"""What sessions are charged: tables of events → seconds by kind, and that the parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def over(at: float, outcome: Outcome = Outcome.STOPPED, left: float | None = Non
 def session(
     *events: Event, number: int = 1, resume_step: int = 0, at: float = 0.0, started: float | None = 100.0
 ) -> tuple[Event, ...]:
-    """A session launched at `at`, whose machine runs at once, and its agent seen `started` seconds later."""
+    """A session launched at `at`. Its machine runs at once, and its agent is first seen `started` seconds
+    later."""
     seen = () if started is None else (Began(NOW + at), Started(NOW + at + started, "aaaa"))
     return (order_of(number, resume_step), Prepared(NOW + at), Launched(NOW + at), *seen, *events)
 
 
 def fallen_back(number: int, *, from_step: int, to_step: int) -> tuple[Event, ...]:
-    """A session that was to resume at a checkpoint which is corrupt."""
+    """A session that was to resume from a corrupt checkpoint."""
     before, after = order_of(number, from_step), order_of(number, to_step)
     return before, CheckpointCorrupt(NOW, "0000000200-g01-aaaa", "altered", after.order), Prepared(NOW)
 
@@ -205,7 +206,7 @@ moments = st.floats(min_value=-1e5, max_value=1e6, allow_nan=False)
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Event, ...]:
-    """Sessions with any times, in order or not: clocks jump, controllers sleep, agents are wrong."""
+    """Sessions with any times, in any order: clocks jump, controllers sleep, agents report wrong times."""
     events: tuple[Event, ...] = ()
     for number in range(1, draw(st.integers(1, 4)) + 1):
         steps = draw(st.lists(st.tuples(st.integers(1, 500), moments, moments), max_size=5))

@@ -1,4 +1,4 @@
-"""Manifests and the choice among checkpoints: tables of what is read, refused, resumed from and retired."""
+"""Manifests and the choice between checkpoints: tables of what is read, refused, resumed from and retired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own use of the offers: what was used after a survey is taken off, and nothing twice."""
+"""Our own use of the offers: what was used after a survey is subtracted, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 
 def with_budget(seconds: float, started_at: float | None) -> RunRecord:
-    """A run whose session may use so much of a quota, in all."""
+    """A run whose session may use this many seconds of a quota in total."""
     assigned = runs.assigned()
     order = replace(assigned.order, budget_seconds=seconds - TRAITS.wall_margin_seconds)
     record = runs.record(replace(assigned, order=order), Prepared(NOW), Launched(NOW))
@@ -34,7 +34,7 @@ def offers(left: float, *, pool: str = "", slot_pool: str = "") -> tuple[Offer, 
 @pytest.mark.parametrize(
     ("started", "asked", "claimed"),
     [
-        (None, 0.0, 1000.0),  # it waits, or nobody has seen it run
+        (None, 0.0, 1000.0),  # it waits, or it was not yet seen to run
         (100.0, 50.0, 1000.0),  # asked before it ran
         (100.0, 400.0, 700.0),  # asked while it ran: that much is counted
         (100.0, 5000.0, 0.0),

@@ -21,7 +21,7 @@ from tests.core.runs import NOW, TRAITS, accept, assigned, ended, launched, reco
 
 
 def after(found: RunRecord, now: float = NOW) -> RunRecord:
-    """The record once the last look at the outbox has found nothing new."""
+    """The record after the last look at the outbox has found nothing new."""
     (collect,) = decide(found, Inputs(now)).actions
     assert isinstance(collect, Collect)
     return decide(found, Inputs(now, reports=(Done(collect),))).record
@@ -53,7 +53,7 @@ def test_a_refusal_whose_time_is_over_still_costs_a_pause(until: float | None) -
 
 def test_machines_that_start_and_are_not_what_was_ordered_are_tried_ever_later() -> None:
     found, pauses = record(), []
-    for generation in (1, 2, 3):  # each is started, probed, paid for and left
+    for generation in (1, 2, 3):  # each one is started, probed, paid for and ended
         for event in (assigned(generation), *running()[1:], ended(Outcome.NO_CAPACITY)):
             found = apply(found, event)
         found = replace(after(found), strays=())
@@ -95,7 +95,7 @@ def test_who_is_denied_is_not_asked_again_before_a_human_acts(trouble: Trouble) 
 @pytest.mark.parametrize(("durable", "phase"), [(True, Phase.QUEUED), (False, Phase.COLLECTING)])
 def test_the_only_copy_of_a_session_is_asked_for_longer(durable: bool, phase: Phase) -> None:
     traits = TRAITS if durable else replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
-    now = NOW + 4 * 3600.0  # as long again is what the work of a session is waited for
+    now = NOW + 4 * 3600.0  # a session's work is waited for this long again
     over = replace(ended(Outcome.COMPLETED, step=1000), at=now)
     found = record(assigned(traits=traits), *running()[1:], over)
     for _ in range(20):  # an hour and a half without a network

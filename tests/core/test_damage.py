@@ -1,4 +1,4 @@
-"""A resume checkpoint that cannot be read costs that checkpoint; held only where the store is in doubt."""
+"""An unreadable resume checkpoint costs only itself. The run is held only if the store is in doubt."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_sha256_of_an_accepted_manifest_travels_in_the_order() -> None:
     assert order.resume_sha256 == "ab" * 32
     assert assign(replace(record(), accepted=(old,)), choice()).resume_sha256 is None
     after = fails(preparing(known, old), old, trouble=Trouble.CORRUPT)
-    assert wanted(after).order.resume_sha256 is None, "the one before comes from an older version"
+    assert wanted(after).order.resume_sha256 is None, "the previous one comes from an older version"
 
 
 def test_ledgers_and_orders_of_before_the_sha256_are_read() -> None:
@@ -111,7 +111,7 @@ def test_once_released_a_store_that_came_back_is_used() -> None:
     assert prepare.order.resume == NEW.name
     ready = decide(again, Inputs(NOW, reports=(Done(prepare),))).record
     assert ready.phase is Phase.LAUNCHING
-    assert not ready.start_over, "the next loss is held anew"
+    assert not ready.start_over, "the next loss holds the run again"
 
 
 def test_once_released_without_it_the_run_starts_over_and_says_so() -> None:

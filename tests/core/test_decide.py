@@ -1,4 +1,4 @@
-"""Decide as a table: a record and what was seen go in, events and actions come out."""
+"""Decide as a table: a record and observations go in, events and actions come out."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_running_past_its_wall_is_given_up_only_after_it_was_watched_for_so_long
     found = record(*running())
     beating = [
         seen(n) for n in range(1840)
-    ]  # one every two seconds; the wall is an hour, and a minute's slack
+    ]  # one every two seconds; the wall is an hour plus a minute's slack
     watch = watched(*beating[:100])
     assert decide(found, Inputs(NOW + 1e6, watch.at, watch=watch)).record.phase is Phase.RUNNING, "clock set"
     wedged = decided(found, watch=watched(*beating)).record
@@ -481,7 +481,7 @@ def test_a_collect_knows_what_was_retired_of_its_session() -> None:
     assert [c.ref.step for c in found.accepted] == [20]
     (collect,) = decided(found, watch=watched(seen())).actions
     assert isinstance(collect, Collect)
-    assert collect.known == {accepted(10).name, accepted(20).name}, "what others left is in no outbox of it"
+    assert collect.known == {accepted(10).name, accepted(20).name}, "only its own are in its outbox"
 
 
 @pytest.mark.parametrize("every", [10.0, 300.0])

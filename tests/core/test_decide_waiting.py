@@ -1,4 +1,4 @@
-"""When a waiting run is looked at again, and what is never asked for in a tight loop."""
+"""When a waiting run is checked again, and what is never requested in a tight loop."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_stop_waits_until_it_is_known_whether_the_launch_took_effect() -> None
     after = decide(launching, Inputs(NOW, reports=(Failed(launch, Trouble.TRANSIENT, "time-out"),)))
     assert after.record.phase is Phase.STOPPING
     assert after.record.session is not None
-    assert after.record.session.launched_at is not None, "or nobody would look how it ends"
+    assert after.record.session.launched_at is not None, "else nobody would check how it ends"
 
 
 # --- Consent --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Names of GPUs as nvidia-smi says them, and the catalogue's."""
+"""GPU names as nvidia-smi prints them, and the catalogue's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session whose heart is heard through the store is judged: by its beats as they are seen to change."""
+"""How a session is judged by heartbeats through the store: by when they are seen to change."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def session(heard: bool = True) -> Session:
 def watched(
     seconds: float, sighting: Sighting, beats_every: float | None, watch: Watch | None = None
 ) -> Watch:
-    """So many seconds of readings in which the heart beats now and then; None: it stands still. The agent's
-    own clock is far off."""
+    """Readings over this many seconds. The heartbeat changes every `beats_every` seconds, or never if that is
+    None. The agent's own clock is far off."""
     found = watch or Watch(0.0)
     before = found.observation
     beat = before.status.heartbeat if before is not None and before.status is not None else 0

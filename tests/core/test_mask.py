@@ -1,4 +1,4 @@
-"""Secrets in what is said: whatever they are, however they are written, and however the text is torn."""
+"""Secrets in messages are masked, however they are written and wherever the text is cut."""
 
 from __future__ import annotations
 

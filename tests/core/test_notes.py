@@ -1,4 +1,4 @@
-"""Notes are counted by kind: what is met again and again costs a few events, not one each."""
+"""Notes are counted by kind: one that comes again and again costs a few events, not one each time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_numbers_and_checkpoints_make_no_kind() -> None:
 
 
 def told(texts: list[str]) -> list[tuple[str, int]]:
-    """The events that these texts come to, met one after the other."""
+    """The events that these texts lead to, one after the other."""
     notes, tallies, events = Notes(), dict[str, Tally](), []
     for text in texts:
         found = met(notes, tallies, text)

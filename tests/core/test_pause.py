@@ -1,4 +1,4 @@
-"""A pause that a wrong clock set is over: nothing waits for the days that it was ahead."""
+"""A pause that a wrong clock set ends early: no run waits for the days that the clock was ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = 1_790_000_000.0
         (NOW, NOW + 10 * DAY, NOW + 10 * DAY + 5.0, False),  # set while the clock was ten days ahead
         (NOW, NOW + 1.0, NOW + 5.0, True),  # set back by a second: believed
         (NOW - 10 * DAY, NOW, NOW + 5.0, False),  # and now it is ten days behind
-        (NOW, 0.0, NOW + 5.0, True),  # of a version that did not say when
+        (NOW, 0.0, NOW + 5.0, True),  # from a version that did not record when
     ],
 )
 def test_pausing(now: float, since: float, until: float | None, expected: bool) -> None:

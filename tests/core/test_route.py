@@ -1,4 +1,4 @@
-"""The router as tables: a job and offers in, the choice and every rejection with its until out."""
+"""The router as tables: a job and offers in; the choice, and every rejection with its `until`, out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PROFILES = (
     ("cpu", Profile(8, FP32)),
 )
 GRAPHMER = Job("graphmer", ("train",), WORK, PROFILES)
-# No FLOPs and no claims: estimates are guesses, and measurements alone say how fast it is.
+# No FLOPs and no claims: estimates are guesses, and only measurements say how fast it is.
 PLAIN = Job("plain", ("train",), Work(1000, 64, group=8), (("default", Profile(8, FP32)),))
 
 HOME = Traits()
@@ -126,7 +126,7 @@ def names(found: Route) -> list[str]:
 
 @dataclass(frozen=True)
 class No:
-    """A question whose one offer is rejected: what the reason must say, and until when."""
+    """A case whose one offer is rejected: what the reason must say, and until when."""
 
     name: str
     offer: Offer
@@ -145,7 +145,7 @@ NIGHT = Rule(
     "config",
 )
 HUMAN = until_human("kaggle auth login")
-# 1,790,000,000 is 14:13:20 UTC; ten hours on it is 00:13:20.
+# 1,790,000,000 is 14:13:20 UTC; ten hours later it is 00:13:20.
 MIDNIGHT = {"rules": (NIGHT,), "utc_offset_seconds": 10 * HOUR}
 NOES = [
     No("unknown", home("t4"), "'t4' is not in the catalogue", NEVER),

@@ -1,4 +1,4 @@
-"""The speed model against the peaks it is computed from, and what measurements do to it."""
+"""The speed model: checked against the peaks that it is computed from, and how measurements change it."""
 
 from __future__ import annotations
 

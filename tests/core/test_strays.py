@@ -1,4 +1,4 @@
-"""What is left of closed sessions on their platforms: stopped, kept for the next session, discarded."""
+"""What closed sessions left on their platforms: stopped, kept for the next session, discarded."""
 
 from __future__ import annotations
 

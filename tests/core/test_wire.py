@@ -1,4 +1,4 @@
-"""The codec: what is written is read back, and what is wrong is named."""
+"""The codec reads back what it wrote, and names what is wrong."""
 
 from __future__ import annotations
 

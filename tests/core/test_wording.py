@@ -1,4 +1,4 @@
-"""How messages name what nobody knows."""
+"""How messages name unknown values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests over everything Hypothesis can think of: they come back, or they are corrupt, never another."""
+"""Any manifest that Hypothesis can generate is read back unchanged or is corrupt, never a different one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.errors import CorruptCheckpoint
 
 patient = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # a busy machine is no failure
+)  # a busy machine is not a failure
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -44,7 +44,7 @@ def entries(draw: st.DrawFn) -> FileEntry:
 
 
 def apart(files: list[FileEntry]) -> bool:
-    """Whether no file lies where another file or its folder is."""
+    """Whether no file has the path of another file or of another file's folder."""
     paths = [f"{entry.path}/" for entry in files]
     return not any(a.startswith(b) for i, a in enumerate(paths) for j, b in enumerate(paths) if i != j)
 

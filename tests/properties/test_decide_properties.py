@@ -1,4 +1,4 @@
-"""Decide under whatever platforms, a store and a user may do, in any order: what holds every time."""
+"""Decide with any platforms, store and user, in any order of events: what always holds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALLOWED: dict[Phase, tuple[type[Action], ...]] = {
 
 
 class Adversary:
-    """Draws what comes next: answers to what was wanted, readings, routes, wishes, and passing time."""
+    """Draws what comes next: answers to its actions, readings, routes, wishes, and passing time."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""The ledger against a dictionary: whatever is done to it in whatever order, it answers alike."""
+"""The ledger against a dictionary: after any operations in any order, both give the same answers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ seeds = st.integers(0, 1 << 32)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """`records`, `due`, `events`: what the ledger should hold. `read` are records as somebody once saw them,
-    which may be out of date by the time they are appended to."""
+    """`records`, `due`, `events`: what the ledger should hold.
+
+    `read` holds records as they were once read. They may be out of date when they are appended to.
+    """
 
     ledger_class: type[Ledger] = Ledger
     read = Bundle("read")
@@ -123,7 +125,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def wake_queued(self) -> None:
         self.ledger.wake_queued()
         for run, record in self.records.items():
-            due = self.due[run]  # which may be later than the record's time: decide moves it without an event
+            due = self.due[run]  # may be later than the record's time: decide moves it without an event
             if record.standing is Phase.QUEUED and record.until is not None and due is not None and due > 0.0:
                 self.due[run] = None
 
@@ -200,7 +202,7 @@ def test_postgresql(postgresql: Server) -> None:
 
 
 def test_the_machine_notices_a_ledger_that_forgets(tmp_path: Path) -> None:
-    """A planted bug: a wish that is answered and never stored."""
+    """A planted bug: a wish that is acknowledged but never stored."""
 
     class Forgetful(Ledger):
         def wish(self, run: str, event: Wished) -> RunRecord:

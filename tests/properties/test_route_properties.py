@@ -1,4 +1,4 @@
-"""What holds for every job and all offers: nothing is dropped silently, no limit is passed over."""
+"""What holds for every job and all offers: no offer is dropped silently, and no limit is ignored."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ offer_lists = st.lists(
     unique_by=lambda offer: (offer.platform, offer.accelerator),
 )
 
-# Jobs and offers that mostly get on with each other, so that properties of choices have choices to look at.
+# Jobs and offers that mostly fit each other, so that properties of choices have choices to look at.
 FITTING = ["T4", "T4x2", "RTX3050", "cpu"]
 modest = st.builds(Profile, st.sampled_from([8, 16]), st.just(Precision.FP32), st.none() | st.floats(1, 8))
 fitting_jobs = st.builds(

@@ -1,4 +1,4 @@
-"""Over generated specs: what the parser accepts the schema accepts, and no key's value is lost or changed."""
+"""With generated specs: the schema accepts what the parser accepts, and no key's value is lost or changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALIDATOR = Draft202012Validator(schema())
 
 
 def _is_text(value: str) -> bool:
-    """The dumper leaves `1e3` unquoted, as YAML 1.1 takes it for text."""
+    """The dumper leaves `1e3` unquoted because YAML 1.1 reads it as text."""
     return isinstance(document.resolve(value), str)
 
 

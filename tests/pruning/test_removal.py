@@ -1,4 +1,4 @@
-"""The home on the disk: what is taken for ours, and how it is taken away while others write."""
+"""The home on disk: what counts as ours, and how it is removed while others write."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remove(home: Path, things: Sequence[Thing]) -> removal.Outcome:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """One thing of every kind, and beside each something that is not ours."""
+    """One thing of every kind, and next to each something that is not ours."""
     home = tmp_path / "home"
     for path in (
         BUNDLE, "bundles/.tmp-abc_1.tar.gz", f"images/{SHA}.tar.gz", f"inputs/{SHA}/corpus/a.txt",
@@ -153,7 +153,7 @@ removal.carry_out(home, listing.look(home).things, lambda: os.kill(os.getpid(), 
     assert done.returncode == -signal.SIGKILL
     assert not (home / BUNDLE).exists()
     things = found(home)
-    assert set(things) >= {BUNDLE, SESSION}, "the next one knows them by their names"
+    assert set(things) >= {BUNDLE, SESSION}, "the next one recognises them by their names"
     assert all(thing.set_aside for thing in things.values())
     kept = removal.carry_out(
         home, [], lambda: [Judgement(thing, thing.path != BUNDLE, "needed") for thing in things.values()]

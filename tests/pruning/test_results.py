@@ -1,4 +1,4 @@
-"""What is left in the store of runs that are over: orphaned blobs go, results only when asked for."""
+"""What finished runs leave in the store: orphaned blobs are removed, results only on request."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def orphan(run: str, generation: int = 1) -> tuple[str, bytes]:
 
 
 def under_way(ledger: Ledger, store: Store, folder: Path, run: str, steps: int = 3) -> RunRecord:
-    """A run with a session and accepted checkpoints, the second of which is the best."""
+    """A run with a session and accepted checkpoints; the second checkpoint is the best."""
     keep = CheckpointPolicy(keep=Keep(last=9, best=Best("mrr")))
     record = ledger.submit(Submitted(run, runs.job(checkpoint=keep), NOW), due_at=None)
     events: list[Event] = [assigned(record), Prepared(NOW), Launched(NOW), Started(NOW, "aaaa")]
@@ -83,7 +83,7 @@ def under_way(ledger: Ledger, store: Store, folder: Path, run: str, steps: int =
 
 
 def ended(ledger: Ledger, record: RunRecord, at: float = NOW) -> RunRecord:
-    """Cancelled, with nothing left on its platform."""
+    """A cancelled run with nothing left on its platform."""
     events: list[Event] = [Ended(at, Outcome.STOPPED, "", confirmed=True), Cancelled(at)]
     record = ledger.append(record, events, due_at=None)
     return ledger.append(record, [Confirmed(at, record.strays[0].session)], due_at=None)
@@ -110,7 +110,7 @@ def test_orphaned_blobs_of_finished_runs_go_and_nothing_else(
     before = {stat.key for stat in store.list("")}
     [surplus] = look(store, ledger, POLICY)
     assert {blob.key for blob in surplus.blobs} == {orphan("over-1")[0], orphan("over-1", 7)[0]}
-    assert {stat.key for stat in store.list("")} == before, "a look changes nothing"
+    assert {stat.key for stat in store.list("")} == before, "looking changes nothing"
     for _ in range(2):
         results.remove(store, ledger, surplus, LATER)
     assert before - {stat.key for stat in store.list("")} == {blob.key for blob in surplus.blobs}
@@ -123,13 +123,13 @@ def test_a_checkpoint_that_the_list_does_not_show_yet_keeps_its_blobs(
     over = ended(ledger, under_way(ledger, store, tmp_path, "over-1"))
     store.delete(f"runs/over-1/checkpoints/{over.accepted[0].name}/manifest.json")
     put(store, tmp_path, *orphan("over-1"))
-    assert look(store, ledger, POLICY) == [], "its lineage is left alone"
+    assert look(store, ledger, POLICY) == [], "its lineage is not pruned"
 
 
 def test_checkpoints_go_but_for_the_newest_and_the_best(store: Store, ledger: Ledger, tmp_path: Path) -> None:
     ended(ledger, under_way(ledger, store, tmp_path, "over-1", steps=4))
     assert look(store, ledger, POLICY) == []
-    assert look(store, ledger, replace(RESULTS, now=NOW + DAY)) == [], "it ended lately"
+    assert look(store, ledger, replace(RESULTS, now=NOW + DAY)) == [], "it ended recently"
     assert look(store, ledger, replace(RESULTS, keep=1)) == [], "it is kept"
     [surplus] = look(store, ledger, RESULTS)
     results.remove(store, ledger, surplus, LATER)
@@ -191,7 +191,7 @@ def test_beside_a_newest_that_has_rotted_at_its_size_every_other_stays(
     [trained] = newest.blobs().keys() - oldest.blobs().keys()
 
     class Rotten:
-        """A store in which one blob has its size, and other bytes."""
+        """A store in which one blob has the right size but different bytes."""
 
         def get(self, key: str, target: Path, sha256: str | None = None) -> None:
             if key.endswith(trained):
@@ -202,7 +202,7 @@ def test_beside_a_newest_that_has_rotted_at_its_size_every_other_stays(
             return getattr(store, verb)
 
     [surplus] = look(store, ledger, RESULTS)
-    assert surplus.checkpoints, "by its size it is whole"
+    assert surplus.checkpoints, "its size is right"
     with pytest.raises(CorruptCheckpoint, match="the others stay"):
         results.remove(Rotten(), ledger, surplus, LATER)  # type: ignore[arg-type]
     assert names(store, "over-1") == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""What may go, as a table: things × needs × policy → whether and why."""
+"""What may be removed, as a table: things × needs × policy → whether and why."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_unknown_run_is_left_and_makes_what_it_may_share_stay() -> None:
     asked = replace(POLICY, unknown=True)
     assert all(each.goes for each in judge(things, NEEDS, asked))
     young = [log("strange-1", changed_at=NOW - DAY)]
-    assert not judge(young, NEEDS, asked)[0].goes, "an unknown run's age is what it looks like"
+    assert not judge(young, NEEDS, asked)[0].goes, "an unknown run's age is that of its files"
     assert not judge([log("strange-1", unpublished=True)], NEEDS, asked)[0].goes
 
 

@@ -1,4 +1,4 @@
-"""A training that says what hostile.json holds wherever it can. Crashes once, then goes on."""
+"""A training that puts the content of hostile.json wherever it can. It crashes once, then continues."""
 
 import json
 import os
