@@ -1,4 +1,4 @@
-"""Which files of a source folder are bundled, which are not, and that the content gives the archive its name."""
+"""Which files of a source folder are bundled, which are not, and that the content names the archive."""
 
 from __future__ import annotations
 

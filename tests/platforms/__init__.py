@@ -1,1 +1,1 @@
-"""What single platforms, and what they share, do beyond the conformance suite."""
+"""What single platforms and their shared parts do beyond the conformance suite."""

@@ -1,5 +1,8 @@
-"""Sessions on a real engine for tests of the docker platform's faults: a rig of any options, trainings of a
-line, and engines of their own. Asserts nothing but that what it waits for comes."""
+"""Sessions on a real engine, for tests of the docker platform's faults.
+
+A rig with any options, one-line trainings, and private engines. The only assertions here are that awaited
+conditions come true.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.conformance.test_platforms import DockerRig
 from tests.docker_engine import Engine, load_python_image
 
 LONG = ("python", "train.py", "1000000", "0.01", "3")
-# An agent that has gone wrong: it claims its session and hears nothing any more.
+# An agent that has gone wrong: it claims its session and then reacts to nothing.
 DEAF = """
 import pathlib, signal, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -36,14 +39,14 @@ threading.Event().wait(120)
 
 
 class Box(DockerRig):
-    """A rig whose sessions take a command and options of the test's choice."""
+    """A rig whose sessions take a command and options that the test chooses."""
 
     def platform_with(self, name: str = "here", home: str = "sessions", **options: object) -> Platform:
         given = {**self.options, **options}
         return catalog.build(name, "docker", given, folder=self.folder / home, clock=SystemClock())
 
     def use(self, **options: object) -> Platform:
-        """From now on the platform has these options too."""
+        """Adds these options to the platform's from now on."""
         self.options |= options
         self.platform = self.another_controller()
         return self.platform
@@ -60,7 +63,7 @@ class Box(DockerRig):
         return replace(materials, **changes)  # type: ignore[arg-type]
 
     def run(self, *, agent: str | None = None, **changes: object) -> Order:
-        """A session a-s01 that has started and, with the real agent, has been seen to run."""
+        """Starts a session a-s01. With the real agent, it waits until the session is seen to run."""
         order = replace(self.order("a-s01", command=LONG), **changes)  # type: ignore[arg-type]
         self.platform.prepare(order, self.materials_of(agent))
         self.platform.launch(order)
@@ -77,12 +80,12 @@ class Box(DockerRig):
         return self.see("a-s01")
 
     def inside(self, *command: str, session: str = "a-s01") -> str:
-        """What a command in the session's container says."""
+        """The output of a command in the session's container."""
         made = self.client.api.exec_create(session, list(command))["Id"]
         return str(self.client.api.exec_start(made).decode(errors="replace")).strip()
 
     def docker(self, *words: str) -> str:
-        """Docker's own command line on this engine: what the table in docs/docker.md says."""
+        """Runs docker's own command line on this engine, as the table in docs/docker.md shows it."""
         done = subprocess.run(
             ["docker", "--host", self.engine.url, *words], capture_output=True, text=True, check=False
         )
@@ -90,7 +93,8 @@ class Box(DockerRig):
 
     def left(self) -> tuple[list[str], list[str]]:
         """The names of all containers and volumes on the engine."""
-        rows = self.client.api.containers(all=True)  # inspects none: one that is being filled is locked
+        # Lists only: a container that is being filled is locked and cannot be inspected.
+        rows = self.client.api.containers(all=True)
         return [row["Names"][0].lstrip("/") for row in rows], [v.name for v in self.client.volumes.list()]
 
 
@@ -99,12 +103,12 @@ def box(tmp_path: Path, agent: Path, docker_engine: Engine, python_image: str) -
     box = Box(tmp_path, agent, docker_engine, python_image)
     yield box
     box.close()
-    gc.collect()  # where a filter of the test is still in force
+    gc.collect()  # while a filter of the test is still active
 
 
 @contextmanager
 def small_engine(megabytes: int) -> Iterator[Engine]:
-    """A daemon whose whole disk is so large."""
+    """A daemon whose whole disk has this size."""
     folder = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
     (folder / "data").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder / "data")]
@@ -123,6 +127,6 @@ def small_engine(megabytes: int) -> Iterator[Engine]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a page's first table, without its head."""
+    """The cells of a page's first table, without its header."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

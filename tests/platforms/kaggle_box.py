@@ -1,5 +1,7 @@
-"""A rig of the kaggle platform on a local Kaggle, for tests that break things: sessions with real names,
-agents that misbehave, and clients that do not wait between two tries."""
+"""A rig of the kaggle platform on a local Kaggle, for tests that break things.
+
+It has sessions with real names, agents that misbehave, and clients that do not wait between attempts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tests.stand_ins.kaggle import LocalKaggle, Settings, Warts, local_kaggle
 
 RUN = "demo-7f3kq2vd"
 FIRST, SECOND, THIRD = (f"{RUN}-s{number:02d}" for number in (1, 2, 3))
-# Agents in place of ours: each has claimed its session.
+# Agents that replace ours: each has claimed its session.
 _CLAIMS = """
 import pathlib, sys, threading
 outbox = pathlib.Path(sys.argv[1], "outbox")
@@ -40,7 +42,7 @@ TALKS = f"{_CLAIMS}\nwhile True:\n    print('here', flush=True)\n    threading.E
 
 
 class Hasty(SystemClock):
-    """Between two tries of a client nobody waits."""
+    """A client that does not wait between attempts."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:  # noqa: ARG002
         return event.is_set()
@@ -63,7 +65,7 @@ class Box(KaggleRig):
 
     @property
     def tries(self) -> int:
-        """How often the platform's client asks before it gives up."""
+        """How many attempts the platform's client makes before it gives up."""
         return self.platform._client.patience.attempts
 
     def use(self, **options: object) -> None:
@@ -79,7 +81,7 @@ class Box(KaggleRig):
         return replace(self.materials(), agent=path)
 
     def run(self, agent: str | None = None, session: str = FIRST, **changes: object) -> Order:
-        """A session that has been launched: of our agent an endless one."""
+        """Launches a session; with our agent, one that never ends."""
         order = self.order(session, total=LONG, **changes)  # type: ignore[arg-type]
         self.platform.prepare(order, self.materials() if agent is None else self.materials_of(agent))
         self.platform.launch(order)
@@ -104,7 +106,7 @@ class Box(KaggleRig):
         return sorted(path.name.split("-")[0] for path in self.mounted(session))
 
     def mounted(self, session: str = FIRST) -> list[Path]:
-        """What a kernel would be given of a session's dataset; none where there is no such dataset."""
+        """The files of a session's dataset that a kernel would see; empty if there is no such dataset."""
         version = self.kaggle.datasets.version_for_kernel(f"{self.kaggle.settings.username}/{session}")
         return [] if version is None else [path for _, path in version.files()]
 

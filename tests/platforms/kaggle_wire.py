@@ -1,6 +1,6 @@
-"""A scripted server that speaks HTTP byte by byte: what a real one says, and how it fails to say it.
+"""A scripted server that speaks HTTP byte by byte: real answers, and all the ways in which they break.
 
-Knows nothing of Kaggle's behaviour; tests script each answer. tests/stand_ins/kaggle behaves.
+It does not know how Kaggle behaves: tests script each answer. tests/stand_ins/kaggle behaves like Kaggle.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SIGNATURE = "X-Goog-Signature=deadbeef"
 
 @dataclass(frozen=True)
 class Answer:
-    """`cut`: bytes of the body after which the connection closes; `silent`: none comes until the end of the
-    test; `length`: whether Content-Length is said; `pieces`: the body in chunks, silent after the last."""
+    """`cut`: after how many bytes of the body the connection closes. `silent`: no answer until the end of the
+    test. `length`: whether Content-Length is sent. `pieces`: the body in chunks, silent after the last."""
 
     status: int = 200
     body: bytes = b""
@@ -39,7 +39,7 @@ class Answer:
 
 
 def said(body: Any, status: int = 200, **headers: str) -> Answer:
-    """A JSON answer; an underscore in a header's name is a hyphen."""
+    """A JSON answer; an underscore in a header's name stands for a hyphen."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status, json.dumps(body).encode(), {"Content-Type": "application/json", **given})
 
@@ -77,7 +77,8 @@ Script = Answer | Callable[[Request], Answer]
 
 
 class Wire:
-    """Answers by the last piece of the path, as SaveKernel: what is queued first, then what always holds."""
+    """Answers by the last part of the path, such as SaveKernel: first the queued answers, then the permanent
+    one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -152,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *_: object) -> None:
-        """The test says what went wrong."""
+        """Logs nothing: a failing test says what went wrong."""
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def wire() -> Iterator[Wire]:
     """A server on loopback, in threads of this process."""
 
     class Handler(_Handler):
-        """Of this server alone."""
+        """A handler for this server only."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
@@ -177,12 +178,12 @@ def wire() -> Iterator[Wire]:
 
 
 def client(server: Wire, pauses: list[float] | None = None, **options: Any) -> KaggleClient:
-    """One that does not wait between tries; what it would have waited is in `pauses`."""
+    """A client that does not wait between attempts; `pauses` records the pauses that it skips."""
     slept = [] if pauses is None else pauses
     given = {"credentials": Credentials("ada", key=KEY), "timeout": PATIENT, "backend": "box", **options}
     return KaggleClient(**given, endpoint=server.url, sleep=slept.append)
 
 
 def timeout(fault: object) -> tuple[float, float]:
-    """Short where it is what the test waits for."""
+    """A short time-out for a test that waits for it."""
     return (10.0, 1.0) if fault is SILENT else PATIENT

@@ -1,4 +1,4 @@
-"""The catalogue: options checked, all mistakes at once, each with what would be right."""
+"""The catalogue: options are checked, and all mistakes are reported at once, each with valid values."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tests.platforms.docker_box import Box, box, small_engine
 from tests.seen import observed
 
 __all__ = ["agent", "box"]
-# The SDK leaves the socket of a connection that fails to the garbage collector.
+# The SDK leaves the socket of a failed connection to the garbage collector.
 engine_away = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PAGE = Path(__file__).parents[2] / "docs" / "docker.md"
 EATER = "import time\nx = []\nwhile True: x.append(bytearray(8 << 20)); time.sleep(0.01)"
@@ -57,7 +57,7 @@ def own_box(tmp_path: Path, agent: Path, own_engine: Engine) -> Iterator[Box]:
 
 
 def import_image(box: Box, name: str, changes: list[str], files: dict[str, bytes] | None = None) -> str:
-    """An image of a few files and nothing else."""
+    """An image with only a few files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content in (files or {"etc/nothing": b""}).items():
@@ -89,7 +89,7 @@ def test_an_engine_that_is_shut_down_lets_the_training_save(own_box: Box) -> Non
 
 @engine_away
 def test_an_engine_that_is_killed_stops_its_sessions_once_it_is_back(own_box: Box) -> None:
-    """Containers live on without it; an engine without live-restore ends them when it starts again."""
+    """Containers survive the engine's death. Without live-restore, an engine stops them when it restarts."""
     own_box.run()
     saved = own_box.saved().status
     assert saved is not None
@@ -364,7 +364,7 @@ platform.prepare(wire.decode(Order, order.encode()), materials)
 
 
 def kill_while_preparing(box: Box) -> None:
-    """A preparer gets kill -9 in the middle of the upload: an input that never comes holds it there."""
+    """kill -9 for a preparer in the middle of the upload: an input that never arrives keeps it there."""
     inputs = box.folder / "endless"
     inputs.mkdir(exist_ok=True)
     os.mkfifo(inputs / "corpus")
@@ -399,7 +399,7 @@ def test_what_a_killed_preparer_leaves_is_cleaned_by_discard(box: Box) -> None:
 
 
 def test_a_container_made_by_docker_commit_is_somebody_elses(box: Box) -> None:
-    """It inherits every label of the session it was made from, and runs with a volume of its user's."""
+    """It inherits every label of the session it was made from, and runs with its user's own volume."""
     box.run()
     box.until(lambda: box.platform.stop("a-s01") is StopReply.ENDED)
     box.docker("commit", "a-s01", "theirs/experiment")
@@ -417,7 +417,7 @@ def test_a_container_made_by_docker_commit_is_somebody_elses(box: Box) -> None:
 
 
 def taken(verb: Callable[[], object]) -> bool:
-    """Whether the engine has got to it; it may still be busy with what somebody sent who was killed."""
+    """Whether the engine accepted the call. It may still be busy with a request of a killed client."""
     try:
         verb()
     except Transient:
@@ -490,7 +490,7 @@ def test_every_row_of_the_failure_table_names_its_test() -> None:
         named = re.findall(r"`(test_\w+)`", row[-1])
         assert named, f"no test: {row[0]}"
         for name in named:
-            assert f"def {name}(" in tests, f"{row[0]}: there is no {name}"
+            assert f"def {name}(" in tests, f"{row[0]}: no test {name}"
 
 
 def test_every_option_is_on_the_page() -> None:

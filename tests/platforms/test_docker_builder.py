@@ -1,4 +1,4 @@
-"""Images on a real engine: built once, rebuilt only where an input changed, and failures that say why."""
+"""Images on a real engine: built once, rebuilt only if an input changed, clear failures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """A base and an image on it, unlike those of any other test."""
+    """A base and an image on top of it, different from those of any other test."""
     return write(tmp_path, {"base/Dockerfile": BASE, "base/base.txt": str(tmp_path), "top/Dockerfile": TOP,
                             "top/top.txt": "1"})  # fmt: skip
 
@@ -73,7 +73,7 @@ def folders(tmp_path: Path) -> Path:
 def make(
     client: docker.DockerClient, folder: Path, arguments: dict[str, str] = ARGUMENTS
 ) -> tuple[str, list[str]]:
-    """The image's id, and what was said."""
+    """The image's id, and the reported progress."""
     into, said = folder.parent / "frozen", list[str]()
     archive = into / f"{images.freeze(folder, into)}.tar.gz"
     return builder.build(client, archive, arguments, said.append), said
@@ -96,7 +96,7 @@ def tags(client: docker.DockerClient, name: str) -> set[str]:
 
 
 def built(said: list[str]) -> list[str]:
-    """The images of which at least one step was taken, in order."""
+    """The images of which at least one step ran, in order."""
     return list(dict.fromkeys(line.split()[1] for line in said if ": step 1/" in line))
 
 
@@ -244,7 +244,7 @@ def test_an_archive_that_is_damaged_is_told(client: docker.DockerClient, folders
         builder.build(client, archive, {}, print)
 
 
-# The SDK forgets the socket of a connection that is refused.
+# The SDK does not close the socket of a refused connection.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: signal.Signals) -> None:
@@ -271,7 +271,7 @@ def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: sign
             builder.pull(client, "x:1", say)
         client.close()
         gc.collect()
-        # A killed engine leaves the step running; started again, it clears away what has ended.
+        # A killed engine leaves the step running; after a restart it removes what has ended.
         for step_process in steps:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(step_process, signal.SIGKILL)
@@ -281,7 +281,7 @@ def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: sign
 def process_of_the_only_container(engine: Engine) -> int:
     client = engine.client()
     deadline = time.monotonic() + 30
-    while not (found := client.containers.list()):  # it speaks before it is listed
+    while not (found := client.containers.list()):  # it prints before it is listed
         assert time.monotonic() < deadline
         threading.Event().wait(0.05)
     (container,) = found
@@ -292,7 +292,7 @@ def process_of_the_only_container(engine: Engine) -> int:
 
 
 def wait_until_gone(engine: Engine) -> None:
-    """Its containerd too, which dies a moment later: a daemon started meanwhile would count on it."""
+    """Waits for its containerd too, which dies a moment later: a new daemon would rely on it."""
     assert engine.process is not None
     engine.process.wait(60)
     numbers = engine.folder / "exec" / "containerd" / "containerd.pid"
@@ -304,7 +304,7 @@ def wait_until_gone(engine: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def small_engine() -> Iterator[Engine]:
-    """An engine whose disk holds the tests' Python image and little more."""
+    """An engine whose disk has room for the tests' Python image and little else."""
     if not engines.installed():
         pytest.skip(engines.MISSING)
     with tempfile.TemporaryDirectory(prefix="docker-", dir="/tmp") as folder:
@@ -415,7 +415,7 @@ def test_what_an_image_builds_on_is_pulled_and_told(
 
 
 def test_arguments_that_grow_without_end_are_refused_before_an_engine_hears_of_them(tmp_path: Path) -> None:
-    """As an archive says that another version has frozen."""
+    """For example from an archive that another version has frozen."""
     arguments = {"A0": "aaaaaaaa"} | {f"A{n}": f"$A{n - 1}$A{n - 1}" for n in range(1, 31)}
     described = {"name": "top", "arguments": arguments, "from": ["x:$A30"]}
     (tmp_path / "chain.json").write_text(json.dumps({"images": [described]}))

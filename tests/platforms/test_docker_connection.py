@@ -1,4 +1,4 @@
-"""The ways to an engine: sockets, tcp with mutual TLS, docker's own variables and contexts; their faults."""
+"""Ways to reach an engine, and their faults: sockets, tcp with mutual TLS, docker's variables, contexts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.platforms.docker_box import Box
 
 __all__ = ["agent"]
 VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_CONTEXT", "DOCKER_CONFIG")
-# The SDK leaves the socket of a connection that fails to the garbage collector.
+# The SDK leaves the socket of a failed connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody's own docker settings."""
+    """No docker settings of the developer's."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -43,7 +43,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def sockets_collected() -> Iterator[None]:
-    """Where the filter above is still in force."""
+    """Collects while the filter above is still active."""
     yield
     gc.collect()
 
@@ -67,7 +67,8 @@ def openssl(folder: Path, *words: str) -> None:
 
 
 def authority(folder: Path) -> None:
-    """ca.pem, and what docker's documentation calls server-cert.pem, server-key.pem, cert.pem, key.pem."""
+    """ca.pem, and the files that docker's documentation calls server-cert.pem, server-key.pem, cert.pem,
+    key.pem."""
     folder.mkdir()
     openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test-ca",
             "-keyout", "ca-key.pem", "-out", "ca.pem", "-addext", "basicConstraints=critical,CA:TRUE",
@@ -103,7 +104,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(certificates: Path) -> Iterator[tuple[Engine, str]]:
-    """An engine that talks to nobody whose certificate its authority has not signed."""
+    """An engine that only accepts clients with a certificate that its authority has signed."""
     given = {"tlscacert": "ca.pem", "tlscert": "server-cert.pem", "tlskey": "server-key.pem"}
     with on_tcp("--tlsverify", *(f"--{name}={certificates / file}" for name, file in given.items())) as found:
         yield found
@@ -114,7 +115,7 @@ def tls(folder: Path) -> dict[str, str]:
 
 
 def live(tmp_path: Path, agent: Path, engine: Engine, **options: object) -> None:
-    """A whole life over this connection: prepare, launch, observe, collect, discard."""
+    """A whole session over this connection: prepare, launch, observe, collect, discard."""
     box = Box(tmp_path / "rig", agent, engine, PYTHON_IMAGE)
     del box.options["host"]
     box.use(**options)
@@ -163,7 +164,7 @@ def test_a_life_by_dockers_variables(
 
 
 def make_context(folder: Path, name: str, host: str, certificates: Path) -> None:
-    """By docker's own command line, or where there is none by the files that it would write."""
+    """Made with docker's own command line, or without it as the files that it would write."""
     if shutil.which("docker") is not None:
         given = ",".join(f"{key}={value}" for key, value in tls(certificates).items())
         words = ["context", "create", name, "--docker", f"host={host},{given}"]
@@ -203,7 +204,7 @@ def test_the_current_context_and_its_variable_are_docker_s(
     monkeypatch.delenv("DOCKER_CONTEXT")
     (tmp_path / ".docker" / "config.json").write_text(json.dumps({"currentContext": "gpu-box"}))
     assert place() == secured[1]
-    monkeypatch.setenv("DOCKER_HOST", "unix:///elsewhere.sock")  # wins, as it does with docker itself
+    monkeypatch.setenv("DOCKER_HOST", "unix:///elsewhere.sock")  # wins, as with docker itself
     assert place() == "unix:///elsewhere.sock"
     assert place(context="default") == "unix:///var/run/docker.sock"
 
@@ -268,7 +269,7 @@ def test_an_engine_that_is_not_there_is_transient(tmp_path: Path) -> None:
 
 def test_no_right_to_use_the_socket_is_said(docker_engine: Engine) -> None:
     mode = docker_engine.folder.stat().st_mode
-    docker_engine.folder.chmod(0o755)  # so that it is the socket that refuses
+    docker_engine.folder.chmod(0o755)  # so that the socket refuses
     os.seteuid(65534)
     try:
         with pytest.raises(AccessDenied, match="usermod -aG docker"):
@@ -279,7 +280,7 @@ def test_no_right_to_use_the_socket_is_said(docker_engine: Engine) -> None:
 
 
 def test_a_bound_that_the_engines_storage_cannot_keep_is_rejected_with_the_way_out() -> None:
-    """In the engine's own words, which it says with HTTP 500."""
+    """With the engine's own message, which comes with HTTP 500."""
     reply = requests.Response()
     reply.status_code = 500
     words = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"

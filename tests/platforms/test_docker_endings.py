@@ -1,4 +1,4 @@
-"""What a container's end without a result means, and what of a container's files is taken: values in, out."""
+"""What a container's end without a result means, and which of its files are taken: values in, values out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.platforms.docker import archives
 from orchestrator.platforms.docker.archives import Entry
 from orchestrator.platforms.docker.endings import how, moment
 
-BEGAN, ENDED = "2026-11-20T12:00:00.123456789Z", "2026-11-20T12:00:10.5+00:00"  # 10 s, whole ones
+BEGAN, ENDED = "2026-11-20T12:00:00.123456789Z", "2026-11-20T12:00:10.5+00:00"  # 10 s, in whole seconds
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""GPUs of a Docker engine: who gets which, through dockerd's own `--gpus`; and what an engine's info means.
+"""GPUs of a Docker engine: which session gets which, through dockerd's own `--gpus`, and how `info` is read.
 
-The engine is real, its GPUs are a stand-in for NVIDIA's hook (tests/docker_gpus.py). CDI needs a newer engine
-than Debian's: for it only the choice is tested, on info documents.
+The engine is real; its GPUs are a stand-in for NVIDIA's hook (tests/docker_gpus.py). CDI needs a newer engine
+than Debian's, so for CDI only the choice is tested, with info documents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
 from tests.seen import observed
 from tests.waiting import wait_until
 
-# Says what it was given and stays; SIGTERM ends it.
+# Prints what it was given and stays; SIGTERM ends it.
 AGENT = """
 import json, os, pathlib, subprocess, sys, threading
 root = pathlib.Path(sys.argv[1])
@@ -54,7 +54,7 @@ def pause(seconds: float) -> None:
 
 
 class Box:
-    """Homes on one engine, each with platforms of its own."""
+    """Several homes on one engine, each with its own platforms."""
 
     def __init__(self, folder: Path, engine: Engine) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Box:
         return found.gpus
 
     def seen(self, session: str) -> Mapping[str, str]:
-        """What a running session says that it was given."""
+        """The devices that a running session reports."""
         said = wait_until(
             lambda: container.read(self.client, session, "outbox/seen.json", 1 << 16), "what it sees"
         )
@@ -148,7 +148,7 @@ def test_a_gpu_is_free_again_when_its_session_has_ended(box: Box) -> None:
     box.client.api.kill("a-s01")
     wait_until(lambda: observed(platform, ["a-s01"])["a-s01"].sighting is Sighting.ENDED, "its end")
     platform.prepare(second, box.materials)
-    assert box.gpus("b-s01") == ("0",), "an ended session is still there, its GPU is not its any more"
+    assert box.gpus("b-s01") == ("0",), "an ended session no longer holds its GPU"
 
 
 def test_a_session_on_two_gpus(box: Box) -> None:
@@ -159,9 +159,9 @@ def test_a_session_on_two_gpus(box: Box) -> None:
     pair.launch(order)
     assert box.seen("a-s01")["visible"] == "0,1"
     single = the_offer(box.platform("single"))
-    assert single.unavailable is not None, "another platform of the same home"
+    assert single.unavailable is not None, "another platform of the home holds them"
     assert single.unavailable.until.kind is UntilKind.TIME
-    assert the_offer(pair).unavailable is None, "its own sessions are for the engine to count"
+    assert the_offer(pair).unavailable is None, "the engine counts its own sessions"
 
 
 def test_what_another_home_holds_is_no_slot(box: Box) -> None:
@@ -183,7 +183,7 @@ def test_shared_gpus_are_taken_in_turn(box: Box) -> None:
 
 
 def both_on_gpu_0(box: Box) -> tuple[Order, Order]:
-    """As after a race: each looked who has the GPU before there was anybody to see."""
+    """The state after a race: each checked the GPU's holder before the other's container existed."""
     orders = box.order("a-s01"), box.order("b-s01")
     image = Image(str(box.client.images.get(PYTHON_IMAGE).id))
     for order in orders:
@@ -318,7 +318,7 @@ def test_a_checkup_of_an_engine_without_gpus(
     assert "GB free in" in about(findings, "disk").text
     assert about(findings, "gpus").health is Health.OK
     assert "nvidia-ctk" in about(findings, "gpus").mend
-    assert not (tmp_path / "home").exists(), "whoever only looks makes nothing"
+    assert not (tmp_path / "home").exists(), "looking creates nothing"
     box.client.close()
 
 
@@ -360,7 +360,7 @@ FOLDERS = ["/etc/cdi", "/var/run/cdi"]
         ({"ServerVersion": "20.10.24", "Runtimes": NVIDIA}, True, False),
         ({"ServerVersion": "29.0.1", "Runtimes": NVIDIA, "DiscoveredDevices": DEVICES}, True, False),
         ({"ServerVersion": "28.3.0", "Runtimes": RUNC, "DiscoveredDevices": DEVICES}, True, True),
-        # From 28.2 on an engine that has no device leaves the list out, though it looks for some.
+        # From 28.2 on, an engine without devices omits the list although it looks for them.
         ({"ServerVersion": "28.3.0", "Runtimes": RUNC, "CDISpecDirs": FOLDERS}, False, False),
         ({"ServerVersion": "28.3.0", "Runtimes": RUNC, "CDISpecDirs": FOLDERS,
           "DiscoveredDevices": [{"Source": "cdi", "ID": "amd.com/gpu=0"}]}, False, False),

@@ -1,4 +1,4 @@
-"""What a session's container looks like from inside, and what of it the engine shows to whoever asks."""
+"""What a session's container looks like from inside, and what the engine shows of it to others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_its_limits_are_those_of_the_config(box: Box) -> None:
 
 
 def test_a_bound_on_what_a_container_writes_is_taken_or_refused(box: Box) -> None:
-    """Most storage drivers cannot bound it; then nothing is left of the session."""
+    """Most storage drivers cannot enforce it. Then the session is refused and leaves nothing behind."""
     box.use(image_disk_gb=1.5)
     try:
         box.platform.prepare(box.order("a-s01"), box.materials())

@@ -1,4 +1,4 @@
-"""What a home has on an engine: one mark for all who draw it, and a removal that spares what changed."""
+"""A home's objects on an engine: all its readers use one mark, and a removal spares what has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are read from a container while it writes them: what comes out is whole, or nothing."""
+"""Files are read from a container while it writes them: each arrives intact or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.seen import collected, observed
 
 __all__ = ["agent", "box"]
 
-# Replaces a file as the agent does, now longer and now shorter, as fast as it can.
+# Replaces a file as the agent does, sometimes longer and sometimes shorter, as fast as it can.
 RESTLESS = """
 import pathlib, sys
 outbox = pathlib.Path(sys.argv[1], "outbox")
@@ -36,7 +36,7 @@ while True:
         (outbox / "next").rename(outbox / "status.json")
 """
 
-# A training that writes where only the agent should: sparse files, which cost it nothing.
+# A training that writes where only the agent should: sparse files, which need no space.
 GREEDY = """
 import pathlib, sys, time
 outbox = pathlib.Path(sys.argv[1], "outbox")
@@ -49,7 +49,7 @@ for name in ("checkpoints/1", "progress.jsonl", "result.json"):
 time.sleep(600)
 """
 
-# Segments as an agent leaves them of a log that was longer than it keeps.
+# Log segments as an agent leaves them when the log was longer than it keeps.
 WORDY = """
 import pathlib, sys
 log = pathlib.Path(sys.argv[1], "outbox", "log")
@@ -126,7 +126,7 @@ def opened(engine: Engine, container: str, *, alive: bool) -> ContainerOutbox:
 
 
 def paged(outbox: ContainerOutbox, into: Path) -> list[Collected]:
-    """One collect after the other, until there is no more."""
+    """One collect after another, until nothing more comes."""
     pages: list[Collected] = []
     while not pages or pages[-1].more:
         assert len(pages) < 20
@@ -152,7 +152,7 @@ def test_of_a_log_beyond_one_collect_the_end_comes_too(
         pages = paged(opened(docker_engine, str(container.id), alive=not ended), tmp_path)
         assert len(pages) > 2
         assert not any(page.notes for page in pages)
-        last = 20 if ended else 10  # behind the gap, which only the end looks beyond
+        last = 20 if ended else 10  # behind the gap, which is read only at the end
         assert max(path.name for path in log.iterdir()) == f"{last:06d}.log"
         assert sum(path.stat().st_size for path in log.iterdir()) == (last - (3 if ended else 0)) * 1000
     finally:
@@ -195,7 +195,7 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     box.until(lambda: "a-s01" in observed(box.platform, ["a-s01"]))
 
 
-# A training that puts something else wherever its agent writes, and floods.
+# A training that replaces each file of its agent with something else, and floods.
 SPOILER = """
 import os, pathlib, sys, time
 outbox = pathlib.Path(sys.argv[1], "outbox")

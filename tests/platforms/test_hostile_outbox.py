@@ -1,4 +1,4 @@
-"""What a hostile script may put in its outbox: odd files, floods and holes cost that session alone."""
+"""What a hostile script may put into its outbox: odd files, floods and holes affect only that session."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def session(tmp_path: Path) -> SessionFolder:
     "name", ["status.json", "result.json", "progress.jsonl", "log/000001.log", "incarnation"]
 )
 def test_a_second_name_of_the_ledger_is_not_opened(session: SessionFolder, tmp_path: Path, name: str) -> None:
-    """Whoever opens it and closes it gives up SQLite's locks (see test_inputs)."""
+    """Opening and closing it drops SQLite's locks (see test_inputs)."""
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}"):
         wal = tmp_path / "ledger.sqlite-wal"
         before = wal.stat().st_ino
@@ -167,11 +167,11 @@ def test_a_folder_that_leads_elsewhere_is_not_followed(
 
 @pytest.mark.parametrize("name", ["status.json", "result.json", "progress.jsonl", "log/000001.log"])
 def test_a_device_is_not_opened(session: SessionFolder, tmp_path: Path, name: str) -> None:
-    """A real one, as a session that runs as root may make; it has no driver, so to open it fails."""
+    """A real device, such as a session that runs as root can make. It has no driver, so opening it fails."""
     try:
         replaced(session, name, lambda path: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(240, 0)))
     except PermissionError as error:
-        pytest.skip(f"this user may make no device: {error}")
+        pytest.skip(f"this user cannot create a device: {error}")
     notes = collect(FolderOutbox(session.outbox), tmp_path / "into").notes
     assert [note for note in notes if f"{name} is a device" in note]
     assert not (tmp_path / "into" / name).exists()
@@ -193,7 +193,7 @@ def test_one_odd_session_hides_no_other(tmp_path: Path) -> None:
     seen = observed(platform, ["a-s01", "b-s01", "c-s01", "d-s01"])
     assert set(seen) == {"a-s01", "b-s01", "c-s01", "d-s01"}
     assert seen["a-s01"].sighting is Sighting.ENDED
-    assert seen["c-s01"].sighting is Sighting.ENDED, "nobody holds what is no lock"
+    assert seen["c-s01"].sighting is Sighting.ENDED, "a link is not a lock"
     assert seen["d-s01"].sighting is Sighting.ABSENT
 
 
@@ -227,7 +227,7 @@ def test_a_manifest_beyond_its_bound_is_one_that_is_left_out(
     assert [manifest.name for manifest in found.manifests] == [good.name]
     [(name, reason)] = found.corrupt
     assert name == large.name
-    assert "manifest.json is larger than" in reason, "it is not even read"
+    assert "manifest.json is larger than" in reason, "it is not read at all"
 
 
 def test_what_a_status_says_is_within_bounds_and_what_was_left_out_is_named() -> None:
@@ -247,7 +247,7 @@ def test_what_a_status_says_is_within_bounds_and_what_was_left_out_is_named() ->
     flooded = saying.within_bounds(AgentStatus("abc", 1, 1.0, "x", warnings=("w" * 5000,) * 30))
     assert len(flooded.warnings) == 20
     assert all(len(each.encode()) <= 1024 for each in flooded.warnings)
-    assert saying.status(json.dumps(wild).encode()) is None, "150 kB are no status"
+    assert saying.status(json.dumps(wild).encode()) is None, "150 kB are too large for a status"
 
 
 @pytest.mark.parametrize("step", ["1" + "0" * 400, "1" + "0" * 5000, "9223372036854775808"])

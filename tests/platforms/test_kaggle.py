@@ -98,7 +98,7 @@ def test_a_kernel_without_what_it_needs_is_deleted(box: Box) -> None:
     box.run_to_end()
     order = box.resuming(SECOND, 11, 2)
     box.platform.prepare(order, box.materials(box.into(FIRST)))
-    box.platform.discard(FIRST)  # and with it the output in which the checkpoint lies
+    box.platform.discard(FIRST)  # and with it the output that holds the checkpoint
     with pytest.raises(Rejected, match="does not know"):
         box.platform.launch(order)
     assert box.see(SECOND) == ABSENT
@@ -127,7 +127,7 @@ def test_a_push_whose_answer_was_lost_is_found_and_not_repeated(boxes: Boxes) ->
     box.platform.prepare(order, box.materials())
     with pytest.raises(Transient):
         box.platform.launch(order)
-    assert box.see(FIRST) == ABSENT, "not to be seen yet"
+    assert box.see(FIRST) == ABSENT, "not visible yet"
     assert box.platform.stop("never-s01") is StopReply.ENDED
     box.until(lambda: box.see(FIRST) != ABSENT)
     box.platform = box.another_controller()
@@ -190,7 +190,7 @@ def test_a_session_that_says_nothing_is_a_running_one(box: Box) -> None:
 
 @pytest.mark.parametrize("stream_events_max", [0, 2])
 def test_a_running_session_says_what_it_does(boxes: Boxes, stream_events_max: int) -> None:
-    """Also where the log's stream breaks off, which proves nothing (docs/references/kaggle.md#log)."""
+    """Also when the log's stream breaks off, which proves nothing (docs/references/kaggle.md#log)."""
     box = boxes(Warts(stream_events_max=stream_events_max))
     box.run()
     box.until(lambda: box.see(FIRST).status is not None)
@@ -202,7 +202,7 @@ def test_a_running_session_says_what_it_does(boxes: Boxes, stream_events_max: in
 def test_what_kaggle_says_of_itself_is_not_on_our_screen(
     boxes: Boxes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The package prints a warning where the server is newer (docs/references/kaggle.md#errors)."""
+    """The package prints a warning if the server is newer (docs/references/kaggle.md#errors)."""
     box = boxes(Warts(api_version="99.0.0"))
     box.run_to_end(total=1)
     box.collect(FIRST)
@@ -269,7 +269,7 @@ def test_while_kaggle_saves_it_runs_and_is_not_collected(boxes: Boxes) -> None:
     assert box.platform.stop(FIRST) is StopReply.REQUESTED, "a deletion would lose what is being saved"
     ended = box.until_ended(FIRST)
     assert (ended.result, ended.ending, ended.detail) == (None, Outcome.LOST, "it was cancelled on Kaggle")
-    assert box.collect(FIRST).manifests, "what it had saved is kept"
+    assert box.collect(FIRST).manifests, "its saved work is kept"
 
 
 def test_a_kernel_that_is_saved_for_ever_is_deleted(boxes: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,7 @@ def test_how_it_ended_when_the_quota_did(box: Box) -> None:
 
 
 def test_a_failure_on_a_cpu_is_not_the_quotas(box: Box) -> None:
-    """Waiting for quota never counts against a run: named so, failures would go on for ever."""
+    """Waiting for quota never counts against a run. A failure reported as that would be retried for ever."""
     box.kaggle.use_up("gpu")
     box.kaggle.use_up("tpu")
     box.run(FAILS)
@@ -323,7 +323,7 @@ def test_a_failure_on_a_cpu_is_not_the_quotas(box: Box) -> None:
 
 
 def test_a_late_log_is_waited_for_before_an_end_is_judged(boxes: Boxes) -> None:
-    """What machine it had stands there."""
+    """The log tells which machine the session had."""
     box = boxes(Warts(log_lag_seconds=1.0))
     box.use(publish_seconds=30.0)
     box.kaggle.use_up("gpu")
@@ -365,7 +365,8 @@ def test_a_log_that_never_comes_is_done_without(boxes: Boxes) -> None:
 
 
 def test_a_list_that_ends_early_is_no_success(boxes: Boxes) -> None:
-    """Kaggle once listed 500 files at most (docs/references/kaggle.md#output): what is missing is named."""
+    """Kaggle once listed 500 files at most (docs/references/kaggle.md#output). Missing files are reported by
+    name."""
     box = boxes()
     box.run_to_end()
     names = [name for name, _ in box.kaggle.kernel(FIRST).outputs]

@@ -1,4 +1,4 @@
-"""The client against the local Kaggle: a session's whole life, and how an account loses its access."""
+"""The client with the local Kaggle: a session's whole life, and how an account loses its access."""
 
 from __future__ import annotations
 

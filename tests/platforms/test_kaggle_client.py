@@ -1,4 +1,4 @@
-"""Each RPC of the real kaggle client, how it fails, and what that means to the caller."""
+"""Each RPC of the real kaggle client, how it fails, and what the failure means to the caller."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_read_is_tried_again_after_a_pause(server: Wire, rpc: str, fault: str)
     call, answer, expected = READS[rpc]
     pauses: list[float] = []
     server.then(rpc, FAULTS[fault], answer)
-    if (rpc, fault) == ("x-s01", "cut"):  # what the log breaks off with is only known when it is read
+    if (rpc, fault) == ("x-s01", "cut"):  # a break in the log only shows when it is read
         with pytest.raises(Transient, match="in part"):
             call(client(server, pauses))
         return
@@ -170,7 +170,7 @@ def test_what_is_refused_to_valid_credentials_is_missing_or_not_allowed(
     else:
         with pytest.raises(Rejected) as caught:
             call(client(server))
-        makes = rpc in ("StartBlobUpload", "CreateDataset", "SaveKernel")  # of which nothing can be missing
+        makes = rpc in ("StartBlobUpload", "CreateDataset", "SaveKernel")  # from which nothing can be missing
         assert isinstance(caught.value, NotFound) is not makes
     assert len(server.calls(rpc)) == 1
 

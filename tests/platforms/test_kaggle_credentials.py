@@ -1,4 +1,4 @@
-"""Where kaggle keeps its keys, and what is no key."""
+"""Where kaggle keeps its keys, and what is not a valid key."""
 
 from __future__ import annotations
 

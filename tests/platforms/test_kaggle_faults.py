@@ -1,4 +1,4 @@
-"""The kaggle platform where something is lost, refused, asked twice, or must not be seen.
+"""The kaggle platform when something is lost, refused, asked twice, or must not be seen.
 
 Staging, hand-over of checkpoints, idempotence, access, secrets, leftovers. Pitfalls and endings are in
 test_kaggle.py.
@@ -75,7 +75,7 @@ def test_a_dataset_of_which_nobody_knows_whether_it_was_made_is_there_once(box: 
 
 
 def test_a_dataset_that_is_there_and_was_not_seen_is_made_anew(box: Box) -> None:
-    """Its first status is refused (docs/references/kaggle.md#datasets), and its name is taken meanwhile."""
+    """The first status is refused (docs/references/kaggle.md#datasets), and by then the name is taken."""
     box.kaggle.fail("CreateDataset", Fault.LOST_REPLY)
     with pytest.raises(Transient):
         box.platform.prepare(box.order(), box.materials())
@@ -117,7 +117,7 @@ def test_a_dataset_without_one_of_its_parts_is_made_anew(box: Box) -> None:
 
 
 def test_an_upload_that_is_refused_makes_no_dataset(box: Box, scratch: Path) -> None:
-    box.kaggle.fail("upload", Fault.NESTED, 2)  # and again at the new place
+    box.kaggle.fail("upload", Fault.NESTED, 2)  # and again at the new address
     with pytest.raises(Rejected):
         box.platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("CreateDataset") == 0
@@ -126,7 +126,7 @@ def test_an_upload_that_is_refused_makes_no_dataset(box: Box, scratch: Path) -> 
 
 @pytest.mark.parametrize("damage", ["altered", "stale"])
 def test_what_is_mounted_is_not_trusted(box: Box, damage: str) -> None:
-    """The session says what it missed, and the run goes on elsewhere from where it was."""
+    """The session reports what is missing, and the run continues elsewhere from its last checkpoint."""
     box.platform.prepare(box.order(), box.materials())
     [file] = box.mounted()
     if damage == "altered":
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_is_not_whole_there_is_uploaded(box: Box, loss: str) -
         outputs.remove(next(each for each in outputs if "/blobs/" in each[0]))
     elif loss == "kernel":
         box.platform.discard(FIRST)
-    else:  # gone between two questions
+    else:  # gone between two requests
         box.kaggle.fail("ListKernelSessionOutput", Fault.NESTED)
     went_on(box, order)
     assert box.staged(SECOND) == ["checkpoint", "materials"]
@@ -217,7 +217,7 @@ def test_a_session_that_was_refused_has_not_read_the_checkpoint(box: Box) -> Non
     with pytest.raises(QuotaExhausted):
         box.start(gpus, box.into(FIRST))
     went_on(box, replace(order, session=THIRD, generation=3, env=(("TRACE", box.trace(THIRD)),)))
-    assert box.staged(THIRD) == ["materials"], "nothing large is uploaded for each refusal"
+    assert box.staged(THIRD) == ["materials"], "a refusal uploads nothing large"
 
 
 def went_on(box: Box, order: Order) -> None:
@@ -237,7 +237,7 @@ def test_a_stop_that_comes_before_the_kernel_is_seen_is_asked_again(boxes: Boxes
     box.run(WAITS)
     assert box.platform.stop(FIRST) is StopReply.REQUESTED
     box.platform = box.another_controller()
-    assert box.platform.stop(FIRST) is StopReply.REQUESTED, "it knows of what was pushed before it came up"
+    assert box.platform.stop(FIRST) is StopReply.REQUESTED, "it knows what was pushed before it started"
     box.until(lambda: box.platform.stop(FIRST) is StopReply.ENDED)
     with pytest.raises(KeyError):
         box.kaggle.kernel(FIRST)
@@ -319,7 +319,7 @@ def test_an_outage_is_transient_whatever_is_asked(boxes: Boxes, outage: Any) -> 
 
 
 def raised(box: Box, order: Order) -> dict[str, type[OrchestratorError] | None]:
-    """What every verb raises now, of a session that runs."""
+    """The error that every verb raises now for a running session."""
     platform = box.platform
     verbs: dict[str, Callable[[], object]] = {
         "survey": platform.survey,
@@ -346,7 +346,7 @@ def raised(box: Box, order: Order) -> dict[str, type[OrchestratorError] | None]:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files are made during this test."""
+    """The folder for temporary files during this test."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -400,7 +400,7 @@ def test_a_secret_is_in_one_private_dataset_and_nowhere_else(
     assert any(b"PRIVATE" in text or b"isPrivate" in text for text in texts), "the calls were noted"
     assert [text for text in texts if tells(text, SECRET)] == []
     uploads = [path.read_bytes() for path in box.kaggle.uploaded]
-    assert [tells(data, SECRET) for data in uploads] == [True], "the scanner sees it where it is"
+    assert [tells(data, SECRET) for data in uploads] == [True], "the scanner finds a secret that is there"
     assert [tells(text, box.kaggle.settings.key) for text in [*texts, *uploads]].count(True) == 0
     [mounted] = box.mounted()
     assert tells(mounted.read_bytes(), SECRET)
@@ -414,10 +414,10 @@ def test_a_secret_is_in_one_private_dataset_and_nowhere_else(
 
 
 def tells(data: bytes, secret: str) -> bool:
-    """Whether it is in there, plain or in base64 or hexadecimal."""
+    """Whether the secret is in the data, plain or in base64 or hexadecimal."""
     plain = secret.encode()
     forms = [plain, plain.hex().encode(), plain[::-1]]
-    for before in range(3):  # base64 depends on where it begins
+    for before in range(3):  # base64 depends on the offset
         padded = base64.b64encode(b"\0" * before + plain)
         forms.append(padded[4 if before else 0 : -4])
     return any(form in data for form in forms)

@@ -1,4 +1,4 @@
-"""The kaggle platform where what is there does not come at once, and where its user acts meanwhile."""
+"""The kaggle platform when its data appears late, and when its user acts meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_
 
 @pytest.mark.parametrize("call", ["StartBlobUpload", "CreateDataset", "SaveKernel"])
 def test_what_kaggle_does_not_allow_is_refused_and_not_missing(box: Box, call: str) -> None:
-    """`NotFound` says that what was staged is gone, and is answered by staging it anew."""
+    """`NotFound` would mean that the staged files are gone, and they would be staged again."""
     box.kaggle.fail(call, Fault.NESTED)
     with pytest.raises(Rejected, match="does not allow") as raised:
         box.start(box.order())
@@ -48,7 +48,7 @@ def test_what_kaggle_is_slow_to_take_in_is_not_uploaded_again(boxes: Boxes) -> N
     box.use(ready_seconds=0.2)
     with pytest.raises(Transient, match="still blobs_received"):
         box.platform.prepare(box.order(), box.materials())
-    box.use(ready_seconds=30.0)  # as a controller that comes up meanwhile
+    box.use(ready_seconds=30.0)  # as a controller that starts meanwhile
     box.platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("upload") == 1
     assert box.staged() == ["materials"]
@@ -68,7 +68,7 @@ def test_a_log_that_is_refused_hides_no_session(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_was_saved_and_never_ran_is_discarded(box: Box) -> None:
-    """As a refused push may leave it; nobody knows whether it does."""
+    """A refused push may leave such a kernel; nobody knows whether it does."""
     box.run(WAITS)
     box.kaggle.kernel(FIRST).state = State.NEW_SCRIPT
     assert box.see(FIRST).sighting is Sighting.PENDING

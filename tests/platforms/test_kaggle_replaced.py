@@ -1,4 +1,4 @@
-"""Somebody with access to the account puts a whole, consistent checkpoint in the place of ours."""
+"""Somebody with access to the account replaces our checkpoint with another complete, consistent one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["agent", "box", "boxes"]
 
 
 def prepared(box: Box) -> Order:
-    """The second session, which goes on from the newest checkpoint of the first; not yet launched."""
+    """The second session, prepared to continue from the newest checkpoint of the first; not yet launched."""
     box.run_to_end()
     order = box.resuming(SECOND, 11, 2)
     newest = box.collect(FIRST).manifests[-1]
@@ -48,7 +48,7 @@ def test_a_checkpoint_replaced_in_the_kernel_that_hands_it_over_is_refused(box: 
 
 
 def test_a_dataset_in_the_place_of_ours_starts_nothing_and_is_replaced(box: Box, tmp_path: Path) -> None:
-    """Its names are as ours would be, and its order names the forged manifest."""
+    """It has the names that ours would have, and its order names the forged manifest."""
     box.use(hand_over_bytes=1 << 40)
     order = prepared(box)
     assert box.staged(SECOND) == ["checkpoint", "materials"]
@@ -67,7 +67,8 @@ def test_a_dataset_in_the_place_of_ours_starts_nothing_and_is_replaced(box: Box,
 
 
 def put_another(box: Box, order: Order, folder: Path) -> None:
-    """A dataset of the session's name with a forged checkpoint, and an order and names to go with it."""
+    """Replaces it with a dataset of the session's name: a forged checkpoint, and an order and names that
+    match."""
     client = box.platform._client
     packed = {path.name.split("-")[0]: path.read_bytes() for path in box.mounted(SECOND)}
     [home] = {path.name.split("-")[1] for path in box.mounted(SECOND)}

@@ -1,5 +1,4 @@
-"""Who tries again, and how often: behind the wrapper that wraps every platform, a request is made as often
-as docs/kaggle.md says, and no oftener."""
+"""How often a request is made behind the wrapper around every platform: as often as docs/kaggle.md says."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ Verb = Callable[[RetryingPlatform, Box], object]
 
 
 def wrapped(platform: KagglePlatform) -> tuple[RetryingPlatform, list[float]]:
-    """As every configured platform is, and the pauses of the wrapper."""
+    """Wrapped like every configured platform; also returns the wrapper's pauses."""
     pauses: list[float] = []
     return RetryingPlatform(platform, sleep=pauses.append, random=Random(1)), pauses
 
@@ -109,7 +108,7 @@ def test_who_is_told_to_come_back_much_later_does_not_ask_before(tmp_path: Path)
 
 
 def test_what_a_verb_found_amiss_is_made_anew_by_the_wrapper(box: Box) -> None:
-    """No request failed: Kaggle had lost a part of the upload."""
+    """No request failed: Kaggle lost a part of the upload."""
     platform, pauses = wrapped(box.platform)
     box.kaggle.warts.dataset_end = "FAILED"
     with pytest.raises(Transient, match="could not take in"):

@@ -51,7 +51,8 @@ def server() -> Iterator[Wire]:
 def stored(
     content: bytes = CONTENT, tag: str = '"v1"', step: int | None = None
 ) -> Callable[[Request], Answer]:
-    """As a storage serves it, with ranges; each answer breaks off after `step` bytes, if given."""
+    """The file as a storage serves it, with ranges. If `step` is given, each answer breaks off after that
+    many bytes."""
 
     def answer(request: Request) -> Answer:
         asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
@@ -209,7 +210,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def places(server: Wire) -> None:
-    """Each started upload gets a place of its own."""
+    """Each started upload gets its own address."""
 
     def answer(_: Request) -> Answer:
         number = len(server.calls("StartBlobUpload"))

@@ -1,4 +1,4 @@
-"""The parts of the Kaggle platform that talk to nobody: names, what is pushed, refusals, endings, offers."""
+"""The parts of the Kaggle platform that need no network: names, pushes, refusals, endings, offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing an outbox while its agent goes on: superseded checkpoints, growing logs, damage."""
+"""Fetching an outbox while its agent still writes: superseded checkpoints, growing logs, damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.session.outbox import FolderOutbox, bring, collect
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
-    """What an agent does: blobs, then the manifest."""
+    """Commits a checkpoint as an agent does: blobs first, then the manifest."""
     (outbox / "blobs").mkdir(parents=True, exist_ok=True)
     files = []
     for number, data in enumerate(contents):
@@ -35,7 +35,7 @@ def supersede(outbox: Path, manifest: Manifest, kept: frozenset[str] = frozenset
 
 
 class Meddled(FolderOutbox):
-    """An outbox in which something happens right before a blob is read."""
+    """An outbox that changes right before a blob is read."""
 
     def __init__(self, folder: Path, meddle: Callable[[], None]) -> None:
         super().__init__(folder)
@@ -118,7 +118,7 @@ def test_what_is_not_a_checkpoint_is_ignored(outbox: Path, into: Path) -> None:
 def test_a_checkpoint_stays_returned_until_its_blobs_are_taken_away(outbox: Path, into: Path) -> None:
     manifest = commit(outbox, 1, b"one")
     assert bring(FolderOutbox(outbox), into).manifests == (manifest,)
-    supersede(outbox, manifest)  # the agent's retention; the engine has not published it yet
+    supersede(outbox, manifest)  # retired by the agent; the engine has not published it yet
     assert bring(FolderOutbox(outbox), into).manifests == (manifest,)
     for blob in (into / "blobs").iterdir():
         blob.unlink()
@@ -140,7 +140,7 @@ def test_growing_files_are_continued_and_whole_ones_replaced(outbox: Path, into:
     (outbox / "log" / "000001.log").write_bytes(b"first\n")
     (outbox / "status.json").write_bytes(b"1")
     collect(FolderOutbox(outbox), into)
-    (into / "log" / "000001.log").write_bytes(b"FIRST\n")  # proves that what is there is not brought again
+    (into / "log" / "000001.log").write_bytes(b"FIRST\n")  # proves that an existing file is not fetched again
     with (outbox / "log" / "000001.log").open("ab") as log:
         log.write(b"second\n")
     (outbox / "log" / "000002.log").write_bytes(b"third\n")
@@ -153,7 +153,7 @@ def test_growing_files_are_continued_and_whole_ones_replaced(outbox: Path, into:
 
 
 def test_what_a_session_writes_after_the_verification_reaches_nobody(outbox: Path, into: Path) -> None:
-    """It keeps its blob open, and changes the bytes once they were brought."""
+    """It keeps its blob open and changes the bytes after they were fetched."""
     manifest = commit(outbox, 5, b"weights")
     [sha256] = manifest.blobs()
     with (outbox / "blobs" / sha256).open("r+b") as kept_open:

@@ -1,4 +1,4 @@
-"""The process platform alone: what it hides, what it kills, and what two controllers make of one folder."""
+"""The process platform alone: what it hides, what it kills, and how two controllers share one folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 __all__ = ["agent"]
 
-# An agent that has gone wrong: it claims its session, says what it was given, and hears nothing any more.
+# An agent that has gone wrong: it claims its session, prints what it was given, and then reacts to nothing.
 DEAF = """
 import json, os, pathlib, signal, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -40,7 +40,7 @@ STILLBORN = "raise SystemExit('no module named anything')"
 
 
 class Box:
-    """A process platform in a folder, with an agent of the test's choice."""
+    """A process platform in a folder, with an agent that the test chooses."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,5 +1,7 @@
-"""Real sessions that write where they should not, hide, and outlive their agent: nobody else is harmed, and
-nothing of them is left."""
+"""Real sessions that write where they should not, hide, and outlive their agent.
+
+They harm no other session, and nothing of them is left.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.platforms.test_process import Box
 from tests.seen import observed
 from tests.waiting import wait_until
 
-# Opens all it was given for writing: its inputs, its bundle, the agent, what it resumes from.
+# Opens everything it was given for writing: its inputs, its bundle, the agent, the checkpoint.
 VANDAL = """
 import os, pathlib
 root = pathlib.Path(os.environ["ORCHESTRATOR_SESSION"])
@@ -40,7 +42,7 @@ for path in (*inputs.rglob("*"), *staged, root / "agent.pyz", root / "bundle.tar
         path.chmod(0o600)
         path.write_bytes(b"altered")
 """
-# Workers that hear nothing: in a session of its own, and without an environment in the agent's.
+# Workers that ignore SIGTERM. One has a session of its own, one has an empty environment.
 DEAF = """
 import json, os, pathlib, subprocess, sys, time
 deaf = ["python", "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(120)"]
@@ -111,7 +113,7 @@ def test_what_is_staged_is_read_only_and_for_nobody_else(rig: ProcessRig, tmp_pa
 
 
 class Orphans:
-    """A session whose workers hear no SIGTERM, and whose agent and guardian were killed together."""
+    """A session whose workers ignore SIGTERM, and whose agent and guardian were killed at the same time."""
 
     def __init__(self, rig: ProcessRig) -> None:
         order = rig.order("a-s01", command=("python", "-c", DEAF))
@@ -174,7 +176,7 @@ def tidy(platform: Platform) -> None:
 
 
 def hostile(box: Box) -> tuple[Platform, Path]:
-    """A session that runs, on a platform without patience."""
+    """A running session, on a platform that does not wait."""
     box.running()
     return box.platform(grace_seconds=0.05), box.sessions / "a-s01"
 
@@ -224,7 +226,7 @@ def test_a_lock_that_is_none_keeps_nobody(box: Box, shape: str) -> None:
 
 
 def test_a_stranger_who_takes_the_lock_does_not_keep_it(box: Box) -> None:
-    """What the session has hidden from every search holds the lock when all that is known of it is dead."""
+    """After the death of every known process, the lock is held by processes that the session has hidden."""
     platform, root = hostile(box)
     with (root / "lock").open("rb") as stranger:
         os.kill(int((root / "agent.pid").read_text()), signal.SIGKILL)
@@ -250,7 +252,7 @@ def test_an_agents_output_goes_through_no_link(box: Box) -> None:
 
 
 def test_a_session_that_takes_every_right_away_is_stopped_all_the_same() -> None:
-    """Its folder and its lock are of mode 000. Root misses no right: there, nobody plays it."""
+    """Its folder and its lock have mode 000. That does not stop root, so the test runs as nobody."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)

@@ -1,4 +1,4 @@
-"""The retrying wrapper over a platform that loses requests and replies."""
+"""The retrying wrapper around a platform that loses requests and replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.clock import VirtualClock
 
 
 class World:
-    """A faulty platform behind the wrapper, on a clock that the wrapper's pauses move."""
+    """A faulty platform behind the wrapper, on a clock that the wrapper's pauses advance."""
 
     def __init__(self, faults: Faults, attempts: int = 4) -> None:
         self.clock = VirtualClock()

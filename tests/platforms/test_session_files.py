@@ -1,4 +1,4 @@
-"""Files of a session by themselves: those that grow while they are read, holes, and what is not there."""
+"""A session's files by themselves: files that grow while they are read, holes, and missing files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_blob_that_grows_after_it_was_brought_is_not_read_to_its_end(tmp_path:
     writer.start()
     try:
         with pytest.raises(Rejected):
-            while True:  # until it had grown before it was opened; else what was verified is stored
+            while True:  # until the file grew before it was opened; otherwise the verified bytes are stored
                 store.put("runs/a/blob", source, sha256)
                 store.delete("runs/a/blob")
     finally:

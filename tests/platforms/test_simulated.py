@@ -1,4 +1,4 @@
-"""The simulated platform's faults, each turned up until it must happen, and its determinism."""
+"""The simulated platform: each fault at a rate at which it must happen, and its determinism."""
 
 from __future__ import annotations
 
