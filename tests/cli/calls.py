@@ -1,4 +1,4 @@
-"""The installed `orchestrator` as a user calls it, each time a process of its own, in a home of its own."""
+"""The installed `orchestrator` as a user runs it: each command is a process, in a home of its own."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Answer:
 
     @property
     def lines(self) -> list[Any]:
-        """Standard output as JSON lines."""
+        """Standard output parsed as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 @dataclass
 class Caller:
-    """One user: a folder with jobs in it, which is their HOME too, and a home of the orchestrator."""
+    """One user: a folder with jobs, which is also their HOME, and a home of the orchestrator."""
 
     folder: Path
     home: Path
@@ -67,7 +67,7 @@ class Caller:
         kept = {key: value for key, value in os.environ.items() if key in KEPT}
         path = os.pathsep.join((str(BINARIES), os.environ["PATH"]))
         homes = {"HOME": str(self.folder), "ORCHESTRATOR_HOME": str(self.home)}
-        # A job's requirements are not locked: no test asks a package index of the outside.
+        # A job's requirements are not locked: no test asks a package index on the internet.
         return {**kept, **homes, "PATH": path, "PIP_NO_INDEX": "1", **(more or {})}
 
     def start(self, *words: str, program: str = "orchestrator", **more: str) -> subprocess.Popen[str]:
@@ -120,14 +120,14 @@ class Caller:
         return max(int(each["ref"]["step"]) for each in found)
 
     def owner(self) -> Owner | None:
-        """The controller that lives, if one does."""
+        """The running controller's process, if there is one."""
         if not (self.home / "ledger.sqlite").exists():
             return None
         with Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}") as ledger:
             return ledger.owner()
 
     def close(self) -> None:
-        """Ends everything that was started here, by its process id."""
+        """Ends every process that was started here, by its process id."""
         for child in self.children:
             if child.poll() is None:
                 child.kill()
@@ -145,7 +145,7 @@ class Caller:
 
 @contextmanager
 def caller(folder: Path, home: Path | None = None) -> Iterator[Caller]:
-    """A user in `folder`, with the training source there; whatever was started is ended."""
+    """A user in `folder`, which holds the training source. Every process that the user started is ended."""
     shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     user = Caller(folder, home or folder / "home")
     try:

@@ -1,4 +1,4 @@
-"""A user with an empty home, and one whose first run is done."""
+"""A user with an empty home, and a user whose first run is done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def user(tmp_path: Path) -> Iterator[Caller]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that crossed a wall and is done, and what `submit --follow` said of it."""
+    """A run that hit its session limit once and is done, and the output of its `submit --follow`."""
 
     user: Caller
     run: str
@@ -34,7 +34,7 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    """Its home lies on another disk than its job and what is pulled, where there is one. Tests only look."""
+    """Its home lies on another disk than its job and the pulled files, if possible. Tests only read it."""
     disk = ANOTHER_DISK if os.access(ANOTHER_DISK, os.W_OK) else None
     home = Path(tempfile.mkdtemp(prefix="orchestrator-test-", dir=disk))
     try:

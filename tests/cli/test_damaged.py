@@ -1,4 +1,4 @@
-"""`checkpoints` and `pull` where the home store was damaged, or somebody has replaced what lies in it."""
+"""`checkpoints` and `pull` when the home store is damaged, or somebody has replaced its content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.forging import forge
 
 @dataclass(frozen=True)
 class Copy:
-    """The finished run in a home of its own, to be damaged. `steps` are its checkpoints', oldest first."""
+    """A copy of the finished run's home, to be damaged. `steps` are those of its checkpoints, oldest first."""
 
     user: Caller
     run: str
@@ -79,7 +79,7 @@ def test_what_is_damaged_is_passed_over_with_the_reason(copy: Copy) -> None:
     shutil.rmtree(copy.store / "checkpoints" / copy.names[-1])
     copy.damage_blob(copy.names[-2])
     assert copy.listed()[copy.steps[-1]]["trouble"] == "missing in the store"
-    assert copy.listed()[copy.steps[-2]]["trouble"] is None, "its manifest is whole"
+    assert copy.listed()[copy.steps[-2]]["trouble"] is None, "its manifest is intact"
     assert "blob" in copy.listed("--verify")[copy.steps[-2]]["trouble"]
     verified = copy.user("checkpoints", copy.run, "--verify", code=4)
     assert f"verified: {len(copy.steps) - 2} of {len(copy.steps)} whole" in verified.out
@@ -93,8 +93,8 @@ def test_what_is_damaged_is_passed_over_with_the_reason(copy: Copy) -> None:
 
 
 def test_verifying_lays_nothing_down_in_the_home(copy: Copy) -> None:
-    """What it lays down and leaves when it is killed, nobody removes."""
-    with Ledger.open(f"sqlite:///{copy.user.home / 'ledger.sqlite'}"):  # whose files beside it then stay
+    """Nobody would remove files that a killed command leaves there."""
+    with Ledger.open(f"sqlite:///{copy.user.home / 'ledger.sqlite'}"):  # keeps SQLite's other files there
         copy.listed()
         before = copy.user.home.stat().st_mtime_ns
         assert "whole" in copy.user("checkpoints", copy.run, "--verify").out
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_an_older_version_is_brought_and_said_to_be_unproved(cop
 
 
 def forget_sha256(copy: Copy) -> None:
-    """Makes the ledger what a version has written that knew no sha256."""
+    """Makes the ledger look like one of a version that did not record sha256."""
     newer = re.compile(r',"(resume_)?sha256":("[0-9a-f]{64}"|null)|,"start_over":false|,"notes":\[\]')
     database = sqlite3.connect(copy.user.home / "ledger.sqlite")
     with database:

@@ -1,4 +1,4 @@
-"""A user with a Docker engine: what init writes, what doctor finds, what its --clean takes away."""
+"""A user with a Docker engine: what init writes, what doctor finds, and what doctor --clean removes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_init_writes_the_engine_that_it_finds(user: Caller, engine: Engine) -> N
     here, docker = config.load(user.home).platforms
     assert (here.name, here.type) == ("here", "process")
     assert (docker.name, docker.type) == ("docker", "docker")
-    assert docker.options["host"] == engine.url, "a controller with another environment must find it too"
+    assert docker.options["host"] == engine.url, "a controller with another environment must also find it"
     assert docker.options["accelerator"] == "cpu"
     both = here.options["memory_gb"] + docker.options["memory_gb"]
     assert both <= 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3 + 1
@@ -150,7 +150,7 @@ def test_init_writes_tls_as_the_environment_says_it(tmp_path: Path, monkeypatch:
         assert (each.options["host"], tls.key) == ("tcp://box:2376", Path("/certificates/key.pem"))
     monkeypatch.delenv(
         "DOCKER_TLS_VERIFY"
-    )  # TLS with a server that may be anybody: the config cannot say that
+    )  # TLS without checking the server: the config has no option for that
     assert discovery.way_in() == {}
 
 
@@ -164,7 +164,7 @@ def test_doctor_looks_at_the_engine(user: Caller, engine: Engine) -> None:
     assert engine.url in found["box: engine"]["text"]
     assert "nvidia-ctk" in found["box: gpus"]["mend"]
     assert {each["state"] for each in found.values()} == {"ok"}
-    assert not (user.home / "platforms").exists(), "whoever only looks makes nothing"
+    assert not (user.home / "platforms").exists(), "looking creates nothing"
     assert "to have box: gpus" in user("doctor").out
 
 
@@ -191,7 +191,7 @@ def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
     assert "does not answer" in box["text"]
     assert box["mend"] == "see that it runs, and that the config says where"
     nothing = user("doctor", "--clean", "--json").json
-    assert nothing["leftovers"] == [], "where nothing was ever prepared nobody has to be asked"
+    assert nothing["leftovers"] == [], "without any prepared session no engine is asked"
     (user.home / "platforms" / "box").mkdir(parents=True)
     (user.home / "platforms" / "box" / "home-id").write_text("0" * 32)
     clean = user("doctor", "--clean", "--json", code=4).json
@@ -225,13 +225,13 @@ def test_two_runs_have_a_gpu_each_and_a_third_waits_for_one(user: Caller, two_t4
 
 
 def alive(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:
-    """The GPUs of every session that runs."""
+    """The GPUs of every running session."""
     return {each.session: each.gpus for each in container.listed(client) if each.alive}
 
 
 @contextmanager
 def starts_and_deaths(engine: Engine) -> Iterator[list[dict[str, Any]]]:
-    """The engine's own record of them, as they come: it keeps only a few of the past."""
+    """The engine's own events for them, as they arrive: it keeps only a few past ones."""
     client = engine.client()
     seen: list[dict[str, Any]] = []
     wanted = {"event": ["start", "die"], "label": ["orchestrator.session"]}
@@ -247,7 +247,7 @@ def starts_and_deaths(engine: Engine) -> Iterator[list[dict[str, Any]]]:
 
 
 def alone(events: Sequence[Mapping[str, Any]]) -> int:
-    """Checks that never were two sessions on one GPU; returns how many have had one."""
+    """Checks that no two sessions had the same GPU at once; returns how many had one."""
     holders: dict[str, str] = {}
     starts = 0
     for event in events:
@@ -268,7 +268,7 @@ AGENT = "import threading; threading.Event().wait(120)"
 
 
 class Littered:
-    """An engine with things of a live run, of one that is over, of one that nobody knows, of another home."""
+    """An engine with objects of a live run, a finished run, an unknown run, and another home."""
 
     def __init__(self, user: Caller, engine: Engine) -> None:
         boxed(user, engine)
@@ -285,7 +285,7 @@ class Littered:
         self.prepare(self.mine, "live", "live-s01")
         self.prepare(self.mine, "over", "over-s01")
         self.prepare(self.platform(user.folder / "elsewhere", engine), "over", "other-s01")
-        self.mine.stop("over-s02")  # leaves a note for whoever might still launch it
+        self.mine.stop("over-s02")  # leaves a note for a launch that may still come
 
     def platform(self, home: Path, engine: Engine) -> DockerPlatform:
         options = {"host": engine.url, "image": PYTHON_IMAGE}
@@ -301,7 +301,7 @@ class Littered:
             platform.launch(order)
 
     def under_way(self, run: str, session: str) -> None:
-        """A container as it is while its preparer still fills it."""
+        """A container in the state that it has while its preparer fills it."""
         home = (self.user.home / "platforms" / "box" / "home-id").read_text()
         order = any_order(session, 10, 1, run=run, platform="box")
         plan = container.Plan(order, Image(PYTHON_IMAGE), DockerOptions(), home)

@@ -1,4 +1,4 @@
-"""What a user sees of a run that crossed a wall and is done: every command that looks."""
+"""What a user sees of a run that hit its session limit and is done: every command that only reads."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_pull_verifies_and_is_idempotent(finished: Finished, tmp_path: Path) -> 
     assert user("pull", run, "--latest", "-o", str(target), "--json").json["folder"] == str(target)
     (target / "state.json").write_text('{"step": 101}')
     assert "holds something else" in user("pull", run, "-o", str(target), code=2).err
-    assert list(tmp_path.iterdir()) == [target], "nothing is left beside it"
+    assert list(tmp_path.iterdir()) == [target], "nothing is left next to it"
     oldest = user("checkpoints", run, "--json").json["checkpoints"][0]["step"]
     answer = user("pull", run, "--step", str(oldest), "-o", str(tmp_path / "oldest"), "--json")
     assert answer.json["step"] == oldest

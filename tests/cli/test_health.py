@@ -1,4 +1,4 @@
-"""`health` tells a controller that ticks from one that is frozen, gone or another's."""
+"""`health` tells a working controller from one that is frozen, gone or another home's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_healthy(user: Caller) -> bool:
 
 def test_only_a_controller_that_ticks_is_healthy(user: Caller) -> None:
     assert "no controller runs" in user("health", code=4).err
-    assert list(user.home.iterdir()) == [user.home / "config.yaml"], "a probe makes nothing"
+    assert list(user.home.iterdir()) == [user.home / "config.yaml"], "a probe creates nothing"
     controller = user.start("up")
     wait_until(lambda: is_healthy(user), "the first tick")
     answer = user("health", "--json").json

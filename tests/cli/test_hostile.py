@@ -1,4 +1,4 @@
-"""A session that says all that steers a terminal: no view does it, and no pull writes such a name."""
+"""A session that prints terminal control codes: no view passes them on, no pull writes such a name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Hostile:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
-    """A run of two sessions, the first of which crashed, that is done."""
+    """A finished run of two sessions, the first of which crashed."""
     with caller(tmp_path_factory.mktemp("hostile")) as user:
         user.config(CONFIG)
         given = {"texts": TEXTS, "names": NAMES}
@@ -69,7 +69,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
 
 
 def on_a_terminal(user: Caller, *words: str) -> str:
-    """What a terminal of 100 columns is sent."""
+    """What a command sends to a terminal of 100 columns."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [str(BINARIES / "orchestrator"), *words],
@@ -79,7 +79,7 @@ def on_a_terminal(user: Caller, *words: str) -> str:
     user.children.append(child)  # type: ignore[arg-type]
     os.close(theirs)
     said = b""
-    with suppress(OSError):  # the last to write has left
+    with suppress(OSError):  # the last writer has exited
         while data := os.read(ours, 1 << 16):
             said += data
     os.close(ours)
@@ -118,7 +118,7 @@ def test_a_log_keeps_its_words(hostile: Hostile) -> None:
         [str(BINARIES / "orchestrator"), "logs", hostile.run, "--raw"],
         env=hostile.user.environment(), capture_output=True, check=True,
     ).stdout  # fmt: skip
-    assert b"seen \x1b[2J\x1b[H by eyes\n" in raw, "--raw into a file or program is byte for byte"
+    assert b"seen \x1b[2J\x1b[H by eyes\n" in raw, "--raw into a file or a pipe is byte for byte"
 
 
 def test_a_controllers_log_steers_no_terminal(hostile: Hostile) -> None:

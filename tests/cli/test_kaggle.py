@@ -1,4 +1,4 @@
-"""A user with a Kaggle account: what init writes of it, what doctor finds, and what they cannot do."""
+"""A user with a Kaggle account: what init writes, what doctor finds, and what the user cannot do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kaggle(tmp_path: Path) -> Iterator[LocalKaggle]:
 
 
 def keep(user: Caller, name: str, text: str, mode: int = 0o600) -> Path:
-    """A file in the user's ~/.kaggle."""
+    """Writes a file to the user's ~/.kaggle."""
     path = user.folder / ".kaggle" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -48,13 +48,13 @@ def with_account(user: Caller, kaggle: LocalKaggle, more: str = "") -> None:
 
 
 def states(user: Caller, code: int = 0) -> dict[str, tuple[str, str, str]]:
-    """What doctor finds of the account: state, text and mend of each finding."""
+    """Doctor's findings about the account: state, text and fix of each."""
     findings = user("doctor", "kaggle", "--json", code=code).json["findings"]
     return {each["what"]: (each["state"], each["text"], each["mend"]) for each in findings}
 
 
 def initialised(user: Caller, token: str = "") -> tuple[str, list[str]]:
-    """What init says of kaggle, and the platforms that it writes."""
+    """What init prints about kaggle, and the platforms that it writes."""
     said = user("init", "--force", "--json", DOCKER_HOST=NO_ENGINE, KAGGLE_API_TOKEN=token).json["found"]
     (kaggle,) = (each for each in said if each["what"] == "kaggle")
     written = [
@@ -315,7 +315,7 @@ def test_what_was_left_on_the_account_is_told_and_taken_away(
 
 
 def stage(user: Caller, kaggle: LocalKaggle, session: str, folder: Path) -> None:
-    """What a controller of this home that was killed before the launch has left there."""
+    """What a controller of this home left there when it was killed before the launch."""
     key = folder / "of-ada"
     key.write_text(kaggle.settings.key)
     platform = catalog.build(

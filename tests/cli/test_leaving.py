@@ -1,5 +1,8 @@
-"""What leaves with a job is shown before it does, secrets go only to whom the config lets have them, and a
-session of `process` finds none of the controller's in its environment or in /proc."""
+"""What is uploaded with a job, which secrets are passed on, and what sessions see of their controller.
+
+The user sees the list before anything is uploaded. Secrets are only passed to platforms that the config
+allows. A session of `process` finds no secret of the controller in its environment or in /proc.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tests.cli.calls import CONFIG, Caller
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = "s3same-open-the-controller"
-# Looks at everything that a session may see of others, the way up to the controller included.
+# Looks at everything that a session may see of other processes, up to and including the controller.
 SPY = f"""
 import os, pathlib, sys
 def seen(path):
@@ -133,8 +136,9 @@ def test_what_a_job_lists_it_gets_from_a_controller_that_hides_it(user: Caller) 
     assert PLANTED not in user("logs", run).out
 
 
-# Shows what a second process of the same user sees of a first. Both are nobody where we are root, from whom
-# nothing is kept; as whoever drops root cannot be looked into any more, that is undone before.
+# Shows what a second process of the same user sees of a first. If we are root, both become nobody, because
+# root sees everything. Dropping root makes a process unreadable, so the child makes itself readable again
+# first.
 LOOK = """
 import ctypes, os, subprocess, sys
 from orchestrator.cli import shield
@@ -183,7 +187,7 @@ def test_another_process_of_the_same_user_reads_neither_environment_nor_memory()
         )
         return done.stdout.splitlines()
 
-    assert "True" in said("shown"), "the test would see it"
+    assert "True" in said("shown"), "the test can see it"
     seen = said("up")
     assert seen[:3] == ["environ PermissionError", "mem PermissionError", "maps PermissionError"]
     assert seen[3:] in ([], ["root False"])

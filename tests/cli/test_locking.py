@@ -1,4 +1,4 @@
-"""`submit` and `plan` lock a job's requirements, and say so where they cannot."""
+"""`submit` and `plan` lock a job's requirements, and say so if they cannot."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
 
 def job_that_needs(user: Caller, text: str) -> str:
     (user.folder / "requirements.txt").write_text(text)
-    job = user.job(total=2000)  # so that its first session is still there when it is looked at
+    job = user.job(total=2000)  # so that its first session still exists when the test looks
     with (user.folder / job).open("a") as stream:
         stream.write("requirements: requirements.txt\n")
     return job
 
 
 def asking(user: Caller, address: str, *words: str) -> Answer:
-    """What a command says with that package index in its settings."""
+    """The output of a command with that package index in its settings."""
     return user(
         *words, PIP_INDEX_URL=address, PIP_NO_INDEX="0", PIP_CONFIG_FILE=os.devnull, NO_PROXY="127.0.0.1"
     )
@@ -42,7 +42,7 @@ def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp
 
 
 def test_an_index_out_of_reach_leaves_them_unlocked_and_is_said(user: Caller) -> None:
-    """The user goes on, knowing; nothing of the address is shown."""
+    """The user is warned and goes on. The message does not show the index's address."""
     answer = asking(user, NOWHERE, "plan", job_that_needs(user, "greeting\n"))
     assert "requirements not locked: " in answer.err
     assert "a hop may bring other versions" in answer.err

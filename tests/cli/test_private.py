@@ -1,4 +1,4 @@
-"""A home is its owner's alone, whatever it was before; and a start clears away what a killed one left."""
+"""A home is private to its owner, whatever its modes were; a start removes what a killed controller left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tests.waiting import wait_until
 
 
 def open_to_others(home: Path) -> list[str]:
-    """All that others may read, write or lock. A session's source has the modes of its archive, behind a
-    folder that is closed. A controller and its sessions are at work there: what goes meanwhile is none."""
+    """Everything that others may read, write or lock, except a session's source: it keeps the modes of its
+    archive, but its folder is closed. A controller and its sessions run meanwhile, so files may disappear;
+    those do not count."""
     found = []
     for folder, folders, names in os.walk(home):
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -36,7 +37,7 @@ def test_a_home_is_made_private_and_a_start_clears_it_up(user: Caller, tmp_path:
     assert open_to_others(user.home) == []
     user("pull", run, "-o", str(tmp_path / "pulled"))
     pulled = (tmp_path / "pulled" / "state.json").stat().st_mode & 0o777
-    assert pulled == 0o666 & ~umask(), "what the user asked for has the modes that the user gives to files"
+    assert pulled == 0o666 & ~umask(), "pulled files have the user's usual modes"
     owner = user.owner()
     assert owner is not None
     os.kill(owner.pid, signal.SIGKILL)

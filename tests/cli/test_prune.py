@@ -1,4 +1,4 @@
-"""`prune` in a home made by real runs: what goes, what stays, and that what stays still works."""
+"""`prune` in a home of real runs: what it removes, what it keeps, and that the kept runs still work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INPUTS = "inputs: [{name: corpus, from: corpus}]\n"
 
 @dataclass(frozen=True)
 class Grown:
-    """A home with two runs of one job that are done and one of another that is held; nothing runs there."""
+    """A home with three runs and no controller: two of one job are done, one of another is held."""
 
     user: Caller
     first: str
@@ -51,7 +51,7 @@ class Grown:
 
 
 def aged(home: Path) -> None:
-    """Makes everything in the home look a year old; the runs' own times stay."""
+    """Makes everything in the home look a year old, except the runs' own times."""
     for path in home.rglob("*"):
         moment = path.lstat().st_mtime - 365 * 86400
         os.utime(path, (moment, moment), follow_symlinks=False)
@@ -83,7 +83,7 @@ def grown_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
 
 @pytest.fixture
 def grown(grown_once: Grown, tmp_path: Path) -> Iterator[Grown]:
-    """A copy of that home and of its user."""
+    """A copy of that home and its user."""
     shutil.copytree(grown_once.user.folder, tmp_path / "user", symlinks=True)
     user = Caller(tmp_path / "user", tmp_path / "user" / "home")
     yield Grown(user, grown_once.first, grown_once.second, grown_once.held)
@@ -139,7 +139,7 @@ def test_what_finished_runs_left_goes_and_the_others_go_on(grown: Grown, tmp_pat
     assert user("show", grown.first).out
     assert "any more" in user("logs", grown.first).err
     user("pull", grown.first, "-o", str(tmp_path / "first"))
-    assert user("logs", grown.held).out.startswith("── s01"), "it has all of its log"
+    assert user("logs", grown.held).out.startswith("── s01"), "its log is complete"
     step = user.wait_for_checkpoint(grown.held)
     user("release", grown.held)
     wait_until(lambda: user.wait_for_checkpoint(grown.held) > step, "the held run to go on")
@@ -179,13 +179,13 @@ def test_a_home_that_another_ledger_uses_too(grown: Grown) -> None:
     user = grown.user
     user.config(f"{CONFIG}database: sqlite:///other.sqlite\n")
     answer = user("prune", *AT_ONCE, "--yes", "--json").json
-    assert answer["removed"] is None, "not one of these runs is in a ledger that was asked"
+    assert answer["removed"] is None, "none of these runs is in a ledger that was asked"
     assert len(grown.bundles()) == 3
     assert len(grown.logs()) == 3
 
 
 def test_a_prune_beside_a_submit_and_another_prune(grown: Grown) -> None:
-    """Of a controller and prunes at once, each does its work."""
+    """A controller and several prunes run at once, and each does its work."""
     user = grown.user
     descriptor = os.open(grown.home, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -255,12 +255,12 @@ def test_counting_ends_when_its_time_is_over(grown: Grown) -> None:
 
 @pytest.fixture
 def small_home(grown: Grown) -> Iterator[Grown]:
-    """That home on a disk of its own that is full; skipped where none may be mounted."""
+    """That home on a full disk of its own; skipped if this user cannot mount one."""
     disk = Path(tempfile.mkdtemp(dir=grown.user.folder))
     size = sum(path.lstat().st_blocks * 512 + 4096 for path in grown.home.rglob("*")) + (1 << 20)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a full disk takes the right to mount one")
+        pytest.skip("this user cannot mount a small disk")
     shutil.copytree(grown.home, disk / "home")
     aged(disk / "home")
     with (disk / "filler").open("wb", buffering=0) as filler:

@@ -1,4 +1,4 @@
-"""`prune` and the images that were built for jobs on an engine."""
+"""`prune` and the images that an engine built for jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.walks import NOW
 
 OURS = "orchestrator/pruning-"
 AT_ONCE = ("--older-than", "0")
-STRANGER = ("orchestrator/pruning-stranger", "cpu-0123456789ab")  # a name like ours, made by somebody else
+STRANGER = ("orchestrator/pruning-stranger", "cpu-0123456789ab")  # a name like ours, chosen by somebody else
 
 
 class Built:
-    """An engine with the images of a run that is over and of one that is not, both on the same base."""
+    """An engine with the images of a finished run and an unfinished one, both on the same base."""
 
     def __init__(self, user: Caller, engine: Engine) -> None:
         user.config(f"platforms: {{box: {{type: docker, host: '{engine.url}'}}}}\n")
@@ -54,7 +54,7 @@ class Built:
         (folder / "unlike.txt").write_text(f"{self.user.folder} {name}")
 
     def _build(self, ledger: Ledger, run: str) -> None:
-        """The run's session is prepared, which builds its image."""
+        """Prepares the run's session, which builds its image."""
         here = self.user.home / "images"
         sha256 = images.freeze(self.user.folder / "images" / f"pruning-{run}", here)
         image = f"{FROZEN_IMAGE}{sha256}"
@@ -96,7 +96,7 @@ def test_images_of_finished_runs_go_and_what_others_need_stays(built: Built) -> 
         ledger.append(ledger.record("live"), [Cancelled(NOW + 1)], due_at=None)
     user("prune", "--keep", "1", "--yes")
     assert "live" in built.tags, "a kept run keeps its image"
-    # A container of the user's own, in an image of ours, is none of ours.
+    # The user's own container stays, although its image is ours.
     built.client.api.create_container(built.tags["ground"], command=["true"], name="mine")
     user("prune", *AT_ONCE, "--yes", code=4)
     assert built.client.api.inspect_container("mine")

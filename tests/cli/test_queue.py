@@ -1,4 +1,4 @@
-"""What the command line says of a session that waits in its platform's queue, and of an offer with one."""
+"""What the command line shows of a session in its platform's queue, and of an offer with a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quota` as a user sees it: of a world with a real ledger and platforms whose true use is known."""
+"""`quota` as a user sees it: in a world with a real ledger and platforms whose true use is known."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_runs_and_what_waits_is_told(small: Make, capsys: pytest.CaptureFix
     assert session is not None
     assert (running.session, running.budget_seconds) == (session.name, session.order.budget_seconds)
     assert planned.run == "second"
-    assert planned.quota_seconds is None, "the one slot is taken"
+    assert planned.quota_seconds is None, "the only slot is taken"
     assert pool.free_seconds < pool.quota.left_seconds
     code, text = said(world, capsys)
     assert code == Exit.OK

@@ -1,4 +1,4 @@
-"""A run under way: views that end, wishes, controllers that are killed, runs that wait for each other."""
+"""Runs in progress: views that end, wishes, killed controllers, runs that wait for each other."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
 
 
 def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> None:
-    """An empty folder would pass for a run of another ledger, and keep `prune` from what it might need."""
+    """An empty folder would count as another ledger's run, and `prune` would keep the files it might need."""
     url = user.home / "ledger.sqlite"
     Ledger.open(f"sqlite:///{url}").close()
     writer = sqlite3.connect(url, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")  # so that the submit waits where it would record the run
+    writer.execute("BEGIN IMMEDIATE")  # so that the submit waits before it records the run
     submit = user.start("submit", user.job())
     wait_until(lambda: list(user.home.glob("runs/*")), "the run's folder")
     submit.send_signal(signal.SIGINT)
@@ -95,14 +95,15 @@ def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> No
     assert user("release", run, "--json").json["changed"] is True
     user.wait_for_phase(run, "running")
     orders = [each["order"] for each in user("show", run, "--json").json["sessions"]]
-    assert step in {order["resume_step"] for order in orders}, "it went on where it was held"
+    assert step in {order["resume_step"] for order in orders}, "it went on from where it was held"
     assert "is not held" in user("release", run).out
     user("cancel", run)
     user.wait_for_phase(run, "cancelled")
 
 
 def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
-    user.config(CONFIG.replace("session_seconds: 5, ", ""))  # or the one that waits gets the slot at a wall
+    # With a session limit the waiting run would get the slot when the session hits it.
+    user.config(CONFIG.replace("session_seconds: 5, ", ""))
     first, second = (user.start("submit", user.job(total=2000), "--json") for _ in range(2))
     assert [child.wait(timeout=90) for child in (first, second)] == [0, 0]
     rows = user("ps", "--json").json["runs"]
@@ -130,7 +131,7 @@ def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> N
     assert before is not None
     viewer = user.start("show", run, "-f")
     assert viewer.stdout is not None
-    assert "submitted" not in viewer.stdout.readline(), "only news"
+    assert "submitted" not in viewer.stdout.readline(), "only new events are shown"
     os.kill(before.pid, signal.SIGKILL)
     assert any("no controller runs" in line for line in iter(viewer.stdout.readline, ""))
     wait_until(lambda: user.owner() is None, "the controller to be gone")
@@ -158,7 +159,7 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
 
 
 def test_a_config_is_taken_once_nobody_is_writing_it(tmp_path: Path) -> None:
-    """An editor empties the file before it writes: no config at all would be a right one."""
+    """An editor empties the file before it writes. An empty file would be a valid config."""
     told: list[str] = []
     clock, path = VirtualClock(), tmp_path / "config.yaml"
     path.write_text(CONFIG)

@@ -1,4 +1,4 @@
-"""Views and the controller's questions survive whatever is already stored: of old, of newer, of nobody."""
+"""Views and the controller's queries survive any stored record: old, newer or not ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _live(run: str, step: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Five runs, of which four hold what no reader of today expects."""
+    """Five runs, four of which hold something that today's readers do not expect."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
     url = tmp_path / "ledger.sqlite"
     (tmp_path / "config.yaml").write_text("platforms: {here: {type: process}}")
@@ -122,7 +122,7 @@ def test_one_unreadable_record_takes_none_of_the_others_down(home: Path) -> None
         assert {each.run for each in due if isinstance(each, RunRecord)} == set(RUNS) - {"torn-4"}
         assert "torn-4" not in due
         ledger.schedule([(r, None) for r in due if isinstance(r, RunRecord)], fence=_fence(ledger))
-        assert ledger.next_due() is None, "or a controller would never rest"
+        assert ledger.next_due() is None, "else a controller would never rest"
 
 
 def _fence(ledger: Ledger) -> int:

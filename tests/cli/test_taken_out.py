@@ -1,4 +1,4 @@
-"""A run keeps its home store and its platforms, whatever the config says later."""
+"""A run keeps its home store and its platforms when the config changes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def in_store(user: Caller, name: str) -> dict[str, set[str]]:
 
 
 def checkpoints(user: Caller, run: str, *words: str) -> set[str]:
-    """Those that the command lists, every one of them whole."""
+    """The checkpoints that the command lists; each one is intact."""
     rows = user("checkpoints", run, "--json", *words).json["checkpoints"]
     assert [row["trouble"] for row in rows if row["trouble"]] == []
     return {row["name"] for row in rows}
 
 
 def named(user: Caller, name: str, total: int) -> str:
-    """A job's file for `user.submitted`, of a job of its own name."""
+    """A job's file for `user.submitted`, with a job name of its own."""
     path = user.folder / user.job(f"{name}.yaml", total=total)
     path.write_text(path.read_text().replace("name: tiny", f"name: {name}"))
     return path.name
@@ -46,7 +46,7 @@ def named(user: Caller, name: str, total: int) -> str:
 
 @pytest.fixture
 def controller(user: Caller) -> subprocess.Popen[str]:
-    """One in the foreground; it takes up a changed config by itself."""
+    """A controller in the foreground. It picks up a changed config by itself."""
     user.config(config("a", "a", "b"))
     child = user.start("up")
     wait_until(user.owner, "a controller")
@@ -90,13 +90,13 @@ def test_a_store_that_was_taken_out_is_waited_for(
     assert controller.stdout is not None
     said = iter(controller.stdout.readline, "")
     told = f"the config no longer has the store 'a'; held until it is back: {long}"
-    assert any(told in line for line in said), "the controller says at its start who waits"
+    assert any(told in line for line in said), "a starting controller names the waiting runs"
     user.wait_for_phase(long, "held")
     shown = user("show", long)
     assert "it needs the store 'a', which the config no longer has: put it back" in shown.out
     doctor = user("doctor", code=2).out
     assert re.search(rf"store a +missing .*{long}", doctor)
-    assert done not in doctor, "what is over needs nothing"
+    assert done not in doctor, "a finished run needs nothing"
     for run in (done, long):
         for command in ("checkpoints", "pull"):
             refused = user(command, run, code=2).err

@@ -1,4 +1,4 @@
-"""Any text made harmless: nothing steers a terminal."""
+"""Any text is made harmless: none of it controls the terminal."""
 
 from __future__ import annotations
 

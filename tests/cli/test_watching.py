@@ -1,4 +1,4 @@
-"""What the view of a run says of a session whose work comes home only at its end."""
+"""What the view of a run shows for a session whose work comes home only at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line answers before there is any run: plans, mistakes, set-up, help."""
+"""What the command line prints before there is any run: plans, mistakes, set-up, help."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.client import home
 from orchestrator.clock import SystemClock
 from tests.cli.calls import BINARIES, CONFIG, Caller
 
-NO_ENGINE = "unix:///tmp/no-engine.sock"  # whatever this machine has
-READ_ONLY = Path("/sys/orchestrator-home")  # not even root may make this
+NO_ENGINE = "unix:///tmp/no-engine.sock"  # whatever engine this machine has
+READ_ONLY = Path("/sys/orchestrator-home")  # not even root may create this
 
 
 def test_a_plan_launches_and_writes_nothing(user: Caller) -> None:

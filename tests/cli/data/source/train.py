@@ -1,4 +1,4 @@
-"""A training that learns to count: `python train.py STEPS SECONDS_PER_STEP`, with the standard library."""
+"""A training that learns to count: `python train.py STEPS SECONDS_PER_STEP`. Standard library only."""
 
 import json
 import os
