@@ -21,7 +21,7 @@ from tests.forging import forge
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the finished run's home, to be damaged. `steps` are those of its checkpoints, oldest first."""
+    """A copy of the finished run's home, to be damaged. `steps`: of its checkpoints, oldest first."""
 
     user: Caller
     run: str

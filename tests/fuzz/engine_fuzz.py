@@ -1,11 +1,13 @@
-"""Runs hostile sessions beside a healthy one through the real engine; the healthy one must finish. By hand:
+"""Runs hostile sessions next to a healthy one through the real engine; the healthy one must finish.
+
+By hand:
 
     python -m tests.fuzz.engine_fuzz --minutes 20 --seed 1 [--database sqlite|postgresql|both]
 
-Real are the engine, ledger, market, verbs, reading, folders and store; processes are puppets that write what
+The engine, ledger, market, verbs, reading, folders and store are real. Processes are puppets that write what
 a seed says (tests/fuzz/puppets.py), and time is virtual. No tick and no verb may raise, no tick may take more
-than a second of processor time, no verb may hang. A failure is told with the seed and case that find it
-again, and with all that the hostile sessions of that case did.
+than a second of processor time, and no verb may hang. A failure is reported with the seed and case that
+reproduce it, and with everything the hostile sessions of that case did.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from tests.fuzz.timer import raising
 from tests.simulation.clock import VirtualClock
 from tests.simulation.workers import SimulatedWorkers
 
-TICK_SECONDS_MAX = 1.0  # of processor time: other processes' load does not count
-VERB_SECONDS_MAX = 30.0  # of the wall clock, on a machine that others use
+TICK_SECONDS_MAX = 1.0  # of processor time: the load of other processes does not count
+VERB_SECONDS_MAX = 30.0  # of wall-clock time, on a shared machine
 MEMORY_BYTES_MAX = 4 << 30
 TICKS_MAX = 1500
 STEPS = 100
@@ -51,7 +53,7 @@ _MEMORY = Path("/dev/shm")
 
 
 class Hung(BaseException):
-    """No Exception, so that nothing swallows it."""
+    """Not an Exception, so that no handler swallows it."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Tally:
 
 
 class Case:
-    """One healthy run and a few hostile ones on one platform, in a folder and a database of their own."""
+    """One healthy run and a few hostile ones on one platform, with a folder and a database of their own."""
 
     def __init__(self, ledger: Ledger, folder: Path, draw: Random) -> None:
         self.draw = draw
@@ -94,7 +96,7 @@ class Case:
         self.engine = self._engine()
 
     def _engine(self) -> Engine:
-        self.workers.crash()  # what an engine before this one had under way: nobody hears of it
+        self.workers.crash()  # what an earlier engine had in progress: nobody gets the answer
         return Engine(
             self.ledger, self.takeover.fence, self._backends, Market(("box",)), self.workers, self.clock
         )
@@ -105,7 +107,7 @@ class Case:
         return run
 
     def play(self) -> None:
-        """Until the healthy run is done, and a while longer; a controller restarts once."""
+        """Runs until the healthy run is done, and a while longer. A controller restarts once."""
         restart_at = self.draw.randint(5, 60)
         left = TICKS_MAX
         while left:
@@ -115,7 +117,7 @@ class Case:
                 self.workers.take_effect()
             self._tick()
             if self.ticks == restart_at:
-                self.engine = self._engine()  # it meets all that is stored anew
+                self.engine = self._engine()  # reads everything stored again
             self._release()
             self.clock.advance(self.draw.uniform(0.5, 5.0))
             left -= 1
@@ -134,7 +136,7 @@ class Case:
         assert took <= TICK_SECONDS_MAX, f"a tick took {took:.1f} s of processor time"
 
     def _release(self) -> None:
-        """Somebody gives the hostile runs another chance."""
+        """Gives the hostile runs another chance."""
         for run in self.villains:
             if self.draw.random() < 0.05:
                 self.ledger.wish(run, Wished(self.clock.now(), self.draw.choice((Wish.RELEASE, Wish.HOLD))))
@@ -147,7 +149,7 @@ class Case:
         return [name for puppet in self.hostile for name in puppet.tried]
 
     def attacks(self) -> list[str]:
-        """Those that took effect."""
+        """The attacks that took effect."""
         return [name for puppet in self.hostile for name in puppet.done]
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class Case:
 
 
 def patience() -> AbstractContextManager[None]:
-    """Raises Hung where the body does not come back, in a read of a pipe say."""
+    """Raises Hung if the body does not return, for example from a read of a pipe."""
     hung = Hung(f"it has not come back in {VERB_SECONDS_MAX:.0f} s")
     return raising(signal.SIGALRM, signal.ITIMER_REAL, VERB_SECONDS_MAX, hung)
 
@@ -170,7 +172,7 @@ def fuzz(
     url: str, seed: int, first: int = 0, cases: int | None = None, seconds: float | None = None,
     *, tell_all: bool = False,
 ) -> Tally:  # fmt: skip
-    """Plays so many cases, or for so long. Raises at the first failure, or counts them all."""
+    """Plays this many cases, or for this long. Raises at the first failure, otherwise returns counts."""
     deadline = None if seconds is None else time.monotonic() + seconds
     tally = Tally()
     with Ledger.open(url) as ledger:
@@ -238,7 +240,7 @@ def main() -> int:
 
 
 def _database(name: str, stack: ExitStack) -> str:
-    """The URL of an empty one, which lasts as long as the stack."""
+    """The URL of an empty database, which lasts as long as the stack."""
     if name == "postgresql":
         return stack.enter_context(postgresql.running()).new_schema("fuzz")
     folder = stack.enter_context(tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None))

@@ -1,7 +1,7 @@
-"""Sessions without processes: puppets that write real files into real session folders, as told by a seed.
+"""Sessions without processes: puppets that write real files into real session folders, driven by a seed.
 
-The platform around them is the real one for processes, whose only part replaced is the start of an agent. An
-honest puppet trains as an agent would; a hostile one lies, floods, and puts odd things in its files' place.
+The platform around them is the real process platform; only the start of an agent is replaced. An honest
+puppet trains as an agent would. A hostile one lies, floods, and replaces its files with odd things.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Puppet:
         (self.outbox / "incarnation").write_text(self.incarnation)
 
     def leave(self) -> None:
-        """Gone: whoever looks finds the lock free."""
+        """The puppet is gone, and its lock is free."""
         if self.alive:
             self.alive = False
             os.close(self._lock)
 
     def act(self) -> None:
-        """Lives up to now."""
+        """Acts out the time up to now."""
         if not self.alive:
             return
         if (self.root / "killed").exists():
@@ -124,13 +124,14 @@ class Puppet:
         draft.replace(self.place(path))
 
     def scrawl(self, path: str, data: bytes, how: int = os.O_TRUNC) -> None:
-        """Writes into what is there, and waits for nobody: by now it may be a pipe that no one reads."""
+        """Writes into an existing file without blocking: by now it may be a pipe that nobody reads."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | how
         with os.fdopen(os.open(self.place(path), flags, 0o600), "wb") as file:
             file.write(data)
 
     def place(self, path: str) -> Path:
-        """Where that lies. Raises OSError where a link leads out of the session: puppets harm no machine."""
+        """The path of that file. Raises OSError if a link leads out of the session: puppets must not harm the
+        machine."""
         place = self.outbox / path
         if not Path(os.path.realpath(place.parent)).is_relative_to(os.path.realpath(self.root)):
             raise OSError(errno.ELOOP, "leads out of the session", str(place))
@@ -138,7 +139,7 @@ class Puppet:
 
 
 class HostilePuppet(Puppet):
-    """Between honest moments it does harm; `tried` names what it tried, `done` what of that took effect."""
+    """Does harm between honest moments. `tried` names what it tried, `done` what took effect."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ class HostilePuppet(Puppet):
         self._favourites = self.draw.sample(ATTACKS, k=4)
 
     def act(self) -> None:
-        with suppress(OSError):  # what it broke is broken for itself, too
+        with suppress(OSError):  # what it broke is broken for itself too
             super().act()
         if self.alive and self.draw.random() < 0.7:
             self.attack(self.draw.choice(self._favourites))
@@ -222,7 +223,7 @@ def reach_beyond_all_steps(puppet: HostilePuppet) -> None:
 
 
 def leave_thousands_of_checkpoints(puppet: HostilePuppet) -> bool:
-    """Once: it takes us as long as it takes them."""
+    """Only once, because it takes long."""
     if "leave_thousands_of_checkpoints" in puppet.tried[:-1]:
         return False
     order = puppet.order
@@ -277,7 +278,7 @@ def put_something_odd_in_the_place_of_a_file(puppet: HostilePuppet) -> bool:
 
 
 def _clear(place: Path) -> bool:
-    """Whether there was anything."""
+    """Whether there was anything to clear."""
     there = os.path.lexists(place)
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
@@ -317,7 +318,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 class PuppetPlatform(ProcessPlatform):
-    """The platform for processes, which starts puppets; those of runs in `hostile_runs` are hostile."""
+    """The process platform, but it starts puppets. Those of runs in `hostile_runs` are hostile."""
 
     def __init__(self, folder: Path, clock: Clock, draw: Random, slots: int) -> None:
         options = ProcessOptions(accelerator="cpu", slots=slots, memory_gb=8.0, session_seconds=400.0,

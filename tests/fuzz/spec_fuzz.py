@@ -1,9 +1,11 @@
-"""Mutates the bundled specs and requires an answer to each: a job, or an error for the user. By hand:
+"""Mutates the bundled specs; each mutant must parse to a job or give an error for the user.
+
+By hand:
 
     python -m tests.fuzz.spec_fuzz --minutes 20 --seed 1
 
-A case that takes more than a second of processor time, or ends in anything but SpecError or InputError, is
-written to spec-fuzz-failure.yaml with the seed that finds it again.
+A case that takes more than a second of processor time, or raises anything but SpecError or InputError, is
+written to spec-fuzz-failure.yaml with the seed that reproduces it.
 """
 
 from __future__ import annotations
@@ -158,7 +160,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def mutant(draw: random.Random) -> bytes:
-    """A spec with a few mutations upon each other."""
+    """A spec with a few mutations on top of each other."""
     text = draw.choice((*CORPUS, WHOLE))
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
         text = draw.choice(MUTATIONS)(draw, text or b"x")
@@ -166,17 +168,18 @@ def mutant(draw: random.Random) -> bytes:
 
 
 class TooSlow(BaseException):
-    """No Exception, so that nothing swallows it."""
+    """Not an Exception, so that no handler swallows it."""
 
 
 def processor_seconds(limit: float) -> AbstractContextManager[None]:
-    """Raises TooSlow once the body has used so much processor time; other processes' load does not count."""
+    """Raises TooSlow once the body has used this much processor time. The load of other processes does not
+    count."""
     slow = TooSlow(f"more than {limit} s of processor time")
     return raising(signal.SIGPROF, signal.ITIMER_PROF, limit, slow)
 
 
 def check(text: bytes, folder: Path | None) -> bool:
-    """Whether the spec is accepted. Raises whatever a user must never see."""
+    """Whether the spec is accepted. Raises every error that a user must never see."""
     with processor_seconds(1.0):
         error = _error(text, folder)
     if error is None:
@@ -200,7 +203,7 @@ def _error(text: bytes, folder: Path | None) -> InputError | None:
 
 
 def fuzz(seed: int, cases: int | None = None, seconds: float | None = None) -> tuple[int, int]:
-    """Runs so many cases, or for so long; returns how many there were and how many were accepted."""
+    """Runs this many cases, or for this long. Returns how many ran and how many were accepted."""
     deadline = None if seconds is None else time.monotonic() + seconds
     count = accepted = 0
     while count != cases and (deadline is None or time.monotonic() < deadline):

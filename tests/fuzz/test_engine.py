@@ -1,4 +1,4 @@
-"""A fixed share of the engine fuzzer on each database. More: `python -m tests.fuzz.engine_fuzz`."""
+"""A fixed share of the engine fuzzer on each database. For more: `python -m tests.fuzz.engine_fuzz`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOAK_SECONDS = 1200.0
 
 
 def run(*options: str) -> str:
-    """In a process of its own, which bounds its memory."""
+    """Runs in a process of its own, which limits its memory."""
     command = [sys.executable, "-m", "tests.fuzz.engine_fuzz", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,7 +61,7 @@ def test_an_attack_counts_once_it_took_effect(tmp_path: Path, monkeypatch: pytes
             for attack in puppets.ATTACKS:
                 if attack is not puppets.put_something_odd_in_the_place_of_a_file:
                     puppet.attack(attack)
-            assert puppet.done[1:] == odd, "its outbox is no folder"
+            assert puppet.done[1:] == odd, "its outbox is not a folder"
             assert len(puppet.tried) > len(puppet.done)
         finally:
             puppet.leave()

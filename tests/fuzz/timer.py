@@ -1,4 +1,4 @@
-"""Bounds how long a body may run. Knows nothing of what runs in it."""
+"""Limits how long a body may run. Knows nothing about the body."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def raising(number: signal.Signals, timer: int, seconds: float, error: BaseException) -> Iterator[None]:
-    """Raises `error` in the body once the timer has run for so long; `number` is the signal that it sends.
+    """Raises `error` in the body once the timer has run for this long; `number` is the timer's signal.
 
-    An error that is no Exception is swallowed by nothing.
+    Use an error that is not an Exception, so that no handler swallows it.
     """
 
     def expire(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Simulated schedules for as long as asked: `python -m tests.simulation --minutes 20 [--seed N]`."""
+"""Plays simulated schedules for a given time: `python -m tests.simulation --minutes 20 [--seed N]`."""
 
 from __future__ import annotations
 

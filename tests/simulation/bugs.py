@@ -1,6 +1,6 @@
-"""Bugs to plant in the product, each as somebody might write it; the checkers must find them.
+"""Bugs to plant in the product, each as somebody might write it; the checks must find them.
 
-Every plant patches one place. tests/simulation/test_planted_bugs.py says which check catches it.
+Every bug patches one place. tests/simulation/test_planted_bugs.py says which check catches it.
 """
 
 from __future__ import annotations

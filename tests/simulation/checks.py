@@ -1,6 +1,6 @@
-"""What must hold of every world, whatever went wrong in it. Each check returns the violations it finds.
+"""What must hold in every world, with any faults. Each check returns the violations it finds.
 
-Each is proved by a bug planted to be caught: tests/simulation/test_planted_bugs.py.
+Each check is proved by a planted bug: tests/simulation/test_planted_bugs.py.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from orchestrator.platforms.simulated import expected_state
 from orchestrator.stores import checkpoints as stored
 from tests.simulation.world import World
 
-ROUNDING = 1e-3  # seconds: a wall clock's number is large
+ROUNDING = 1e-3  # seconds: wall-clock numbers are large
 Check = Callable[[World], list[str]]
 
 
 def one_incarnation_a_generation(world: World) -> list[str]:
-    """At most one incarnation writes accepted checkpoints of a generation."""
+    """In each generation at most one incarnation writes accepted checkpoints."""
     found = []
     for run in world.runs:
         writers: dict[int, set[str]] = {}
@@ -48,7 +48,7 @@ def one_incarnation_a_generation(world: World) -> list[str]:
 
 
 def accepted_checkpoints_are_kept(world: World) -> list[str]:
-    """No accepted checkpoint is lost: all that the record holds is whole in the home store."""
+    """No accepted checkpoint is lost: every one in the record is complete in the home store."""
     found = []
     for run in world.runs:
         for accepted in world.record(run).accepted:
@@ -85,7 +85,7 @@ def resumes_at_the_newest(world: World) -> list[str]:
 
 
 def generations_only_grow(world: World) -> list[str]:
-    """A generation is ordered once, and once closed never accepted from again."""
+    """A generation is ordered once. After it is closed, nothing is accepted from it."""
     found = []
     for run in world.runs:
         current, closed = 0, 0
@@ -100,8 +100,10 @@ def generations_only_grow(world: World) -> list[str]:
 
 
 def nothing_starts_twice(world: World) -> list[str]:
-    """A launch is asked for once a session, answered or not, and never of one the ledger did not order: so
-    that a platform which does not know names would start nothing twice either."""
+    """A launch is requested once per session, answered or not, and only for an ordered session.
+
+    So even a platform that does not recognise names would start nothing twice.
+    """
     ordered = {
         item.event.order.session
         for run in world.everybody
@@ -117,8 +119,11 @@ def nothing_starts_twice(world: World) -> list[str]:
 
 
 def quota_is_not_overspent(world: World) -> list[str]:
-    """No session of ours is cut off by a quota that our launches together planned to stay within: unless
-    the platform started one twice, an agent froze and passed its budget, or a clock lied about dates."""
+    """No quota cuts off a session of ours, because our launches plan together to stay within it.
+
+    Exceptions: the platform started a session twice, an agent froze and exceeded its budget, or a clock gave
+    wrong dates.
+    """
     found = []
     for platform in world.platforms.values():
         faults = platform.scenario.faults
@@ -130,7 +135,7 @@ def quota_is_not_overspent(world: World) -> list[str]:
 
 
 def what_can_finish_does(world: World) -> list[str]:
-    """Once faults have stopped every run ends: done, cancelled on request, or failed for a counted reason."""
+    """Once faults have stopped, each run ends: done, cancelled on request, or failed for a counted reason."""
     found = []
     for run in world.runs:
         record = world.record(run)
@@ -144,7 +149,7 @@ def what_can_finish_does(world: World) -> list[str]:
 
 
 def _failed_fairly(world: World, record: RunRecord) -> bool:
-    """Whether the last `retry.without_progress` counted sessions brought no newer checkpoint."""
+    """Whether the last `retry.without_progress` counted sessions made no newer checkpoint."""
     fruitless, seen = 0, False
     for item in world.ledger.history(record.run):
         match item.event:
@@ -160,7 +165,7 @@ def _failed_fairly(world: World, record: RunRecord) -> bool:
 
 
 def the_result_is_exact(world: World) -> list[str]:
-    """A finished run's last checkpoint holds the state of a run that nothing ever interrupted."""
+    """A finished run's last checkpoint holds the state of an uninterrupted run."""
     found = []
     for run in world.runs:
         record = world.record(run)
@@ -179,7 +184,8 @@ def the_result_is_exact(world: World) -> list[str]:
 
 
 def one_start_is_journalled(world: World) -> list[str]:
-    """The engine accepts one incarnation of a session and journals it before any checkpoint of it."""
+    """The engine accepts one incarnation of a session, and journals it before any checkpoint of that
+    incarnation."""
     found = []
     for run in world.runs:
         started: dict[int, str] = {}
@@ -199,8 +205,9 @@ def one_start_is_journalled(world: World) -> list[str]:
 
 
 def the_last_look_is_after_the_end(world: World) -> list[str]:
-    """No generation is closed before its outbox was asked for once more after the session's end was known:
-    or what it wrote last would be lost. A clock that jumped dates events wrongly."""
+    """No generation is closed before its outbox was read once more after the session's end was known.
+    Otherwise its last data would be lost. Worlds where a clock jumped are exempt: their events have wrong
+    dates."""
     if world.clock_jumps:
         return []
     found = []
@@ -220,14 +227,14 @@ def the_last_look_is_after_the_end(world: World) -> list[str]:
 
 
 def _looks(world: World, run: str, session: str, generation: int) -> list[float]:
-    """When its outbox was asked for; where that lies in the store, the last look begins with the fence."""
+    """When its outbox was requested. If the outbox lies in the store, the last look begins with the fence."""
     collects = (collect for platform in world.platforms.values() for collect in platform.history.collects)
     fences = (each for each in world.witness.fences if each.run == run and each.generation == generation + 1)
     return [*(at for at, name in collects if name == session), *(each.at for each in fences)]
 
 
 def the_controller_rests(world: World) -> list[str]:
-    """A tick that changes nothing does not ask for the next one at once."""
+    """A tick that changes nothing does not request the next one at once."""
     return [f"it never paused at {at:.0f} s" for at in world.restless_at[:3]]
 
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when told: time passes, the machine sleeps, or somebody sets the wall clock."""
+"""A clock that moves only on command: time passes, the machine sleeps, or somebody sets the wall clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class VirtualClock:
-    """`now` may jump; `monotonic` stands still in sleep; `elapsed` is the world's true time."""
+    """`now` may jump, `monotonic` stands still during sleep, and `elapsed` is the world's true time."""
 
     def __init__(self, start: float = 1_790_000_000.0) -> None:
         self._now = start
@@ -32,7 +32,7 @@ class VirtualClock:
         self._elapsed += seconds
 
     def sleep(self, seconds: float) -> None:
-        """The controller's machine sleeps while the rest of the world goes on."""
+        """The controller's machine sleeps while the rest of the world continues."""
         self._now += seconds
         self._elapsed += seconds
 

@@ -1,6 +1,6 @@
-"""What worlds are made of, drawn from a seed: platforms with their faults, jobs, a store's bad days.
+"""The parts of a world, drawn from a seed: platforms with their faults, jobs, a store's bad days.
 
-Knows no engine and plays nothing. Rates are drawn per kind of fault: some platforms are well-behaved in
+Knows no engine and plays nothing. Rates are drawn per kind of fault, so some platforms are well-behaved in
 some ways.
 """
 
@@ -58,14 +58,15 @@ def draw_scenario(random: Random, number: int) -> Scenario:
 
 
 def _drawn_apart(scenario: Scenario, random: Random) -> Scenario:
-    """What platforms were given later. Drawn apart, so that all else in a seed's world stays as it was."""
+    """Features that platforms got later. They are drawn separately, so that the rest of a seed's world stays
+    the same."""
     queued = _with_a_queue(scenario, random)
     return replace(queued, collect_seconds=random.choice((10.0, 60.0, 300.0)))
 
 
 def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
-    """On some platforms sessions wait: often for longer than a session lasts, sometimes for longer than the
-    platform says they may."""
+    """On some platforms sessions wait in a queue: often for longer than a session lasts, sometimes for longer
+    than the platform promises."""
     if random.random() < 0.7:
         return scenario
     seconds = random.choice((900.0, 3600.0))
@@ -97,6 +98,6 @@ def draw_job(random: Random, run: str) -> Job:
 
 
 def draw_rates(random: Random) -> FaultRates:
-    """How the home store fails."""
+    """How often the home store fails."""
     full, hides = random.choice((0.0, 0.0, 0.05)), random.choice((0.0, 0.0, 0.1))
     return FaultRates(fails=0.03, loses_reply=0.03, tears=0.01, full=full, hides=hides, hidden_seconds=60.0)

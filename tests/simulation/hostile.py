@@ -1,7 +1,7 @@
-"""A world in which one run's sessions say what they like: beside it, healthy neighbours that must finish.
+"""A world with one hostile run, whose sessions report anything, and healthy runs that must finish.
 
-What they say goes through the product's own reading and bringing. The platforms are well but for calls that
-fail, so that nothing else explains a neighbour that does not finish.
+The reports go through the product's own reading and fetching. The platforms only have failing calls, so
+nothing else explains a healthy run that does not finish.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CALM_HOURS = 12.0
 
 
 class HostileWorld(World):
-    """Its runs are healthy; `villains` are submitted after them, and take slots of the same platforms."""
+    """Its runs are healthy; `villains` are submitted after them and take slots of the same platforms."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.villains: list[str] = []
@@ -57,7 +57,7 @@ class HostileWorld(World):
 
 
 class HostilePlatform(SimulatedPlatform):
-    """A simulated platform that brings home what the villains' sessions say instead of what happened."""
+    """A simulated platform that fetches hostile bytes for the villains' sessions instead of the true ones."""
 
     def __init__(
         self, name: str, scenario: Scenario, clock: Clock, uplinks: Uplinks, villains: list[str], draw: Random
@@ -80,8 +80,8 @@ class HostilePlatform(SimulatedPlatform):
 
 
 class HostileOutbox:
-    """An honest outbox whose files lie, with forged checkpoints among its own: whole, in part, or of somebody
-    else."""
+    """An honest outbox whose files lie. Forged checkpoints lie next to its own: complete, partial, or of
+    another run."""
 
     def __init__(self, honest: Outbox, draw: Random, clock: Clock) -> None:
         self._honest = honest
@@ -135,7 +135,7 @@ def _fields(value: object) -> dict[str, object]:
 
 
 def neighbours_finish(world: World) -> list[str]:
-    """Whoever shares a platform with a hostile run is done in the end, and only that."""
+    """Every run that shares a platform with a hostile run ends, and ends as done."""
     return [
         f"{run} is {world.record(run).phase.value}: {world.record(run).standing_reason}"
         for run in world.runs

@@ -1,7 +1,7 @@
-"""The real ledger, quick enough for thousands of schedules, with somebody else writing in between.
+"""The real ledger, fast enough for thousands of schedules, with another writer in between.
 
-Every change goes to SQLite. What every tick asks again is answered from memory, and every so often compared
-with what the database says: a difference is a bug of the ledger, or of this mirror.
+Every change goes to SQLite. Queries that every tick repeats are answered from memory, and regularly compared
+with the database. A difference is a bug of the ledger, or of this mirror.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ T = TypeVar("T")
 
 
 class SimulatedLedger(Ledger):
-    """One process's: nobody else may write to its database. `before` and `after` run around every append:
-    there a user's wish may come in between, and the controller may die. `changed` hears of every change."""
+    """The ledger of one process: nobody else may write to its database.
+
+    `before` and `after` run around every append: there a user's wish may arrive, and the controller may die.
+    `changed` is called for every change.
+    """
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -45,7 +48,7 @@ class SimulatedLedger(Ledger):
 
     @classmethod
     def make(cls, path: Path) -> SimulatedLedger:
-        """A new one at this path, which need not survive a loss of power."""
+        """Creates a ledger at this path. It need not survive a power failure."""
         path.write_bytes(_empty())
         database = Database(f"sqlite:///{path}")
         event.listen(database._engine, "connect", _without_disk)
@@ -100,7 +103,7 @@ class SimulatedLedger(Ledger):
         return record
 
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
-        """Read once a version: many checkers ask for it."""
+        """Read once per version, because many checks ask for it."""
         version = self._latest[run].version
         if after or self._histories.get(run, (0, ()))[0] != version:
             found = super().history(run, after)
@@ -115,7 +118,7 @@ class SimulatedLedger(Ledger):
         return self._compared(self._latest[run], lambda: super(SimulatedLedger, self).record(run))
 
     def live(self) -> tuple[RunRecord, ...]:
-        """What a controller that comes up goes on from is read, not remembered."""
+        """What a new controller continues from is read from the database, not remembered."""
         return tuple(self._same(self._latest[record.run], record) for record in super().live())
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
@@ -141,11 +144,11 @@ class SimulatedLedger(Ledger):
         return self._compared(earliest, super().next_due)
 
     def latest(self, run: str) -> RunRecord:
-        """The run's record, for those who only look on."""
+        """The run's record, for readers that only observe."""
         return self._latest[run]
 
     def compare(self) -> None:
-        """All that is remembered against all that is stored."""
+        """Compares everything in memory with everything stored."""
         for run, record in self._latest.items():
             self._same(record, super().record(run))
 
@@ -154,13 +157,13 @@ class SimulatedLedger(Ledger):
         return self._same(remembered, ask()) if self._readings % COMPARED_EVERY == 0 else remembered
 
     def _same(self, remembered: T, stored: T) -> T:
-        assert stored == remembered, f"the ledger says {stored}, it was told {remembered}"
+        assert stored == remembered, f"the ledger says {stored}, the memory says {remembered}"
         return stored
 
 
 @cache
 def _empty() -> bytes:
-    """A database with the tables of this version and nothing in them: made once, copied for each world."""
+    """A database with the tables of this version and no rows: made once, copied for each world."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         Ledger.open(f"sqlite:///{path}").close()

@@ -1,4 +1,4 @@
-"""One schedule from one seed, played and checked."""
+"""Plays one schedule from one seed, and checks it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def play(
     hours: float = CALM_HOURS,
     make: Callable[[int, Path], World] = World,
 ) -> list[str]:
-    """The violations that the checks find in the world of this seed; empty when all is well.
+    """Returns the violations that the checks find in this seed's world; empty if there are none.
 
-    `hours` is what runs have to finish in once faults have stopped.
+    `hours` is the time in which runs must finish once faults have stopped.
     """
     with _folder_in_memory() as folder:
         world = make(seed, folder)
@@ -36,18 +36,18 @@ def play(
 
 
 def play_hostile(seed: int) -> list[str]:
-    """A run whose sessions say what they like, beside healthy ones."""
+    """One hostile run next to healthy ones."""
     return play(seed, (hostile.neighbours_finish, *ALL), hostile.CALM_HOURS, hostile.HostileWorld)
 
 
 def play_unforeseen(seed: int, make: Callable[[int, Path], World] = unforeseen.BuggyWorld) -> list[str]:
-    """Platforms and a store with bugs that nobody foresaw."""
+    """Platforms and a store with unforeseen bugs."""
     return play(seed, ALL, CALM_HOURS, make)
 
 
 @contextmanager
 def _folder_in_memory() -> Iterator[Path]:
-    """For the world, and for whatever in it makes a temporary folder: disks are not what is played here."""
+    """For the world and its temporary folders: real disks are not part of the simulation."""
     usual = tempfile.tempdir
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         tempfile.tempdir = folder

@@ -1,7 +1,7 @@
-"""What must hold of every world towards its users and their sessions: the checks on choices.
+"""What must hold in every world for its users and their sessions: the checks on choices.
 
-What holds of checkpoints and generations by themselves is in tests/simulation/checks.py. Each is proved by
-bugs planted to be caught: tests/simulation/test_planted_bugs.py.
+The checks on checkpoints and generations are in tests/simulation/checks.py. Each check is proved by planted
+bugs: tests/simulation/test_planted_bugs.py.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 from tests.simulation.world import World
 
-ROUNDING = 1e-3  # seconds: a wall clock's number is large
-HANDING_OVER_SECONDS = 900.0  # what was decided on in an earlier phase may be under way for so long
+ROUNDING = 1e-3  # seconds: wall-clock numbers are large
+HANDING_OVER_SECONDS = 900.0  # a decision of an earlier phase may be in progress for this long
 _READ_BY_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
 
 def wishes_are_granted(world: World) -> list[str]:
-    """A run that is to be cancelled or held is ordered nothing more, is not requeued and not given up."""
+    """A run that is to be cancelled or held gets no new order, is not requeued and is not given up."""
     found = []
     for run in world.runs:
         wish: Wish | None = None
@@ -65,8 +65,8 @@ def wishes_are_granted(world: World) -> list[str]:
 
 
 def slots_are_not_overcommitted(world: World) -> list[str]:
-    """No platform ever tells us that our own sessions take all its slots: those that may live on count. What
-    became of a session while dates were wrong is nobody's fault."""
+    """No platform ever rejects a launch because our own sessions take all its slots; those that may still run
+    count. Worlds where a clock jumped are exempt: their dates are wrong."""
     if world.clock_jumps:
         return []
     return [
@@ -78,7 +78,7 @@ def slots_are_not_overcommitted(world: World) -> list[str]:
 
 
 def nothing_alive_is_discarded(world: World) -> list[str]:
-    """What a session left is removed only once nothing of it runs or can still start."""
+    """What a session left is removed only when none of it runs or can still start."""
     if world.clock_jumps:
         return []
     return [
@@ -90,17 +90,19 @@ def nothing_alive_is_discarded(world: World) -> list[str]:
 
 
 def nobody_is_given_up_in_haste(world: World) -> list[str]:
-    """Lost needs several readings over a while in which the controller was up and looked."""
+    """A session is lost only after several readings, while the controller was up and looked."""
     return world.witness.hasty
 
 
 def what_is_gone_on_from_is_kept(world: World) -> list[str]:
-    """The checkpoint that a live session was ordered to resume at stays in the home store until it ends."""
+    """The checkpoint that a live session was ordered to resume from stays in the home store until the session
+    ends."""
     return world.witness.robbed
 
 
 def too_large_stays_too_large(world: World) -> list[str]:
-    """Out of memory on an accelerator is remembered over hops to others. (At the smallest it may leak.)"""
+    """Out of memory on an accelerator is remembered across moves to others. (The smallest size may be tried
+    again.)"""
     found = []
     for run in world.runs:
         too_large: dict[str, int] = {}
@@ -118,7 +120,7 @@ def too_large_stays_too_large(world: World) -> list[str]:
 
 
 def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
-    """An outbox shows no checkpoint that is not whole, whenever it is looked at and whoever was killed."""
+    """An outbox never shows an incomplete checkpoint, whenever it is read and whoever was killed."""
     written = {
         checkpoint.name: checkpoint.corrupt
         for platform in world.platforms.values()
@@ -131,12 +133,12 @@ def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
         for item in world.ledger.history(run)
         if isinstance(item.event, Noted) and "arrived corrupt" in item.event.text
         and not written.get(item.event.text.split()[1], False)
-        and "is missing" in item.event.text  # else the transport to the home store may have done it
+        and "is missing" in item.event.text  # otherwise the transport to the home store may have caused it
     ]  # fmt: skip
 
 
 def what_cannot_save_is_not_stopped_unasked(world: World) -> list[str]:
-    """A session that brings nothing home before its end is stopped only by who said that it may be lost."""
+    """A session that brings work home only at its end is stopped only if the user agreed to lose the work."""
     found = []
     for run in world.runs:
         traits: Traits | None = None
@@ -153,7 +155,7 @@ def what_cannot_save_is_not_stopped_unasked(world: World) -> list[str]:
 
 
 def pauses_are_kept(world: World) -> list[str]:
-    """After a failure nothing is ordered before the pause is over, nor from an offer that is left alone."""
+    """After a failure nothing is ordered before the pause is over, or from an offer that is paused."""
     if world.clock_jumps:
         return []
     found = []
@@ -181,7 +183,7 @@ def pauses_are_kept(world: World) -> list[str]:
 
 
 def what_the_next_session_reads_is_kept(world: World) -> list[str]:
-    """What a session hands over stays on its platform until the next one has begun."""
+    """What a session hands over stays on its platform until the next session has begun."""
     launched = {
         item.event.order.session: run
         for run in world.everybody
@@ -201,8 +203,9 @@ def what_the_next_session_reads_is_kept(world: World) -> list[str]:
 
 
 def waiting_is_not_charged(world: World) -> list[str]:
-    """What a session waited for in a platform's queue is nobody's charge. Of one that was over before it was
-    seen to run, nobody knows its start; a clock that jumped dates events wrongly."""
+    """A session's wait in a platform's queue is not charged. If the session was over before it was seen to
+    run, its start is unknown, so it is not checked. Worlds where a clock jumped are exempt: their dates are
+    wrong."""
     if world.clock_jumps:
         return []
     started = {
@@ -223,7 +226,7 @@ def waiting_is_not_charged(world: World) -> list[str]:
 
 
 def _seen_to_run(events: Iterable[Event]) -> set[str]:
-    """The sessions that were seen to run before their end was."""
+    """The sessions that were seen to run before they were seen to end."""
     found, session = set(), ""
     for event in events:
         match event:
@@ -253,7 +256,7 @@ def _confirmed(world: World, run: str) -> list[str]:
 
 
 def _waited(world: World, run: str, at: float) -> bool:
-    """Whether the run had been on its way to its next session for a while at this moment."""
+    """Whether the run had been waiting for its next session for a while at this moment."""
     before = [(since, phase) for since, phase in world.witness.phases[run] if since <= at]
     recent = {phase for since, phase in before if since > at - HANDING_OVER_SECONDS}
     return bool(before) and before[-1][1] in _READ_BY_THE_NEXT and recent <= _READ_BY_THE_NEXT

@@ -1,4 +1,4 @@
-"""Each checker of the simulation is proved: a bug planted in the product is caught by it, and by its name."""
+"""Each check of the simulation is proved: it catches a bug planted in the product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.platforms.simulated import platform
 from tests.simulation import bugs, checks, hostile, promises, uplinks
 from tests.simulation.play import play
 
-SEEDS = 120  # a planted bug must show in one of so many worlds; `first` is where it once did
+SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is where it once did
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch:
 
 
 def test_a_bug_that_shows_for_any_session_fails_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody foresaw is raised where no barrier is asked for."""
+    """An unforeseen error is raised if no barrier is wanted."""
     monkeypatch.setattr(platform.SimulatedPlatform, "stop", lambda _self, _name: os.environ["NO_SUCH_NAME"])
     with pytest.raises(KeyError):
         for seed in range(SEEDS):

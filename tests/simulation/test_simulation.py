@@ -19,7 +19,7 @@ SOAK_SECONDS = 1200.0
 @pytest.mark.parametrize("share", range(SHARES))
 def test_worlds_of_faults(share: int) -> None:
     for seed in range(share * SEEDS_A_SHARE, (share + 1) * SEEDS_A_SHARE):
-        assert play(seed) == [], f"to see it again: python -m tests.simulation --seed {seed} --count 1"
+        assert play(seed) == [], f"to reproduce: python -m tests.simulation --seed {seed} --count 1"
 
 
 def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
@@ -43,7 +43,7 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(("game", "share"), [(play, 0.6), (play_hostile, 0.2), (play_unforeseen, 0.2)])
 def test_worlds_for_twenty_minutes(game: Callable[[int], list[str]], share: float) -> None:
-    """From a seed of this moment, which a failure tells."""
+    """Starts from the current time as seed; a failure prints the seed."""
     first = seed = int(time.time()) * 10_000
     end = time.monotonic() + share * SOAK_SECONDS
     while time.monotonic() < end:

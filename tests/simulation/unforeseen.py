@@ -1,7 +1,7 @@
-"""A world whose platforms and store have bugs: any verb may raise what nobody foresaw, at drawn moments.
+"""A world whose platforms and store have bugs: any verb may raise an unforeseen error at random moments.
 
-Behind the engine's barrier nobody but the run at fault feels it; people release what is held, and once the
-bugs are mended every run finishes.
+Behind the engine's barrier only the affected run notices. People release the held runs, and once the bugs are
+fixed every run finishes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Bugs:
-    """Raises, by chance, before a call or after it has taken effect. `rate` 0: mended."""
+    """Raises by chance, before a call or after it has taken effect. `rate` 0 means fixed."""
 
     def __init__(self, draw: Random, rate: float) -> None:
         self._draw = draw
@@ -120,7 +120,7 @@ class BuggyStore:
 
 
 class BuggyWorld(World):
-    """`told`: what the controller's log would hold. Of runs that meet a bug some are held until released."""
+    """`told` holds the controller's log. Some of the runs that meet a bug are held until released."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         super().__init__(seed, folder)

@@ -1,6 +1,6 @@
-"""What must hold of sessions that ship their own outbox: who may publish, and how long the dead are believed.
+"""What must hold of sessions that ship their own outbox: who may publish, and when the dead are given up.
 
-Each check is proved by a bug planted to be caught: tests/simulation/test_planted_bugs.py.
+Each check is proved by a planted bug: tests/simulation/test_planted_bugs.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 NOTICED_POLLS = (
-    6  # after a session's patience is over: readings come late, the first one still shows a change
+    6  # after a session's patience is over: readings are late, and the first one still shows a change
 )
 
 
@@ -31,15 +31,15 @@ NOTICED_POLLS = (
 
 
 class WatchedUplinkStore:
-    """The home store as one uplink has it: tells a witness whether a publication was allowed when it began,
-    by what the fence truly was when this uplink last read it."""
+    """The home store as one uplink sees it. For each publication it tells a witness whether it was allowed
+    when it began, judged by the true fence at the time of this uplink's last read."""
 
     def __init__(self, inner: Store, witness: Witness, order: Order, incarnation: str) -> None:
         self._inner = inner
         self._witness = witness
         self._order = order
         self._incarnation = incarnation
-        self._fence: int | None = None  # as read for the publication that comes next
+        self._fence: int | None = None  # as read for the next publication
 
     @property
     def registers(self) -> Registers:
@@ -47,7 +47,7 @@ class WatchedUplinkStore:
         return _UplinkRegisters(self._inner.registers, self)
 
     def looked(self, held: Held | None) -> None:
-        """The fence was read."""
+        """The uplink read the fence."""
         self._fence = None if held is None else json.loads(held.value)["generation"]
 
     def put(self, key: str, source: Path, sha256: str) -> None:
@@ -105,24 +105,27 @@ class _UplinkRegisters:
 
 
 def superseded_sessions_publish_nothing(world: World) -> list[str]:
-    """Before each publication the fence is read; none begins where it was above the session's generation."""
+    """The fence is read before each publication. None begins if it is above the session's generation."""
     return world.witness.superseded
 
 
 def one_incarnation_publishes(world: World) -> list[str]:
-    """Of a session that was started twice one agent ships what it leaves, the other nothing."""
+    """If a session was started twice, one agent ships its outbox and the other ships nothing."""
     published = world.witness.publishers.items()
     return [f"{session}: {sorted(writers)} publish" for session, writers in published if len(writers) > 1]
 
 
 def generations_are_fenced_before_they_close(world: World) -> list[str]:
-    """When a generation closes, what its session may still publish is fenced off."""
+    """When a generation closes, a fence stops what its session may still publish."""
     return world.witness.unfenced
 
 
 def the_dead_are_closed_within_patience(world: World) -> list[str]:
-    """A session whose heart stands still is given up once somebody has looked at it for its patience,
-    whatever its platform says; before its first beat, once it was seen to run for so long."""
+    """A session whose heartbeat stands still is given up after its patience, whatever its platform reports.
+
+    Only time in which somebody looked counts. Before the first heartbeat it counts from the moment the
+    session was seen to run.
+    """
     found = []
     for run in world.runs:
         for item in world.ledger.history(run):
@@ -139,7 +142,7 @@ def the_dead_are_closed_within_patience(world: World) -> list[str]:
 
 
 def _believed(beats: list[float], looks: list[ReadingTime], traits: Traits) -> list[float]:
-    """For how many seconds somebody looked between any two beats, before the first and after the last."""
+    """The seconds in which somebody looked: before the first beat, between any two, and after the last."""
     seconds = [-traits.setup_seconds] + [0.0] * len(beats)
     for look in looks:
         before = bisect_left(beats, look.at)

@@ -1,7 +1,7 @@
-"""What people do while their runs go on: submit, cancel, hold, change their mind, release what is held.
+"""What people do while their runs go on: submit, cancel, hold, change their mind, release held runs.
 
-Some of it comes between a decision of the controller and its journal. Knows the ledger alone, as a command
-line would.
+Some of it happens between a decision of the controller and its journal entry. Like a command line, this knows
+only the ledger.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.ledger import SimulatedLedger
 
 
 class Users:
-    """`busy`: they wish for things besides releasing what is held. Once `calm` they only do that."""
+    """If `busy`, they make other wishes besides releasing held runs. Once `calm`, they only release."""
 
     def __init__(self, ledger: SimulatedLedger, clock: VirtualClock, random: Random) -> None:
         self._ledger = ledger
@@ -38,7 +38,7 @@ class Users:
                 self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)))
 
     def interfere(self, proposals: Sequence[Proposal]) -> None:
-        """What they do in the very moment in which something is journalled: mostly what changes nothing."""
+        """What they do at the moment in which something is journalled: mostly actions that change nothing."""
         if self.calm or not self.busy:
             return
         for run in (proposal.record.run for proposal in proposals):

@@ -1,7 +1,7 @@
-"""What was seen while a world went on, as far as its ledger and its platforms' history do not tell it.
+"""What was observed while a world ran, as far as its ledger and its platforms' history do not show it.
 
-Watches the engine as a viewer does and the home store as its disk would; judges at the moment what later
-nobody could: why a session was given up, and whom a deleted checkpoint served.
+Watches the engine as a viewer does, and the home store as its disk would. It judges immediately what cannot
+be judged later: why a session was given up, and which session a deleted checkpoint served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.stores.memory import MemoryRegisters, MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger
 
-READINGS_MIN = 3  # one odd answer, or two, fence nobody
+READINGS_MIN = 3  # one or two odd answers fence nobody
 SILENT_SECONDS_MIN, SILENT_POLLS = 30.0, 5
 
 
@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ReadingTime:
-    """When a session was read (`elapsed`), after how many seconds without a reading, and what was sighted."""
+    """When a session was read (`elapsed`), how many seconds after the previous reading, and its sighting."""
 
     at: float
     seconds: float
@@ -57,10 +57,13 @@ class Raised:
 
 
 class Witness:
-    """`hasty`, `robbed`, `superseded`, `unfenced`: what it saw and should not have seen. `phases`: of each
-    run, since when. `fences`: what was raised. `beats`: of each session, when its heartbeat changed in the
-    store, and to what. `publishers`: the incarnations that published, by session.
-    `reading_times`: of each session, one list for each time in which somebody looked without a break."""
+    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`.
+
+    Observations: `phases`: each run's phases and since when. `fences`: the raised fences. `beats`: when each
+    session's heartbeat changed in the store, and its new value. `publishers`: the incarnations that
+    published, by session. `reading_times`: for each session, one list for each time in which somebody looked
+    without a break.
+    """
 
     def __init__(
         self, clock: VirtualClock, ledger: SimulatedLedger, platforms: Mapping[str, SimulatedPlatform]
@@ -83,7 +86,7 @@ class Witness:
         ledger.changed = self._changed
 
     def watchers(self) -> Watchers:
-        """For a controller that comes up: it has seen nothing yet."""
+        """For a new controller, which has seen nothing yet."""
         self._readings.clear()
         self._restart()
         return Watchers(event=self._happened, reading=self._read)
@@ -107,7 +110,7 @@ class Witness:
         self._judge_close(self._records.get(record.run, record), record)
         self._records[record.run] = record
         session = record.session
-        if record.fault and session is not None:  # nobody looks; who looks again begins anew
+        if record.fault and session is not None:  # nobody looks; a later reading starts anew
             self._readings.pop(session.name, None)
             self.reading_times[session.name].append([])
         if session is not None and session.launched_at is not None:
@@ -121,12 +124,13 @@ class Witness:
     # --- Sessions given up ------------------------------------------------------------------------------
 
     def _judge(self, session: Session) -> None:
-        """Lost needs several readings while the controller was up, over as long as a launch may stay unseen;
-        or a heartbeat that stands still; or a limit that is over: of a session that waits in a queue the
-        platform's promise of a start, of one that runs its wall. Hours of sleep prove nothing."""
+        """Records a session that was given up without a good reason. One of these is required: several
+        readings without the session while the controller was up, over as long as a launch may stay unseen; a
+        heartbeat that stands still; or an exceeded limit (in a queue the platform's promised start, for a
+        running session its session limit). Time in which the machine slept does not count."""
         readings, traits = self._readings[session.name], session.traits
         if readings and readings[-1].seen.result is not None:
-            return  # by its own word
+            return  # as its agent reported
         poll, count, seconds = traits.poll_seconds, 0, 0.0
         for later, reading in zip([None, *reversed(readings)], reversed(readings), strict=False):
             if reading.seen.sighting is not Sighting.ABSENT:
@@ -137,11 +141,11 @@ class Witness:
         silent = silence >= patience(traits)
         absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
         if traits.uplink is Uplink.STORE and readings and _beat(readings[-1]) is not None:
-            absent &= silent  # its heart is heard past its platform
+            absent &= silent  # its heartbeat arrives independently of its platform
         waited, ran = self._ages(session)
         wall = traits.session_seconds
         pending = bool(readings) and readings[-1].seen.sighting is Sighting.PENDING
-        if ran is None or pending:  # an answer that came late: it may run by now
+        if ran is None or pending:  # a late answer: the session may run by now
             over = waited > traits.pending_seconds_max
         else:
             over = wall is not None and ran > wall
@@ -151,15 +155,15 @@ class Witness:
             self.hasty.append(f"{session.name} was given up ({session.message}): {found}, {age}")
 
     def _ages(self, session: Session) -> tuple[float, float | None]:
-        """Seconds that it truly waited for its start, and has run since; None: it has not started."""
+        """How many seconds it truly waited for its start and has run since; None if it has not started."""
         now, launched = self._clock.elapsed(), self._launched_at[session.name]
         lifetimes = self._platforms[session.order.platform].history.lifetimes
         started = min((life.started_at for life in lifetimes if life.session == session.name), default=None)
         return (now - launched, None) if started is None else (started - launched, now - started)
 
     def _silence(self, readings: list[Reading], traits: Traits) -> float:
-        """Seconds over which its heartbeat stood still while somebody looked, several times. One that waits
-        has none, and proves nothing; one that runs and should be heard does."""
+        """For how many seconds its heartbeat stood still over several readings. A session in a queue has no
+        heartbeat, which proves nothing. A running session should have one."""
         last = readings[-1].seen if readings else None
         is_mute = last is not None and last.status is None
         ships = traits.uplink is Uplink.STORE
@@ -178,7 +182,7 @@ class Witness:
     # --- The home store ---------------------------------------------------------------------------------
 
     def _judge_close(self, before: RunRecord, after: RunRecord) -> None:
-        """A session that ships by itself must be fenced off before nobody looks any more."""
+        """A session that ships its own outbox must be fenced off before its outbox is no longer read."""
         session = before.session
         if before.phase is not Phase.COLLECTING or after.session is not None or session is None:
             return
@@ -197,7 +201,8 @@ class Witness:
                 beats.append((self._clock.elapsed(), count))
 
     def deleted(self, key: str) -> None:
-        """What the session that lives now was ordered to go on from may not go before the session has."""
+        """The checkpoint that the current session was ordered to resume from may not be deleted before the
+        session ends."""
         _, run, kind, name, *_ = key.split("/")
         session = self._ledger.latest(run).session
         if kind == "checkpoints" and session is not None and session.order.resume == name:
@@ -210,7 +215,7 @@ def _beat(reading: Reading) -> int | None:
 
 
 class WatchedRegisters(MemoryRegisters):
-    """Registers that tell a witness what is written."""
+    """Registers that tell a witness every write."""
 
     def __init__(self, witness: Witness) -> None:
         super().__init__()
@@ -223,7 +228,7 @@ class WatchedRegisters(MemoryRegisters):
 
 
 class WatchedStore(MemoryStore):
-    """A home store that tells a witness what is deleted from it."""
+    """A home store that tells a witness every deletion."""
 
     def __init__(self, witness: Witness) -> None:
         super().__init__()

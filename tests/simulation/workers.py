@@ -1,6 +1,6 @@
-"""Workers without threads: a task takes effect at a drawn moment, and its answer comes when that has passed.
+"""Workers without threads: a task takes effect at a drawn moment, and its answer comes some time later.
 
-A crash of the controller cuts tasks off: some have taken effect unanswered, some never begin.
+A crash of the controller cuts tasks off: some have taken effect without an answer, some never begin.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SimulatedWorkers:
                 task.answer = task.task()
 
     def next_effect(self) -> float:
-        """When the next task takes effect, in seconds of the clock's elapsed time; infinity if none will."""
+        """When the next task takes effect, in the clock's elapsed seconds; infinity if there is none."""
         return min((task.effect_at for task in self._tasks if task.answer is None), default=math.inf)
 
     def next_answer(self) -> float:
@@ -62,11 +62,11 @@ class SimulatedWorkers:
         return min((task.answer_at for task in self._tasks), default=math.inf)
 
     def take_effect(self) -> None:
-        """Brings what is under way up to the clock; nobody hears of it yet."""
+        """Lets tasks take effect up to the current time; their answers come later."""
         self._take_effect(self._clock.elapsed())
 
     def crash(self) -> None:
-        """The controller is gone: what was under way took effect, or not; nobody hears of it."""
+        """The controller is gone. Each task in progress took effect or not, and nobody gets its answer."""
         self._take_effect(self._clock.elapsed())
         for task in self._tasks:
             if task.answer is None and self._random.random() < 0.5:

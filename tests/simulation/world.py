@@ -1,7 +1,7 @@
 """A world from one seed: platforms and a store with faults, jobs, users, and a controller that is killed.
 
-The engine, ledger, market and decide in it are the real ones. First everything goes wrong; then the faults
-stop, and what can finish must.
+Its engine, ledger, market and decide are the real ones. First everything goes wrong. Then the faults stop,
+and every run that can finish must finish.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.simulation.workers import SimulatedWorkers
 
 FAULTY_SECONDS = 3 * HOUR
 CALM_HOURS = 60.0
-RESTLESS_TICKS = 8  # so many in a row at one instant are a controller that spins
+RESTLESS_TICKS = 8  # a controller with this many ticks at one instant is in a tight loop
 
 
 class ControllerKilled(BaseException):
@@ -59,7 +59,8 @@ class Killer:
 
 
 class World:
-    """One seeded schedule; `run` plays it to its end. Everything a checker needs stays readable after."""
+    """One seeded schedule; `run` plays it to its end. Everything that a check needs stays readable
+    afterwards."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random = Random(seed)
@@ -97,7 +98,7 @@ class World:
         return SimulatedPlatform(name, scenario, self.clock, self._uplink)
 
     def _uplink(self, order: Order, incarnation: str, outbox: Outbox) -> Uplink:
-        """What ships an agent's outbox to the home store."""
+        """The uplink that ships an agent's outbox to the home store."""
         store = WatchedUplinkStore(self.store, self.witness, order, incarnation)
         return Uplink(store, order, incarnation, outbox, self.folders.home / "uplinks" / incarnation)
 
@@ -107,7 +108,7 @@ class World:
         )
 
     def _unforeseen(self, doing: str, error: Exception) -> None:
-        """Nothing that nobody foresaw passes."""
+        """Raises every unforeseen error."""
         raise_again(doing, error)
 
     # --- Playing ----------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class World:
         self.ledger.compare()
 
     def calm(self) -> None:
-        """Faults stop; held runs are released, as a user would."""
+        """Stops the faults and releases held runs, as a user would."""
         self._calm = self.users.calm = True
         self.killer.rate = self._ledger_fails = 0.0
         self.store.rates = NO_FAULTS
@@ -141,8 +142,8 @@ class World:
                 self._disturb_clock()
 
     def _pass_time(self) -> None:
-        """To the next tick: when an answer comes, or a while later. What takes effect until then does so at
-        its own moment."""
+        """Passes time to the next tick: to an answer, or a while later. Tasks take effect at their own
+        moments meanwhile."""
         now = self.clock.elapsed()
         busy = any(self.record(run).session is not None for run in self.runs)
         until = now + (self.random.uniform(6.0, 30.0) if busy else self.random.uniform(20.0, 60.0))
@@ -154,7 +155,7 @@ class World:
         self.clock.advance(until - self.clock.elapsed())
 
     def _live(self) -> None:
-        """What is shipped to the store happens at its time, whether a platform is asked or not."""
+        """Data is shipped to the store at its own time, whether or not a platform is asked."""
         for platform in self.platforms.values():
             if platform.scenario.uplink is UplinkKind.STORE:
                 platform.live()
@@ -166,9 +167,9 @@ class World:
             try:
                 if self._engine.tick() > 0.0:
                     return
-            except Transient:  # as the controller does where the ledger is locked: the next tick goes on
+            except Transient:  # like the controller with a locked ledger: the next tick goes on
                 return
-        if self.ledger.conflicts - conflicts < RESTLESS_TICKS:  # else somebody wished anew in every one
+        if self.ledger.conflicts - conflicts < RESTLESS_TICKS:  # else somebody made a wish in every one
             self.restless_at.append(self.clock.elapsed())
 
     def _before_append(self, proposals: Sequence[Proposal]) -> None:
@@ -209,7 +210,7 @@ class World:
             self._takeover = None
 
     def _disturb_clock(self) -> None:
-        """The machine sleeps, or the controller's process stands still, or somebody sets the wall clock."""
+        """The machine sleeps, the controller's process is stopped, or somebody sets the wall clock."""
         if self._naps:
             self.random.choice((self.clock.sleep, self.clock.advance))(self.random.choice((300.0, HOUR)))
         elif self.clock_jumps and self.random.random() < 0.5:
@@ -230,14 +231,14 @@ class World:
 
     @property
     def everybody(self) -> list[str]:
-        """All runs: those of whom something is asked, and others."""
+        """All runs: those that the checks look at, and others."""
         return self.runs
 
     def record(self, run: str) -> RunRecord:
         return self.ledger.latest(run)
 
     def restored(self, run: str, manifest: Manifest, path: str) -> bytes:
-        """One file of a checkpoint, as `pull` would lay it out."""
+        """One file of a checkpoint, as `pull` would write it."""
         with TemporaryDirectory() as folder:
             stored.fetch(self.memory, run, manifest.name, Path(folder) / "fetched")
             stored.restore(Path(folder) / "fetched", manifest, Path(folder) / "restored")
