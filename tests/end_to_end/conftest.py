@@ -1,4 +1,4 @@
-"""A user for a test, and the end of all that they started."""
+"""A user for each test, and the end of every process that the user started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.end_to_end.user import Role, User, wait_until
 
 @pytest.fixture
 def new_user(tmp_path: Path) -> Iterator[Callable[..., User]]:
-    """Makes a user whose platform has these options over the quick ones."""
+    """Creates a user. The platform has these options in addition to the quick ones."""
     made: list[User] = []
 
     def make(**options: object) -> User:
@@ -37,7 +37,7 @@ def user(new_user: Callable[..., User]) -> User:
 
 @pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another disk than the rest of the test's: a small file system in memory."""
+    """A folder on another disk than the rest of the test: a small file system in memory."""
     with _mounted(tmp_path / "other-disk", "256m") as disk:
         if disk is not None:
             yield disk
@@ -48,7 +48,7 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _mounted(folder: Path, size: str) -> Iterator[Path | None]:
-    """A file system of this size at the folder; None where this user may mount none."""
+    """A file system of this size, mounted at the folder; None if this user cannot mount one."""
     folder.mkdir()
     mount = shutil.which("mount")
     command = [mount or "mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
@@ -62,7 +62,7 @@ def _mounted(folder: Path, size: str) -> Iterator[Path | None]:
 
 
 def _unmounted(folder: Path) -> bool:
-    """The kernel lets go of the files of a process a little after its end."""
+    """The kernel releases a process's files shortly after the process ends."""
     return subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0
 
 
@@ -71,9 +71,9 @@ SmallDisk = Callable[[User], Callable[[], Callable[[], None]]]
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """Puts a user's home on a disk of its own; what it returns fills that disk, and returns how to free it.
+    """Puts a user's home on a disk of its own. The result fills that disk, and returns how to free it.
 
-    Where this user may mount none, a limit on the size of the training's files stands in for the full disk.
+    If this user cannot mount a disk, a limit on the training's file sizes stands in for a full one.
     """
     with _mounted(tmp_path / "small-disk", "48m") as disk:
 

@@ -1,4 +1,4 @@
-"""A user whose sessions are containers of a private engine, and who can kill what lives in them."""
+"""A user whose sessions are containers of a private engine, and who can kill processes in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGENT = "/orchestrator/session/agent.pyz"
 
 
 class DockerUser(User):
-    """`options` are those of the one platform, `box`, over QUICK."""
+    """`options` are those of the one platform, `box`; they override QUICK."""
 
     def __init__(self, folder: Path, engine: Engine, **options: object) -> None:
         super().__init__(folder)
@@ -31,7 +31,7 @@ class DockerUser(User):
         self.configure({"platforms": {"box": {**QUICK, "host": engine.url, **options}}})
 
     def by_role(self) -> dict[Role, list[Process]]:
-        """Those of the home, and those in its containers by their numbers on this machine."""
+        """The home's processes, and those in its containers with their numbers on this machine."""
         found = super().by_role()
         assert self.engine.process is not None
         daemon = living(self.engine.process.pid)
@@ -41,14 +41,14 @@ class DockerUser(User):
         return found
 
     def _contained(self) -> list[Process]:
-        """A session's first process comes first; nothing where the engine is away."""
+        """The first process of a session comes first. Empty if the engine does not answer."""
         try:
             with closing(self.engine.client()) as client:
                 tops = [client.api.top(each["Id"], "-eo pid,ppid") for each in client.api.containers()]
         except (DockerException, RequestException):
             return []
         found = (living(int(row[0])) for top in tops for row in top["Processes"] or ())
-        return [each for each in found if each is not None and each.command]  # else it is just beginning
+        return [each for each in found if each is not None and each.command]  # otherwise it is just starting
 
     def _contained_role(self, process: Process, found: dict[Role, list[Process]]) -> Role:
         parents = {role: {each.pid for each in found[role]} for role in found}
@@ -74,7 +74,7 @@ class DockerUser(User):
 
 
 def on_containers(engine: Engine, image: str, folder: Path, seconds: float) -> Arena:
-    """Sessions of so many seconds in containers of an engine that is killed as well, and started again."""
+    """Sessions of this many seconds, in containers of an engine that is also killed and restarted."""
 
     def revive(_user: User, role: Role) -> None:
         if role is Role.ENGINE:
@@ -93,7 +93,8 @@ def on_containers(engine: Engine, image: str, folder: Path, seconds: float) -> A
 def train_in_one_container(
     engine: Engine, image: str, folder: Path, script: str, steps: int, *flags: str
 ) -> dict[str, str]:
-    """Runs a script of SOURCE in a container, without interruption; its final checkpoint's fingerprints."""
+    """Runs a script of SOURCE in one container without interruption; returns its final checkpoint's
+    fingerprints."""
     return run_in_one_container(
         engine, image, folder, ["python", f"/source/{script}", str(steps), *flags], steps, SOURCE
     )

@@ -1,6 +1,6 @@
-"""The orchestrator's own image on a private engine without a registry, and what the tests of it need around.
+"""The orchestrator's own image on a private engine without a registry, and what its tests need.
 
-Its base is this machine's Python, the PostgreSQL beside it this machine's own in an image that takes the
+The image's base is this machine's Python. PostgreSQL is this machine's own, in an image that accepts the
 settings which compose.yaml gives to the official one.
 """
 
@@ -28,17 +28,18 @@ from tests.docker_engine import Engine
 from tests.end_to_end.user import PATIENCE, QUICK, ROOT, SOURCE, wait_until
 
 HOME = "/var/lib/orchestrator"
-PROBE = {  # the image's own health check, asked more often
+PROBE = {  # the image's own health check, run more often
     "test": ["CMD", "orchestrator", "health"], "interval": 1_000_000_000, "timeout": 20_000_000_000,
     "retries": 2,
 }  # fmt: skip
-# Of pip on this machine: what holds inside a build too; and paths here, which compose would pass on.
+# pip's settings on this machine: those that also hold inside a build, and local paths, which compose would
+# pass on.
 _PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 _PIP_NOT = ("PIP_FIND_LINKS", "PIP_CERT")
 COMPOSE_INSTALL = "apt-get install -y --no-install-recommends docker-compose"
 COMPOSE_MISSING = f"neither `docker compose` nor docker-compose is installed: {COMPOSE_INSTALL}"
 _CLASSIC = {"COMPOSE_DOCKER_CLI_BUILD": "0", "DOCKER_BUILDKIT": "0"}  # the builder that every machine has
-# Of glibc: empty since 2.34, and still asked for by wheels that also serve older systems.
+# Part of glibc: empty since 2.34, but still required by wheels that also serve older systems.
 _GLIBC = ("librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1")
 _POSTGRES_ENTRY = """#!/bin/sh
 # Does of the official image's entry point what compose.yaml relies on.
@@ -74,7 +75,7 @@ ENTRYPOINT ["/entry.sh"]
 
 
 def python_base(engine: Engine) -> str:
-    """An image with this machine's Python, pip, and what wheels and time zones need beyond it."""
+    """An image with this machine's Python, pip, and what wheels and time zones need in addition."""
     host = docker_engine.load_python_image(engine, packages=[Path(pip.__file__).parent])
     [libc] = {path.parent for path in libraries([Path(sys.executable)]) if path.name == "libc.so.6"}
     more = [libc / name for name in _GLIBC]
@@ -97,13 +98,13 @@ def own_image(engine: Engine, base: str) -> str:
 
 
 def build_settings(base: str) -> dict[str, str]:
-    """The build's arguments, all of them, so that compose finds every layer in the cache."""
+    """All build arguments, so that compose finds every layer in the cache."""
     given = {name: os.environ.get(name, "") for name in _PIP}
     return {"PYTHON_IMAGE": base, **given, **dict.fromkeys(_PIP_NOT, "")}
 
 
 def postgres_image(engine: Engine, base: str) -> str:
-    """This machine's PostgreSQL, as far as compose.yaml needs it."""
+    """An image with this machine's PostgreSQL, with the features that compose.yaml needs."""
     binaries = postgresql.binaries()
     assert binaries is not None, postgresql.MISSING
     version = binaries.parent.name
@@ -126,7 +127,7 @@ def libraries(programs: list[Path]) -> set[Path]:
 def _built(
     engine: Engine, tag: str, dockerfile: str, files: list[Path], texts: Mapping[str, str] | None = None
 ) -> str:
-    """An image whose files.tar holds these files of this machine where they are here, and programs' texts."""
+    """An image whose files.tar holds these files of this machine, if they exist, and program texts."""
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w") as archive:
         for path in files:
@@ -164,11 +165,11 @@ class Controller:
     container: Container
 
     def orchestrator(self, *words: str, expect: int = 0) -> str:
-        """What the command says inside the container, its errors too."""
+        """The output of the command inside the container, including its errors."""
         code, output = self.container.exec_run(["orchestrator", *words])
         assert isinstance(output, bytes)
         said = output.decode()
-        assert code == expect, f"`orchestrator {' '.join(words)}` left with {code}:\n{said}\n{self.story()}"
+        assert code == expect, f"`orchestrator {' '.join(words)}` exited with {code}:\n{said}\n{self.story()}"
         return said
 
     def answer(self, *words: str) -> Any:
@@ -186,7 +187,7 @@ class Controller:
         )
 
     def wait_for_run(self, run: str, condition: Callable[[Any], object], what: str) -> Any:
-        """Waits until what `show` answers fulfils the condition."""
+        """Waits until the answer of `show` fulfils the condition."""
 
         def look() -> Any:
             shown = self.answer("show", run)
@@ -198,7 +199,7 @@ class Controller:
         return wait_until(look, lambda: f"{what}\n{self.orchestrator('why', run)}\n{self.story()}")
 
     def put(self, files: Mapping[str, bytes], into: str) -> None:
-        """Writes files below a folder that is there."""
+        """Writes files below an existing folder."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
             for name, content in files.items():
@@ -206,13 +207,13 @@ class Controller:
         assert self.container.put_archive(into, data.getvalue())
 
     def get(self, path: str, into: Path) -> None:
-        """Brings a folder of the container: `<into>/<its name>`."""
+        """Copies a folder out of the container to `<into>/<its name>`."""
         chunks, _ = self.container.get_archive(path)
         with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
             archive.extractall(into, filter="data")
 
     def story(self) -> str:
-        """All that helps to understand a failed test."""
+        """Everything that helps to understand a failed test."""
         self.container.reload()
         state = self.container.attrs["State"]
         return f"{json.dumps(state, indent=1)}\n{self.container.logs(tail=60).decode(errors='replace')}"
@@ -242,7 +243,7 @@ def config_file(platform: Mapping[str, Any] = QUICK) -> bytes:
 
 
 def compose_command() -> list[str] | None:
-    """The plugin where there is one, else the older program; None where there is neither."""
+    """The plugin if it is installed, otherwise the older program; None without either."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) is not None:
             said = subprocess.run([*command, "version"], capture_output=True, check=False)
@@ -262,7 +263,7 @@ class Compose:
     files: tuple[str, ...] = ("compose.yaml",)
 
     def __call__(self, *words: str, expect: int = 0) -> str:
-        """What compose says of itself; it must leave with this code."""
+        """Compose's own output; it must exit with this code."""
         command = compose_command()
         assert command is not None, COMPOSE_MISSING
         files = [word for name in (*self.files, str(self._override())) for word in ("-f", name)]
@@ -274,11 +275,13 @@ class Compose:
             cwd=ROOT, capture_output=True, text=True, check=False,
             env={**kept, **_CLASSIC, "DOCKER_HOST": self.engine.url, **self.settings}, timeout=PATIENCE,
         )  # fmt: skip
-        assert done.returncode == expect, f"{words} left with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == expect, (
+            f"{words} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout + done.stderr
 
     def _override(self) -> Path:
-        """Without a network of their own, as the engine has no bridge, and asked for health more often."""
+        """Removes compose's networks, because the engine has no bridge, and checks the health more often."""
         probe = {"test": PROBE["test"], "interval": "1s", "timeout": "20s", "retries": 2}
         build = {"context": str(ROOT), "network": "host"}
         changed = {"network_mode": "none", "healthcheck": probe, "build": build}
@@ -288,5 +291,5 @@ class Compose:
         return path
 
     def controller(self, client: docker.DockerClient) -> Controller:
-        """The one container that is called as compose.yaml says."""
+        """The one container with the name that compose.yaml gives it."""
         return Controller(client.containers.get(self.settings["ORCHESTRATOR_CONTAINER"]))

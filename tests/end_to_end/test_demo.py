@@ -1,4 +1,4 @@
-"""The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to its end."""
+"""The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOB = ROOT / "jobs" / "graphmer_demo.yaml"
 
 
 def run_demo(user: User) -> tuple[str, Path]:
-    """The run's name, and the folder that `submit --follow` names in the end."""
+    """The run's name, and the folder that `submit --follow` prints at the end."""
     shutil.copy(ROOT / "scripts" / "demo_config.yaml", user.home / "config.yaml")
     said = user.run("submit", str(JOB), "--follow")
     run = str(user.answer("ps", "--all")["runs"][0]["run"])
@@ -32,7 +32,7 @@ def run_demo(user: User) -> tuple[str, Path]:
 
 
 def train(folder: Path, total: int, **given: str) -> str:
-    """What the demo's training says when it is run directly, in this folder."""
+    """The output of the demo's training when it runs directly, in this folder."""
     folder.mkdir()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     threads = str(len(os.sched_getaffinity(0)))
@@ -59,7 +59,7 @@ def test_the_demo_crosses_walls_learns_and_hands_its_checkpoint_back(user: User)
     metrics = newest["metrics"]
     assert newest["step"] == total
     assert metrics["text_mrr"] > metrics["frequency_mrr"] > 0
-    # It loads: a training that resumes there has nothing left to do but to say the same of it again.
+    # The checkpoint loads: a training that resumes from it has only to print the same result again.
     again = train(user.folder / "again", total, ORCHESTRATOR_RESUME_FROM=str(folder))
     assert f"from step {total}" in again
     [mrr] = re.findall(r"text_mrr ([\d.]+)", again)

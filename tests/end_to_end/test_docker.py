@@ -1,4 +1,4 @@
-"""Sessions in containers, end to end: the demo's job across walls, and kill -9 of everything there is."""
+"""Sessions in containers, end to end: the demo's job over several sessions, and kill -9 of every process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
     finally:
         user.close()
     assert shown["phase"] == "done", said
-    assert len(shown["sessions"]) >= 3, said  # two walls
+    assert len(shown["sessions"]) >= 3, said  # two session limits
     flags = f"--steps {STEPS} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
     whole = run_in_one_container(
         docker_engine, graphmer_image, tmp_path / "whole",
@@ -49,7 +49,7 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
 
 
 def image_folder(user: DockerUser, run: str) -> Path:
-    """A folder to build an image from, on the tests' Python, with one step of its own."""
+    """A folder to build an image from: the tests' Python, and one step on top of it."""
     folder = user.folder / "tiny"
     folder.mkdir(exist_ok=True)
     (folder / "Dockerfile").write_text(f"FROM {PYTHON_IMAGE}\nRUN {run}\n")

@@ -1,4 +1,4 @@
-"""The failures a user meets, as they meet them: real commands, real sessions, and what is said of them."""
+"""The failures that a user meets, the way they happen: real commands, real sessions, and their messages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, 
 from tests.forging import forge
 
 pytestmark = pytest.mark.timeout(900)
-LONG = "--pause 0.1"  # a step, so that there is time to disturb it
+LONG = "--pause 0.1"  # per step, so that there is time to disturb it
 
 
 def orders(user: User, run: str) -> list[Order]:
-    """What each of the run's sessions was told to do."""
+    """The orders of the run's sessions."""
     return [stored.event.order for stored in user.history(run) if isinstance(stored.event, Assigned)]
 
 
@@ -32,7 +32,7 @@ def endings(user: User, run: str) -> list[Outcome]:
 
 
 def check_as_in_one_piece(user: User, run: str, steps: int) -> None:
-    """The run's final checkpoint, pulled, is that of an uninterrupted training byte for byte."""
+    """The run's final checkpoint, pulled, must equal that of an uninterrupted training byte for byte."""
     user.run("pull", run, "-o", str(user.folder / "final"))
     expected = train_in_one_piece(user.folder / "one-piece", "train.py", steps)
     assert fingerprints(user.folder / "final") == expected
@@ -79,7 +79,7 @@ def test_a_loss_that_is_no_number_is_reported(user: User) -> None:
 
 
 def test_damaged_checkpoints_are_passed_over_and_said_to_be(user: User) -> None:
-    """The newest was replaced by another that is whole by itself; the one before it has a flipped bit."""
+    """The newest was replaced with another consistent one. The previous one has a flipped bit."""
     run = user.submit(command=f"python train.py {{steps}} {LONG}")
     user.wait_for(run, lambda r: len(r.accepted) >= 3, "three checkpoints")
     user.run("hold", run)
@@ -107,7 +107,7 @@ def test_damaged_checkpoints_are_passed_over_and_said_to_be(user: User) -> None:
 def test_a_disk_that_fills_up_during_a_save_loses_no_earlier_checkpoint(
     small_disk: SmallDisk, user: User
 ) -> None:
-    """What is full is the disk that everything lies on: home, ledger, store and sessions."""
+    """The full disk is the one that holds everything: home, ledger, store and sessions."""
     fill = small_disk(user)
     run = user.submit(command=f"python train.py {{steps}} {LONG}", retry={"without_progress": 50})
     kept = user.wait_for(run, lambda r: len(r.accepted) >= 1, "a checkpoint").accepted
@@ -125,13 +125,14 @@ def test_a_disk_that_fills_up_during_a_save_loses_no_earlier_checkpoint(
 
 
 def said(user: User, run: str) -> bytes:
-    """What the training has printed, as it lies in its sessions."""
+    """The training's output so far, from its sessions."""
     logs = (user.home / "platforms" / "here").glob(f"{run}-s*/outbox/log/*.log")
     return b"".join(path.read_bytes() for path in logs)
 
 
 def test_processes_that_sleep_for_a_while_are_not_fenced(user: User) -> None:
-    """First the session, shorter than the silence limit; then the controller, for longer than that limit."""
+    """First the session sleeps for less than the silence limit. Then the controller sleeps for longer than
+    it."""
     run = user.submit(command="python train.py {steps} --pause 0.5")
     user.wait_for(run, lambda r: len(r.accepted) >= 1, "a checkpoint")
     found = user.by_role()
@@ -156,7 +157,7 @@ def test_processes_that_sleep_for_a_while_are_not_fenced(user: User) -> None:
 
 
 def reading(user: User, run: str) -> dict[str, float]:
-    """The controller's newest look at the session."""
+    """The controller's newest reading of the session."""
     found: dict[str, float] = json.loads((user.home / "runs" / run / "live.json").read_bytes())
     return found
 
@@ -195,7 +196,7 @@ def test_a_home_that_may_only_be_read_is_said_with_the_way_out(user: User) -> No
     for path in sorted(user.home.rglob("*"), reverse=True):
         path.chmod(0o555 if path.is_dir() else 0o444)
     user.home.chmod(0o555)
-    # root is denied nothing unless it gives that power away
+    # root may do everything unless it drops that power
     powerless = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     try:
         said = user.run("submit", str(job), expect=3, through=powerless)

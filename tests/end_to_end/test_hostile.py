@@ -1,4 +1,4 @@
-"""A session that turns on its controller: whatever it writes, the others finish and every view answers."""
+"""A session that attacks its controller: the other runs finish, and every view answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_hostile_session_harms_nobody_else(user: User) -> None:
     user.wait_for_end(healthy)
     record = user.wait_for(hostile, lambda r: r.accepted, "the one checkpoint that is whole")
     assert [each.ref.step for each in record.accepted] == [6]
-    assert user.by_role()[Role.CONTROLLER] == [controller], "it has never died"
+    assert user.by_role()[Role.CONTROLLER] == [controller], "the controller never died"
 
     shown = user.answer("show", hostile)
     said = "\n".join(shown["notes"])

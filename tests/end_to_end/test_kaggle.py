@@ -1,4 +1,4 @@
-"""Sessions as Kaggle kernels, end to end: the real client, a local Kaggle, the demo over walls and quotas."""
+"""Sessions as Kaggle kernels, end to end: the real client, a local Kaggle, the demo, limits and quotas."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ ACCOUNT: Mapping[str, Any] = {
     "wall_margin_seconds": 4.0, "slack_seconds": 20.0, "visibility_seconds": 3.0, "poll_seconds": 0.5,
     "setup_seconds": 1.0, "report_seconds": 0.5, "publish_seconds": 5.0, "hand_over_bytes": 0,
 }  # fmt: skip
-# A CPU is foretold to be so much slower than a T4 at this pace that no step fits its sessions.
+# At this pace a CPU is expected to be so much slower than a T4 that no step fits into its sessions.
 SAME: Mapping[str, Any] = {"session_seconds": 30.0, "accelerator": "T4"}
 OFTEN: Mapping[str, Any] = {"interval": "3s", "keep": {"last": 3}}
 PREFERRED = {"name": "kaggle while its quota lasts", "prefer": {"platform": "kaggle"}}
 
 
 class KaggleUser(User):
-    """A user with an account on a local Kaggle, and with this machine where `here` gives its options."""
+    """A user with an account on a local Kaggle; with the options `here`, also with this machine as a
+    platform."""
 
     def __init__(
         self, folder: Path, kaggle: LocalKaggle, here: Mapping[str, Any] | None = None, **options: Any
@@ -57,7 +58,7 @@ def kaggle(tmp_path: Path) -> Iterator[LocalKaggle]:
 
 
 def train_in_one_piece(folder: Path, steps: int) -> dict[str, str]:
-    """The demo's training run directly: the fingerprints of its final checkpoint."""
+    """Runs the demo's training directly; returns the fingerprints of its final checkpoint."""
     folder.mkdir()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ |= {"PYTHONPATH": f"{ROOT / 'jobs' / 'graphmer'}:{ROOT}", "OMP_NUM_THREADS": "1"}
@@ -79,7 +80,7 @@ def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
         job = paced_demo(tmp_path, STEPS_PACED, ["T4"], image=None, checkpoint=OFTEN)
         run = str(user.answer("submit", str(job))["run"])
         wait_until(lambda: has_saved(kaggle, f"{run}-s02"), "a checkpoint of the second session")
-        kaggle.use_up("gpu")  # somebody else's notebook, while ours runs
+        kaggle.use_up("gpu")  # somebody else's notebook that runs at the same time
         user.wait_for(run, on("here"), "the failover")
         kaggle.use_up("gpu", left_seconds=10_000.0)  # the week is over
         user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
@@ -140,7 +141,7 @@ def short(tmp_path: Path) -> Iterator[tuple[KaggleUser, LocalKaggle]]:
 
 
 def account(kaggle: LocalKaggle) -> KaggleClient:
-    """Whoever looks at the account from elsewhere."""
+    """An observer of the account from elsewhere."""
     credentials = Credentials(kaggle.settings.username, key=kaggle.settings.key)
     return KaggleClient(credentials, endpoint=kaggle.url)
 
@@ -173,7 +174,7 @@ def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     user.wait_for_silence()
     user.run("pull", run, "-o", str(tmp_path / "final"))
     starts = [stay["order"]["resume_step"] for stay in shown["sessions"]]
-    assert starts[1] == starts[2] > 0, "what the lost session did is done again"
+    assert starts[1] == starts[2] > 0, "the lost session's work is repeated"
     assert account(kaggle).kernels() == account(kaggle).datasets() == ()
     whole = one_piece(tmp_path / "whole", "train.py", STEPS)
     assert fingerprints(tmp_path / "final") == whole

@@ -1,4 +1,4 @@
-"""The orchestrator in its own container: a job finishes there, health is told, and death loses nothing."""
+"""The orchestrator in its own container: a job finishes, health is reported, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOW = "python train.py {steps} --pause 0.05"  # 100 steps in 5 s
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    """A daemon of this module's own: its images are no others'."""
+    """A daemon for this module only: it shares no images."""
     if not docker_engine.installed():
         pytest.skip(docker_engine.MISSING)
     with docker_engine.running() as running:
@@ -55,7 +55,7 @@ def image(engine: Engine, base: str) -> str:
 
 @pytest.fixture
 def start(client: docker.DockerClient, image: str) -> Iterator[Callable[..., Controller]]:
-    """Starts a controller in a container without a network; all are removed with their volumes."""
+    """Starts a controller in a container without a network. All of them are removed with their volumes."""
     made: list[Controller] = []
 
     def started(*, config: bytes = b"", files: dict[str, bytes] | None = None, **more: Any) -> Controller:
@@ -111,7 +111,7 @@ def test_the_image_is_small_pinned_and_not_root(client: docker.DockerClient, ima
 
 
 def test_the_image_holds_the_licences_of_all_that_is_in_it(client: docker.DockerClient, image: str) -> None:
-    """LICENSE and NOTICE are ours; the notices name each package that the image installs."""
+    """LICENSE and NOTICE are ours. The notices name each package that the image installs."""
     entry = [
         "sh",
         "-c",
@@ -125,7 +125,7 @@ def test_the_image_holds_the_licences_of_all_that_is_in_it(client: docker.Docker
 
 @pytest.mark.parametrize(("file", "image_of"), [("Dockerfile", "python"), ("compose.yaml", "postgres")])
 def test_what_is_pulled_is_pinned_by_digest(file: str, image_of: str) -> None:
-    """As a default also of an argument that is given but empty."""
+    """This also holds for the default of a build argument that is given but empty."""
     pinned = rf":-{image_of}:[0-9]+\.[0-9.]+-[a-z-]+@sha256:[0-9a-f]{{64}}\}}"
     assert len(re.findall(pinned, (ROOT / file).read_text())) == 1
 
@@ -135,7 +135,7 @@ def test_the_build_is_given_no_state_and_no_secret(client: docker.DockerClient, 
     found = client.containers.run(image, entrypoint=entry, network_mode="none", remove=True)
     assert found == b""
     history = str(client.images.get(image).history())
-    assert "PIP_" not in history, "arguments of the build may hold passwords"
+    assert "PIP_" not in history, "build arguments may hold passwords"
 
 
 # --- The controller in it ---------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_docker_stop_ends_it_tidily_in_time(start: Callable[..., Controller]) ->
 
 @pytest.fixture
 def compose(engine: Engine, image: str, tmp_path: Path) -> Iterator[Callable[..., Compose]]:
-    """A project of compose.yaml; what it made is taken down, volumes included."""
+    """A project of compose.yaml. Everything it made is removed, volumes included."""
     if own_image.compose_command() is None:
         pytest.skip(own_image.COMPOSE_MISSING)
     made: list[Compose] = []
@@ -261,7 +261,7 @@ def test_it_drives_sibling_containers_through_a_mounted_socket(
     compose: Callable[..., Compose], engine: Engine, client: docker.DockerClient, base: str, tmp_path: Path
 ) -> None:
     socket = Path(engine.url.removeprefix("unix://"))
-    assert stat.S_IMODE(socket.stat().st_mode) == 0o660, "else the group would prove nothing"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o660, "otherwise the group would prove nothing"
     project = compose(
         "compose.engine.yaml", ENGINE_SOCKET=str(socket), ENGINE_GROUP=str(socket.stat().st_gid)
     )
@@ -273,11 +273,11 @@ def test_it_drives_sibling_containers_through_a_mounted_socket(
     controller.wait_for_health("healthy")
     run = submitted(controller)
     shown = controller.wait_for_run(run, lambda shown: shown["phase"] == "done", "the end")
-    assert shown["checkpoints"], "as they came out of the sibling"
+    assert shown["checkpoints"], "the checkpoints come from the sibling container"
     assert pulled(controller, run, tmp_path) == train_in_one_piece(tmp_path / "whole", "train.py", 100)
 
 
 def test_without_the_socket_the_group_is_asked_for(compose: Callable[..., Compose]) -> None:
     project = compose("compose.engine.yaml")
     assert "the group of the engine's socket" in project("config", expect=1)
-    project.files = ("compose.yaml",)  # to be taken down
+    project.files = ("compose.yaml",)  # to be removed

@@ -1,6 +1,6 @@
-"""Every journalled decision can be made again from what the ledger holds: the same inputs, the same events.
+"""Every journalled decision can be made again from the ledger: the same inputs give the same events.
 
-What a decision was made from is journalled with its first event.
+The inputs of a decision are journalled with its first event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def decisions(history: Sequence[Stored]) -> Iterator[list[Stored]]:
 
 
 def check_replay(history: Sequence[Stored]) -> int:
-    """Makes every decision again on the record folded so far; how many there were."""
+    """Makes every decision again on the record so far; returns how many there were."""
     events = [stored.event for stored in history]
     first = events[0]
     assert isinstance(first, Submitted)
@@ -45,7 +45,7 @@ def check_replay(history: Sequence[Stored]) -> int:
     for group in decisions(history):
         while history[folded].seq < group[0].seq:
             record, folded = apply(record, events[folded]), folded + 1
-        assert group[0].inputs is not None, f"nobody can say why {group[0].event}"
+        assert group[0].inputs is not None, f"no inputs recorded for {group[0].event}"
         inputs = wire.decode(Inputs, group[0].inputs)
         if inputs.case is not None:
             assert judge(record, inputs.case, inputs.now) == inputs.route

@@ -1,4 +1,4 @@
-"""A fixed share of the torture. The whole, by hand: `python -m tests.end_to_end.torture --rounds 30`."""
+"""A fixed share of the torture. All of it, by hand: `python -m tests.end_to_end.torture --rounds 30`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Real torture: `python -m tests.end_to_end.torture --rounds 30 --seed N`.
 
-Each round submits a real job to a real detached controller and kills processes of it with -9 at random
-moments; a user's next command brings a dead controller back. The run must finish, its weights must be those
-of an uninterrupted training bit for bit, and nothing may be left running.
+Each round submits a real job to a real detached controller and kills its processes with -9 at random moments.
+A user's next command restarts a dead controller. The run must finish with the same weights as an
+uninterrupted training, bit for bit, and no process may be left.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, 
 SCRIPT = "torture.py"
 STEPS, STEP_SECONDS = 200, 0.05
 SESSION_SECONDS = 20.0
-KILLS = (3, 6)  # a round
-PAUSE_SECONDS = 5.0  # between two kills, at most
+KILLS = (3, 6)  # per round
+PAUSE_SECONDS = 5.0  # at most, between two kills
 VICTIMS = (Role.CONTROLLER, Role.AGENT, Role.LEADER, Role.WORKER, Role.GUARDIAN)
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Where a torture takes place: how a user is made there, who can be killed, and the result of an
+    """The place of a torture: how a user is created there, who can be killed, and the result of an
     uninterrupted training there."""
 
     user: Callable[[Path], User]
     victims: tuple[Role, ...]
     expected: Mapping[str, str]
-    revive: Callable[[User, Role], None] = lambda _user, _role: None  # what its own machine brings back
+    revive: Callable[[User, Role], None] = lambda _user, _role: None  # what its own machine restarts
 
 
 def on_processes(folder: Path, threads: int = 1) -> Arena:
-    """Sessions are processes that train on so many threads; the uninterrupted training always on one."""
+    """Sessions are processes that train on this many threads. The uninterrupted training always uses one."""
     return Arena(
         lambda place: User(place, session_seconds=SESSION_SECONDS, threads=threads),
         VICTIMS,
@@ -52,7 +52,8 @@ def on_processes(folder: Path, threads: int = 1) -> Arena:
 
 
 def torture(rounds: int, seed: int, folder: Path, arena: Arena) -> Counter[Role]:
-    """Plays the rounds below `folder`; how often each kind of victim was killed. Raises AssertionError."""
+    """Plays the rounds below `folder`; returns how often each kind of victim was killed. Raises
+    AssertionError."""
     killed: Counter[Role] = Counter()
     for number in range(rounds):
         place = folder / f"round-{number}"
@@ -69,7 +70,7 @@ def torture(rounds: int, seed: int, folder: Path, arena: Arena) -> Counter[Role]
 
 
 def play(random: Random, folder: Path, arena: Arena) -> tuple[int, Counter[Role]]:
-    """One round: how many sessions it took and who was killed."""
+    """One round; returns how many sessions it took and who was killed."""
     user = arena.user(folder)
     try:
         run = user.submit(
@@ -84,7 +85,7 @@ def play(random: Random, folder: Path, arena: Arena) -> tuple[int, Counter[Role]
         user.run("pull", run, "-o", str(folder / "final"))
         found = fingerprints(folder / "final")
         differ = sorted(dict(found.items() ^ arena.expected.items()))
-        assert not differ, f"not as uninterrupted: {', '.join(differ)}\n{user.story(run)}"
+        assert not differ, f"differs from an uninterrupted training: {', '.join(differ)}\n{user.story(run)}"
         assert len(victims) > 0
         return sum(isinstance(stored.event, Assigned) for stored in user.history(run)), victims
     finally:
@@ -123,7 +124,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="of each session (default: 1)")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the processes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the call that ends the processes
     folder = Path(mkdtemp(prefix="torture-"))
     try:
         killed = torture(options.rounds, options.seed, folder, on_processes(folder, options.threads))

@@ -1,6 +1,6 @@
 """A user with a home of their own: real commands, a real detached controller, real sessions.
 
-Knows processes by what the kernel says of them and runs by what the ledger says; leaves nothing running.
+Knows processes through the kernel and runs through the ledger. Leaves no process running.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "source"
-PATIENCE = 600.0  # of a machine that others use as well
+PATIENCE = 600.0  # on a machine that others use as well
 _COMMAND = Path(sys.executable).with_name("orchestrator")
 T = TypeVar("T")
 
-QUICK: Mapping[str, Any] = {  # a process platform for tests: looked at often, with little slack
+QUICK: Mapping[str, Any] = {  # a process platform for tests: polled often, with small margins
     "type": "process", "accelerator": "cpu", "poll_seconds": 0.25, "visibility_seconds": 1.0,
     "slack_seconds": 20.0, "grace_seconds": 60.0, "setup_seconds": 1.0, "threads": 1,
 }  # fmt: skip
@@ -43,12 +43,12 @@ QUICK: Mapping[str, Any] = {  # a process platform for tests: looked at often, w
 def wait_until(
     condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
 ) -> T:
-    """With the patience that a machine needs which others use as well."""
+    """Waits long enough for a machine that others use as well."""
     return waiting.wait_until(condition, what, seconds)
 
 
 def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> dict[str, str]:
-    """Runs a script of SOURCE directly, without interruption; the fingerprints of its final checkpoint."""
+    """Runs a script of SOURCE directly, without interruption; returns its final checkpoint's fingerprints."""
     folder.mkdir(parents=True)
     given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ = {**given, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(QUICK["threads"])}
@@ -58,8 +58,8 @@ def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> di
 
 
 def paced_demo(folder: Path, steps: int, accelerators: Sequence[str] = ("cpu",), **changes: object) -> Path:
-    """The bundled demo's job of so few steps, each at least a second long: a session's length tells how many
-    it has at the most, on any machine. `changes` are the spec's keys; None takes one away."""
+    """The bundled demo's job with this many steps, each at least a second long. So a session's length limits
+    its number of steps on any machine. `changes` are keys of the spec; None removes one."""
     spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
     source = folder / "graphmer"
     shutil.copytree(ROOT / "jobs" / spec["source"], source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -84,7 +84,7 @@ def fingerprints(checkpoint: Path) -> dict[str, str]:
 
 
 class Role(StrEnum):
-    """What a process of this home is there for."""
+    """What a process of this home is for."""
 
     CONTROLLER = "controller"
     AGENT = "agent"
@@ -106,7 +106,7 @@ class Process:
     cwd: str
 
     def send(self, number: signal.Signals) -> bool:
-        """Signals it; False where it is gone already."""
+        """Sends a signal; False if the process is gone."""
         try:
             held = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -123,7 +123,7 @@ class Process:
 
 
 def living(pid: int) -> Process | None:
-    """The process of this number, None where there is none or only its remains."""
+    """The process with this number; None if it does not run any more."""
     folder = Path("/proc", str(pid))
     try:
         state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -140,10 +140,10 @@ def _all_gone(processes: list[Process]) -> bool:
 
 
 class User:
-    """Everything below `folder`: the home, the jobs, what was pulled."""
+    """Everything below `folder`: the home, the jobs, the pulled files."""
 
     def __init__(self, folder: Path, **options: object) -> None:
-        """`options` are those of the one platform, `here`, over QUICK."""
+        """`options` are those of the one platform, `here`; they override QUICK."""
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir(parents=True)
@@ -153,19 +153,19 @@ class User:
         (self.home / "config.yaml").write_text(yaml.safe_dump(dict(config)))
 
     def move_home(self, home: Path) -> None:
-        """From now on the home is there, with the same config."""
+        """Moves the home there, with the same config."""
         shutil.move(self.home, home)
         self.home = home
 
     # --- Commands ---------------------------------------------------------------------------------------
 
     def start(self, *words: str, through: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
-        """Starts `orchestrator <words>` at this home, `through` another program if given."""
+        """Starts `orchestrator <words>` with this home; with `through`, by way of another program."""
         given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
         return subprocess.Popen(
             [*through, str(_COMMAND), *words],
             cwd=self.folder,
-            # No index: a job's requirements are not locked, as no test asks one of the outside.
+            # No index: a job's requirements are not locked, because no test may ask one on the internet.
             env={**given, "ORCHESTRATOR_HOME": str(self.home), "PIP_NO_INDEX": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -175,11 +175,11 @@ class User:
         )
 
     def run(self, *words: str, expect: int = 0, through: Sequence[str] = ()) -> str:
-        """What `orchestrator <words>` says, which must exit with this code; its errors are last."""
+        """The output of `orchestrator <words>`, with the errors last. It must exit with this code."""
         return "".join(self._said(words, expect, through))
 
     def answer(self, *words: str, expect: int = 0) -> Any:
-        """What the command answers with --json."""
+        """The command's answer with --json."""
         return json.loads(self._said((*words, "--json"), expect)[0])
 
     def _said(self, words: Sequence[str], expect: int, through: Sequence[str] = ()) -> tuple[str, str]:
@@ -193,7 +193,7 @@ class User:
         return output, errors
 
     def write_job(self, **changes: object) -> Path:
-        """A spec's file whose source are the training scripts of this folder; `changes` are its keys."""
+        """Writes a spec whose source are the training scripts of this folder; `changes` are its keys."""
         shutil.copytree(SOURCE, self.folder / "source", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
         spec: dict[str, object] = {
@@ -209,7 +209,7 @@ class User:
         return path
 
     def submit(self, **changes: object) -> str:
-        """Submits `write_job(**changes)`; the run's name."""
+        """Submits `write_job(**changes)`; returns the run's name."""
         return str(self.answer("submit", str(self.write_job(**changes)))["run"])
 
     # --- Runs -------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class User:
         return Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}")
 
     def wait_for(self, run: str, condition: Callable[[RunRecord], Any], what: str) -> RunRecord:
-        """Waits for a record that fulfils the condition; fails early where the run is over without."""
+        """Waits for a record that fulfils the condition. Fails early if the run ends before that."""
 
         def look() -> RunRecord | None:
             record = self.record(run)
@@ -241,13 +241,13 @@ class User:
         return found
 
     def wait_for_end(self, run: str, phase: Phase = Phase.DONE) -> RunRecord:
-        """Waits until the run has ended so, and what it left on its platform has been cleared away."""
+        """Waits until the run has ended this way and what it left on its platform was cleaned up."""
         record = self.wait_for(run, lambda r: r.phase.final, "its end")
         assert record.phase is phase, f"{record.phase}: {record.reason}\n{self.story(run)}"
         return self.wait_for(run, lambda r: not r.strays, "the end of what it left")
 
     def story(self, run: str | None = None) -> str:
-        """All that helps to understand a failed test."""
+        """Everything that helps to understand a failed test."""
         lines = []
         with suppress(OrchestratorError, OSError):
             for name in [run] if run else []:
@@ -260,7 +260,7 @@ class User:
     # --- Processes --------------------------------------------------------------------------------------
 
     def _processes(self) -> list[Process]:
-        """What runs of this home: whatever lives below it, or names it."""
+        """The running processes of this home: those that run below it or name it."""
         home = str(self.home)
         found = (living(int(name)) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
         return [p for p in found if p is not None and (p.cwd.startswith(home) or home in " ".join(p.command))]
@@ -278,7 +278,7 @@ class User:
         if "up" in words and process.cwd == str(self.home):
             return Role.CONTROLLER
         if "--exec" in words:
-            return Role.OTHER  # on its way to become the leader
+            return Role.OTHER  # about to become the leader
         if len(words) > 2 and words[1].endswith("/agent.pyz"):
             started = Path(words[1]).with_name("agent.pid")
             with suppress(OSError):
@@ -288,11 +288,11 @@ class User:
         return Role.LEADER if parent and self._role(parent) is Role.AGENT else Role.OTHER
 
     def wait_for_silence(self) -> None:
-        """Waits until nothing of this home runs any more."""
+        """Waits until no process of this home runs any more."""
         wait_until(lambda: not self._processes(), lambda: f"the end of {self._processes()}\n{self.story()}")
 
     def close(self) -> None:
-        """Ends whatever still runs, controllers first so that nothing new starts."""
+        """Ends everything that still runs, controllers first so that nothing new starts."""
         while found := self._processes():
             for process in sorted(found, key=lambda p: self._role(p) is not Role.CONTROLLER):
                 process.send(signal.SIGKILL)

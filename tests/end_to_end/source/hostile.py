@@ -1,6 +1,6 @@
-"""A training that turns on whoever reads it: `hostile.py STEPS`. Everything here has once ended a controller.
+"""A training that attacks its readers: `hostile.py STEPS`. Everything here has once ended a controller.
 
-Writes into the outbox of its own session, as any script of the same user can, and then trains for ever.
+It writes into the outbox of its own session, as any script of the same user can, and then trains for ever.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ never = threading.Event()
 
 
 def manifest(number: int, of: CheckpointRef, **changes: object) -> None:
-    """A manifest of ours, without a blob, in the folder of step `number`: whole by its own seal, or some of
-    its values replaced."""
+    """A manifest of ours without a blob, in the folder of step `number`: with a valid seal, or with some
+    values replaced."""
     made = Manifest("", of, 8, (FileEntry("a", 0, ()),))
     folder = outbox / "checkpoints" / CheckpointRef(number, 1, incarnation).name
     folder.mkdir(parents=True)

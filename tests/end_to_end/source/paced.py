@@ -1,6 +1,6 @@
 """`python -m paced MODULE FLAGS`: the module's command, with at least a second between optimizer steps.
 
-So that a training of few steps lasts over several sessions on the fastest machine too.
+A training of few steps then takes several sessions even on the fastest machine.
 """
 
 from __future__ import annotations

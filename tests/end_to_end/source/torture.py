@@ -1,6 +1,6 @@
-"""A small torch training fed by two data-loader workers, that draws random numbers as it goes.
+"""A small torch training with two data-loader workers that draws random numbers as it goes.
 
-`torture.py STEPS SECONDS`: at least so many seconds a step, so that it takes a while on any machine.
+`torture.py STEPS SECONDS`: at least this many seconds per step, so that it takes a while on any machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTH = 64
 
 
 class Batches(Dataset[torch.Tensor]):
-    """The batch of a step is a function of the step."""
+    """The batch of a step depends only on the step."""
 
     def __getitem__(self, step: int) -> torch.Tensor:
         return torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(step))

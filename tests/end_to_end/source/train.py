@@ -1,6 +1,7 @@
-"""A training of hashes and random draws, so that one in pieces can be compared with one in one piece.
+"""A training of hashes and random draws, to compare an interrupted one with an uninterrupted one.
 
-`train.py STEPS` and flags that make it misbehave. Uses orchestrator.training without torch: it starts fast.
+`train.py STEPS` and flags that make it misbehave. It uses orchestrator.training without torch, so it starts
+fast.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ chain = str(found.get("chain", "seed"))
 never = threading.Event()
 for step in range(training.start + 1, asked.steps + 1):
     if asked.hungry_from and step >= asked.hungry_from:
-        hoard = bytearray()  # that of the step before goes first
+        hoard = bytearray()  # removes that of the previous step first
         hoard = bytearray(asked.micro_batch * 100_000_000)
     chain = hashlib.sha256(f"{chain} {step} {random.random()}".encode()).hexdigest()
     never.wait(asked.pause)
