@@ -1,6 +1,6 @@
 """The only file that reads the time.
 
-A leaf: it imports nothing of ours. Everything else takes a `Clock`, or a `now` that came from one. The
+It imports nothing of this package. Everything else takes a `Clock`, or a `now` that came from one. The
 simulation passes its own virtual clock.
 """
 
@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-_YEAR_10000 = 253_402_300_800.0  # beyond what a date can be
+_YEAR_10000 = 253_402_300_800.0  # a datetime ends before this
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -20,10 +20,10 @@ class Clock(Protocol):
         """Wall-clock time in unix seconds; may jump."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back and stand still while the machine sleeps: for stalls and durations."""
+        """Seconds that never go back. They stop while the machine sleeps: for stalls and durations."""
 
     def elapsed(self) -> float:
-        """Seconds that never go back and go on while the machine sleeps: for session limits."""
+        """Seconds that never go back. They continue while the machine sleeps: for session limits."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Blocks until the event is set or the seconds have passed; returns whether it is set."""
@@ -46,7 +46,7 @@ class SystemClock:
 
 
 def utc_text(unix_seconds: float) -> str:
-    """`2026-11-20 21:52:03Z`: the one way a time is written for people and logs; as long for what is none."""
+    """`2026-11-20 21:52:03Z`, as people and logs always see a time; question marks for an invalid time."""
     if not 0.0 <= unix_seconds < _YEAR_10000:
         return "????-??-?? ??:??:??Z"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,7 +1,7 @@
-"""The command line: arguments in, exit code out. The only place that sees everything and wires it together.
+"""The command line: arguments in, exit code out. It parses and prints; `client` does the rest.
 
-Imports lazily: `--version` loads nothing but this file, a listing neither the config nor rich; each command
-lives in a module of its own that is imported when it runs.
+Imports lazily: `--version` loads only this file, and a listing loads neither the config nor rich. Each
+command has its own module, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from orchestrator import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The `orchestrator` command; returns the exit code: 0 ok, 1 the run failed, 2 the user's input, 3 a
-    human must act, 4 a platform or store is unavailable."""
+    """The `orchestrator` command; returns the exit code.
+
+    0: ok; 1: the run failed; 2: the user's input is wrong; 3: a human must act; 4: a platform or store is
+    unavailable.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments in (["--version"], ["-V"]):
         print(f"orchestrator {__version__}")

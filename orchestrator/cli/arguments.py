@@ -1,7 +1,7 @@
-"""Every command and every option, declared once; the parser, the help and the completion derive from it.
+"""Declares every command and option once. The parser, the help and the completion derive from it.
 
-Imports little beside argparse. A command names the function that carries it out; its module is imported when
-it runs.
+Imports little besides argparse. A command names the function that carries it out; the function's module is
+imported when the command runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 @dataclass(frozen=True)
 class Option:
-    """`flags` as argparse takes them, a bare name for a positional; `settings` are its keywords."""
+    """One argparse argument: `flags` are its names (a bare name is a positional), `settings` its keywords."""
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
@@ -34,54 +34,58 @@ def _flag(*flags: str, help: str) -> Option:
     return Option(flags, {"action": "store_true", "help": help})
 
 
-JSON = _option("--json", action="store_true", default=argparse.SUPPRESS, help="answer in JSON, errors too")
+JSON = _option("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, also for errors")
 HOME = _option(
     "--home", metavar="DIR", default=argparse.SUPPRESS, help="state folder (default: $ORCHESTRATOR_HOME)"
 )
 EVERYWHERE = (JSON, HOME)
 
 JOB = _option("job", metavar="JOB", help="the job's YAML file")
-RUN = _option("run", metavar="RUN", help="the run: its name, a prefix that only it has, or its job's name")
-FOLLOW = _flag("-f", "--follow", help="go on showing what happens; Ctrl-C ends the view, never the run")
-DRY_RUN = _flag("--dry-run", help="say what would happen; launch and write nothing")
+RUN = _option("run", metavar="RUN", help="the run: its name, a unique prefix of it, or its job's name")
+FOLLOW = _flag("-f", "--follow", help="keep showing what happens; Ctrl-C ends the view, never the run")
+DRY_RUN = _flag("--dry-run", help="show what would happen, but change nothing")
 UNLESS_RUNNING = _flag("--unless-running", help="do nothing if a run of this job is under way")
 PLATFORM = _option(
-    "--platform", metavar="NAME", action="append", default=[], help="run only there (may be repeated)"
+    "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )
-OUTPUT = _option("-o", "--output", metavar="DIR", help="the folder to make")
-ALL = _flag("-a", "--all", help="also those that are over")
-DISCARD = _flag("--discard", help="also where the session's unsaved work is lost")
+OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
+ALL = _flag("-a", "--all", help="also list runs that are over")
+DISCARD = _flag("--discard", help="do it even if a session loses unsaved work")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
-BEST = _flag("--best", help="the best by the job's checkpoint.keep.best")
-LATEST = _flag("--latest", help="the newest that is whole (the default)")
-VERIFY = _flag("--verify", help="read every byte in the home store; exit code 4 where one is not whole")
-FORCE = _flag("--force", help="also where there is a config; the old one is kept beside it")
-RAW = _flag(
-    "--raw", help="the training's bytes alone, without a line between sessions; shown harmless on a terminal"
+BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
+LATEST = _flag("--latest", help="the newest intact checkpoint (the default)")
+VERIFY = _flag(
+    "--verify", help="read every byte in the home store; exit code 4 if a checkpoint is not intact"
 )
-DETACH = _flag("--detach", help="in the background; leaves when nothing is left to do")
-UNTIL_IDLE = _flag("--until-idle", help="leave when nothing is left to do or to wait for")
+FORCE = _flag("--force", help="replace an existing config; the old one is kept beside it")
+RAW = _flag(
+    "--raw",
+    help="only the training's own output, without a headline for each session; terminal commands are "
+    "still removed on a terminal",
+)
+DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
+UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
-CLEAN = _flag("--clean", help="list what sessions left behind, and remove it on consent; nothing else")
-YES = _flag("--yes", help="do not ask")
+CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
+YES = _flag("--yes", help="do not ask for confirmation")
 OLDER_THAN = _option(
     "--older-than", metavar="AGE", default="30d",
-    help="logs and sessions of runs that ended so long ago, as 12h or 30d (default: 30d)",
+    help="remove logs and sessions of runs that ended at least this long ago, such as 12h (default: 30d)",
 )  # fmt: skip
 KEEP = _option(
-    "--keep", metavar="N", type=int, default=0, help="the newest N finished runs of each job keep everything"
+    "--keep", metavar="N", type=int, default=0, help="keep everything of each job's newest N finished runs"
 )
 CHECKPOINTS = _flag(
-    "--checkpoints", help="also checkpoints of finished runs, but for the newest and the best of each"
+    "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
-UNKNOWN = _flag("--unknown", help="also what is of runs that this ledger does not know")
+UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
 @dataclass(frozen=True)
 class Command:
-    """`runs` is module:function in this package; of the options in a `one_of` group only one may be given."""
+    """`runs` is module:function in this package. At most one of the `one_of` options may be given."""
 
     name: str
     summary: str
@@ -92,7 +96,7 @@ class Command:
 
 COMMANDS = (
     Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
-    Command("doctor", "what works, what is missing, how to fix it", "doctoring:doctor",
+    Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
             (NAMES, CLEAN, YES, DISCARD)),
     Command(
         "submit",
@@ -100,38 +104,42 @@ COMMANDS = (
         "submitting:submit",
         (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, PLATFORM, OUTPUT),
     ),
-    Command("plan", "where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
-    Command("ps", "the runs", "listing:ps", (ALL,)),
-    Command("show", "everything about one run", "showing:show", (RUN, FOLLOW)),
-    Command("why", "why a run is where it is: its story and its route", "showing:why", (RUN,)),
-    Command("logs", "a run's output, one stream over all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
-    Command("cancel", "end a run, keeping its checkpoints", "wishing:cancel", (RUN, DISCARD)),
-    Command("hold", "save, leave, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
-    Command("release", "go on with a held run", "wishing:release", (RUN,)),
-    Command("checkpoints", "a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
-    Command("pull", "bring a checkpoint, verified", "pulling:pull", (RUN, OUTPUT), (STEP, BEST, LATEST)),
-    Command("quota", "what is left of each quota, and what the rest went into", "quota:quota", (NAME,)),
-    Command("prune", "remove what nothing needs any more; asks first", "pruning:prune",
+    Command("plan", "show where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
+    Command("ps", "list the runs", "listing:ps", (ALL,)),
+    Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
+    Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
+    Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
+    Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
+    Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
+    Command("release", "continue a held run", "wishing:release", (RUN,)),
+    Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
+    Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT),
+            (STEP, BEST, LATEST)),
+    Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
+    Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
-    Command("down", "end the controller; sessions go on", "controlling:down"),
-    Command("health", "succeeds while the controller ticks; for probes", "health:health"),
-    Command("schema", "the JSON Schema of jobs, for editors", "editors:schema"),
-    Command("completion", "a completion script for your shell", "editors:completion", (SHELL,)),
+    Command("down", "stop the controller; sessions continue", "controlling:down"),
+    Command("health", "succeed while the controller ticks; for probes", "health:health"),
+    Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
+    Command("completion", "print a completion script for your shell", "editors:completion", (SHELL,)),
 )  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong by an InputError, with what was probably meant."""
+    """Raises InputError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; `{self.prog} --help` says what there is")
+        raise InputError(f"{message}; see `{self.prog} --help`")
 
 
 def parser(prog: str = "orchestrator") -> Parser:
     """The parser of all commands."""
-    made = Parser(prog=prog, description="Finishes long training runs on accelerators that never last.",
-                  allow_abbrev=False)  # fmt: skip
+    made = Parser(
+        prog=prog,
+        description="Finishes long training runs on machines whose sessions run out.",
+        allow_abbrev=False,
+    )
     made.add_argument("-V", "--version", action="version", version=f"orchestrator {__version__}")
     _add(made, EVERYWHERE)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
@@ -152,7 +160,10 @@ def _add(target: argparse._ActionsContainer, options: Sequence[Option]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options given, and `command`, None where none was. Raises InputError with the nearest word."""
+    """The options given, and `command`: None if no command was given.
+
+    Raises InputError for an unknown word, with the nearest known one.
+    """
     made = parser()
     word = _command_word(arguments)
     names = [command.name for command in COMMANDS]

@@ -1,4 +1,4 @@
-"""One call of the command line: its options, the home, where it prints; and what its exit code means."""
+"""One call of the command line: its options, its home and its output, and what its exit codes mean."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 class Exit(IntEnum):
     OK = 0
-    FAILED = 1  # the run did
-    INPUT = 2  # the user edits something
+    FAILED = 1  # the run failed
+    INPUT = 2  # the user must edit something
     HUMAN = 3  # a human must act
-    UNAVAILABLE = 4  # a platform, store or ledger
+    UNAVAILABLE = 4  # a platform, store or ledger is unavailable
     BUG = 70
     INTERRUPTED = 130  # Ctrl-C
-    PIPE = 141  # who read our output has left
+    PIPE = 141  # the reader of our output is gone
 
 
 EXITS = {
@@ -56,13 +56,13 @@ class Call:
         return self.client.clock
 
     def command(self, *words: str) -> str:
-        """A command of ours as this user would type it here."""
+        """One of our commands as this user would type it here."""
         home = ("--home", self.home.given) if self.home.given else ()
         return shlex.join((_program(), *words[:1], *home, *words[1:]))
 
 
 def _program() -> str:
-    """`orchestrator`, or the way to it where the shell would not find it."""
+    """`orchestrator`, or its path if the shell would not find it."""
     found = shutil.which("orchestrator")
     own = Path(sys.argv[0]).absolute().with_name("orchestrator")
     if not own.exists() or (found is not None and Path(found).resolve() == own.resolve()):
@@ -72,25 +72,25 @@ def _program() -> str:
 
 
 def exit_code(error: OrchestratorError | OSError) -> Exit:
-    """By what the caller does next."""
+    """The exit code that tells the caller what to do next."""
     return EXITS[remedy(error)]
 
 
 def worst(remedies: Iterable[Remedy]) -> Exit:
-    """The exit code for all of it: first what a person must do, then what is to be edited."""
+    """The exit code for all of them: a human's task comes first, then an edit, then a retry."""
     found = {EXITS[each] for each in remedies}
     return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in found), Exit.OK)
 
 
 def os_error_text(error: OSError) -> str:
-    """A fault of this machine's own files, in words, with the next thing to do."""
+    """An error of this machine's own files in words, with what to do next."""
     what = error.strerror or str(error)
     where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
     if error.errno in FULL:
         return (
             f"the disk is full{where}: nothing is lost; free some space and try again (`orchestrator prune` "
-            "shows what nothing needs any more)"
+            "shows what is no longer needed)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a folder that is"
+        return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a writable folder"
     return f"{what}{where}"

@@ -1,6 +1,6 @@
-"""`doctor --clean`: lists what sessions left on the platforms though no run needs it; removes it on consent.
+"""`doctor --clean`: lists what sessions left on the platforms and no run needs, and removes it if confirmed.
 
-What still runs, or is of a run that this ledger never had, goes with `--discard` only.
+Things that still run, or that belong to a run that this ledger never had, need `--discard`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from orchestrator.errors import InputError, OrchestratorError, remedy
 
 DOUBTS = {
     Doubt.NONE: "",
-    Doubt.RUNS: "it still runs: `--discard` kills it",
-    Doubt.UNKNOWN_RUN: "this ledger does not know its run: `--discard` removes it all the same",
+    Doubt.RUNS: "it is still running: `--discard` kills it",
+    Doubt.UNKNOWN_RUN: "this ledger does not know its run: `--discard` removes it anyway",
 }
 
 
 def clean(call: Call) -> int:
-    """Lists what is left over on all platforms or those named, asks, removes. Without a terminal and without
-    `--yes` it only lists."""
+    """Lists what is left over on all platforms, or on those named; then asks and removes it.
+
+    Without a terminal and without `--yes` it only lists.
+    """
     found = call.client.leftovers(call.options.names)
     doomed = [each for each in found.orphans if call.options.discard or each.doubt is Doubt.NONE]
     kept = {each: DOUBTS[each.doubt] for each in found.orphans if each not in doomed}
@@ -32,13 +34,13 @@ def clean(call: Call) -> int:
     if doomed and _consents(call, doomed):
         removal = call.client.remove_leftovers(doomed)
     elif doomed:
-        kept |= dict.fromkeys(doomed, "not asked for: `--yes` removes it")
+        kept |= dict.fromkeys(doomed, "not confirmed: `--yes` removes it")
     _tell(call, found, kept, removal)
     return worst(map(remedy, (*found.troubles.values(), *removal.troubles.values())))
 
 
 def check_options(call: Call) -> None:
-    """Raises InputError for options that say how to clean where nothing is to be cleaned."""
+    """Raises InputError for options that only make sense with --clean."""
     options = call.options
     if (options.yes or options.discard) and not options.clean:
         raise InputError(
@@ -93,5 +95,5 @@ def _tell(call: Call, found: Leftovers, undoomed: Mapping[Orphan, str], removal:
     call.out.facts([
         *(("removed", place) for place in removed),
         *(("kept", f"{place}: {why}") for place, why in kept.items()),
-        *(("unheard", f"{name}: {error}") for name, error in found.troubles.items()),
+        *(("no answer", f"{name}: {error}") for name, error in found.troubles.items()),
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""`up` and `down`: what the controller's process prints, hears of signals, and becomes."""
+"""`up` and `down`: starts and stops the controller, prints its events and handles its signals."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from orchestrator.core.run import RunRecord
 
 
 def up(call: Call) -> int:
-    """Runs the controller here until it is told to stop, or sees that one runs in the background."""
+    """Runs the controller here until a signal stops it; with --detach, makes sure that one runs in the
+    background."""
     if call.options.detach:
         started = call.client.controller.start()
         call.out.document({"started": started.by_us, "controller": started.owner})
         call.out.say(
-            "a controller runs in the background"
+            "started a controller in the background"
             if started.by_us
-            else f"a controller runs already: {started.owner}"
+            else f"a controller is already running: {started.owner}"
         )
         return Exit.OK
     shield.up()
     outdated = _control(call)
     sys.stdout.flush()
-    if outdated:  # a new process, so that nothing this one has under way runs beside the next controller
+    if outdated:  # a new process, so that no work of this one runs beside the next controller
         os.execv(sys.executable, [sys.executable, "-P", "-m", "orchestrator", *sys.argv[1:]])
-    # What workers are doing right now is idempotent and is decided again by the next controller.
+    # The workers' unfinished actions are idempotent, and the next controller decides them again.
     os._exit(Exit.OK)
 
 
 def _control(call: Call) -> bool:
-    """Whether it left because the config is another now."""
+    """Returns whether the controller left because the config changed."""
     stop_asked = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        """Sets no Event: its lock may be held by the very code that the signal interrupts."""
+        """Sets no Event, because the interrupted code may hold the Event's lock."""
         nonlocal stop_asked
         stop_asked = True
 
@@ -48,9 +49,11 @@ def _control(call: Call) -> bool:
         signal.signal(each, stop)
 
     def write(line: dict[str, object], text: str) -> None:
-        with contextlib.suppress(OSError):  # a log that cannot be written ends no controller
+        with contextlib.suppress(OSError):  # a log that cannot be written must not stop the controller
             call.out.record(line)
-            call.out.say(text.replace("\n", "\n  "))  # so that no session's text passes for a line of ours
+            call.out.say(
+                text.replace("\n", "\n  ")
+            )  # so that a session's text cannot pose as one of our lines
             sys.stdout.flush()
 
     def say(text: str) -> None:
@@ -68,11 +71,11 @@ def _control(call: Call) -> bool:
 
 
 def down(call: Call) -> int:
-    """Ends the controller, not the sessions."""
+    """Stops the controller, but not the sessions."""
     owner = call.client.controller.stop()
     call.out.document({"ended": owner})
     if owner is None:
-        call.out.say("no controller runs")
+        call.out.say("no controller is running")
     else:
-        call.out.say(f"the controller (process {owner.pid}) has left; sessions go on by themselves")
+        call.out.say(f"stopped the controller (process {owner.pid}); sessions continue without it")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`doctor`: what works here, what is missing, and how to fix it; `--clean` is another module's."""
+"""`doctor`: what works here, what is missing, and how to fix it. `cleaning` handles `--clean`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.client.checkup import CONTENTS, Finding, State
 
 
 def doctor(call: Call) -> int:
-    """Looks at everything, or at the named platforms and stores; the exit code is of the worst finding."""
+    """Checks everything, or only the named platforms and stores. The worst finding decides the exit code."""
     cleaning.check_options(call)
     if call.options.clean:
         return cleaning.clean(call)
@@ -40,4 +40,4 @@ def _mend(call: Call, found: Finding) -> str:
 def _mend_title(found: Finding) -> str:
     if found.what == CONTENTS:
         return "to free space"
-    return f"to {'have' if found.state is State.OK else 'fix'} {found.what}"
+    return f"to {'get' if found.state is State.OK else 'fix'} {found.what}"

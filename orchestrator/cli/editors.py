@@ -1,4 +1,4 @@
-"""What editors and shells ask for: the schema of jobs, and completion scripts."""
+"""`schema` and `completion`: the JSON Schema of jobs for editors, and completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def schema(call: Call) -> int:
 
 
 def completion(call: Call) -> int:
-    """Prints a completion script, to be evaluated or saved where the shell looks for it."""
+    """Prints a completion script. The shell evaluates it, or loads it from a file."""
     import shtab
 
     made = arguments.parser()

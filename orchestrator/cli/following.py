@@ -1,6 +1,6 @@
-"""The live view of one run: what `submit --follow` and `show --follow` look at until the run is over.
+"""The live view of one run, for `submit --follow` and `show --follow`. It lasts until the run is over.
 
-Only looks: Ctrl-C ends the view, never the run. Decides nothing but when there is something new to show.
+It only reads: Ctrl-C ends the view, never the run. It decides only when there is something new to show.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, size_text
 
-ORPHAN_SECONDS = 4.0  # so long no controller may be seen before it is said
+ORPHAN_SECONDS = 4.0  # the view says that no controller runs after this long without one
 
 
 def follow(call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = None) -> int:
-    """Shows the run until it is over, held, or the user looks away; returns the exit code.
+    """Shows the run until it is over or held, or the user presses Ctrl-C; returns the exit code.
 
-    `lay_out` is asked to lay a finished run's newest checkpoint out, and says where it did.
+    `lay_out` copies a finished run's newest checkpoint into a folder and returns that folder.
     """
     view = watching.view(call.out, run.name)
     watched = None
@@ -39,14 +39,14 @@ def follow(call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = N
         pass
     if watched is None:
         call.out.record({"run": run.name, "view": "ended"})
-        call.out.say(f"\nThe view has ended; {run.name} goes on. To look again:")
+        call.out.say(f"\nThe view has ended; {run.name} continues. To look again:")
         hints.next_commands(call, run.name, ("show", "-f"), ("cancel",))
         return Exit.INTERRUPTED
     return _end(call, *watched, lay_out)
 
 
 def _watch(call: Call, run: Run, view: View, away: Interrupt) -> tuple[RunRecord, list[Event]] | None:
-    """Until the run rests, or (None) the user looks away."""
+    """Shows the run until it rests; returns None if the user presses Ctrl-C first."""
     history: list[Event] = []
     alone_told = False
     for look in looks(call.client, run.name):
@@ -76,11 +76,12 @@ def _news_text(event: Event) -> str:
 
 
 def _tell_absence(call: Call, look: Look, view: View, *, told: bool) -> bool:
-    """Says once that nobody controls the run; returns whether that is said."""
+    """Says once that no controller looks after the run; returns whether it has been said."""
     if look.controller is not None:
         return False
     if not told and look.alone_seconds >= ORPHAN_SECONDS:
-        view.remark(f"no controller runs: nothing new is decided until {call.command('up', '--detach')}")
+        up = call.command("up", "--detach")
+        view.remark(f"no controller is running, so nothing new is decided; start one with `{up}`")
         return True
     return told
 

@@ -1,6 +1,6 @@
-"""`health`: succeeds only while the controller of this home ticks; and what views say where it does not.
+"""`health`: succeeds only while the controller of this home ticks. Also what views say when it does not.
 
-Imported by probes every few seconds: reads no config but the database.
+Probes call it every few seconds, so of the config it reads only the database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def health(call: Call) -> int:
     """Succeeds only while a controller of this home's ledger ticks on this machine.
 
-    Raises BackendError where none runs, or the one that does has not ticked for TICK_SECONDS_MAX.
+    Raises BackendError if no controller runs, or if it has not ticked for TICK_SECONDS_MAX.
     """
     found = call.client.health()
     age = found.tick_seconds_ago
@@ -32,20 +32,24 @@ def health(call: Call) -> int:
 
 def _trouble(call: Call, found: Health) -> str:
     if found.state is State.ABSENT:
-        return "no controller runs"
+        return "no controller is running"
     if found.state is State.UNHEARD:
-        return f"the controller, {found.owner}, has not ticked yet, or not with the home {call.home.path}"
-    return f"the controller, {found.owner}, lives but has not ticked for more than {TICK_SECONDS_MAX:.0f} s"
+        return (
+            f"the controller, {found.owner}, has not ticked yet, or uses another home than {call.home.path}"
+        )
+    return f"the controller, {found.owner}, runs but has not ticked for more than {TICK_SECONDS_MAX:.0f} s"
 
 
 def tell_absence(call: Call, owner: Owner | None) -> None:
-    """Says beside a view of runs under way that nobody looks after them: what it shows may be old."""
+    """Warns, beside a view of runs under way, that no controller looks after them and the view may be old."""
     found = healths.of(call.home, call.clock, owner)
     if found.state is State.ABSENT:
         up = call.command("up", "--detach")
-        call.out.remark(f"no controller runs: sessions go on, but nothing new is decided until `{up}`")
+        call.out.remark(
+            f"no controller is running: sessions continue, but nothing new is decided; start one with `{up}`"
+        )
     elif found.tick_seconds_ago is not None and found.tick_seconds_ago > TICK_SECONDS_MAX:
         call.out.remark(
             f"the controller has not ticked for more than {TICK_SECONDS_MAX:.0f} s, so this may be old; "
-            f"{call.home.folders.controller_log} says why"
+            f"for the cause see {call.home.folders.controller_log}"
         )

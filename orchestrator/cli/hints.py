@@ -8,17 +8,17 @@ from orchestrator.cli.call import Call
 
 _MEANINGS = {
     "show": "everything about it",
-    "why": "its story, and why it runs where it runs",
+    "why": "its story, and why it runs there",
     "logs": "its output",
     "cancel": "end it",
-    "pull": "its checkpoint, elsewhere",
-    "checkpoints": "what is kept of it",
-    "release": "go on",
+    "pull": "copy its newest checkpoint",
+    "checkpoints": "its checkpoints",
+    "release": "continue it",
 }
 
 
 def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
-    """Prints them; each of `given` is a command and what follows the run."""
+    """Prints them. Each of `given` is a command and the words after the run's name."""
     lines = [(call.command(name, run, *more), _MEANINGS[name]) for name, *more in given]
     width = max(len(command) for command, _ in lines)
     widest = max(len(meaning) for _, meaning in lines)

@@ -1,4 +1,4 @@
-"""Shows what leaves with a job and where it may go, before it does. Decides nothing."""
+"""Shows what would leave this machine with a job, and where it may go. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES_SHOWN = 6
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The same as JSON."""
+    """The table of `show` as JSON."""
     return {
         "parts": [
             {
@@ -32,7 +32,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def show(out: Output, plan: Plan) -> None:
-    """The table, and where it goes."""
+    """Prints what leaves as a table, and where it may go."""
     job = plan.job
     rows = [_row(part) for part in plan.leaves]
     if job.env:
@@ -66,7 +66,7 @@ def _row(part: Part) -> tuple[str, str, str, str, str]:
 
 
 def _near(name: str) -> str:
-    """A path below this folder as one types it here."""
+    """A path relative to the current folder if it lies below it, else unchanged."""
     path = Path(os.path.normpath(name))
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else name

@@ -1,4 +1,5 @@
-"""`ps`: the runs, each in a line. Starts fast: reads the ledger's columns and the newest readings only."""
+"""`ps`: one line for each run, and the notes below. Starts fast: reads only the ledger's columns and the
+newest readings."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
 
 REASON_CHARACTERS = 80
-AT_REST = FINAL | {Phase.HELD}  # no controller needs to run
+AT_REST = FINAL | {Phase.HELD}  # these phases need no controller
 
 
 def ps(call: Call) -> int:
-    """Lists the runs that are not over, with --all every run; newest first."""
+    """Lists the runs that are not over, or every run with --all; the newest first."""
     found = call.client.runs(all=call.options.all)
     call.out.document({"runs": [
         {**vars(status), "phase": None if status.unreadable else status.phase,
@@ -23,19 +24,22 @@ def ps(call: Call) -> int:
     ]})  # fmt: skip
     if not found:
         hidden = not call.options.all and call.client.runs(all=True, limit=1)
-        more = f"; `{call.command('ps', '--all')}` also lists those that are over" if hidden else ""
+        more = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
         call.out.say(f"no run is under way{more}" if hidden else "there are no runs yet")
         return Exit.OK
-    headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE", "NOTE")
+    headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE")
+    call.out.table(headers, [_row(status) for status in found], right=frozenset({2, 3, 4, 5, 6}))
     now = call.clock.now()
-    rows = [_row(status, _note(status, now)) for status in found]
-    call.out.table(headers, rows, right=frozenset({2, 3, 4, 5, 6}))
+    notes = [(status.run, note) for status in found if (note := _note(status, now))]
+    if notes:  # below the table: beside eight columns a narrow terminal has no room for them
+        call.out.say()
+        call.out.facts(notes)
     if any(status.phase not in AT_REST for status in found):
         health.tell_absence(call, call.client.ledgers.owner())
     return Exit.OK
 
 
-def _row(status: RunStatus, note: str) -> tuple[str, ...]:
+def _row(status: RunStatus) -> tuple[str, ...]:
     where = f"{status.platform}/{status.accelerator}" if status.platform else "–"
     return (
         status.run,
@@ -46,7 +50,6 @@ def _row(status: RunStatus, note: str) -> tuple[str, ...]:
         number_text(status.loss),
         "–" if status.seconds_left is None else clock_text(status.seconds_left),
         where,
-        note,
     )
 
 
@@ -56,12 +59,12 @@ def _note(status: RunStatus, now: float) -> str:
     if status.trouble:
         return _short(f"no answer: {status.trouble}")
     if status.waits_since is not None:
-        from orchestrator.cli.story import waiting_text  # few lists need it, and it loads much
+        from orchestrator.cli.story import waiting_text  # slow to import, and few lists need it
 
         return waiting_text(status.waits_since)
     if status.phase is Phase.QUEUED and status.until is not None and status.until > now:
         return f"waits until {utc_text(status.until)}"
-    if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # else it is why it was put there
+    if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # only these keep a reason
         return ""
     return _short(status.reason)
 

@@ -1,6 +1,6 @@
-"""`logs`: what a run's sessions said, as one stream in the order of their generations.
+"""`logs`: the logs of a run's sessions as one stream, in the order of their generations.
 
-Reads what the controller has brought of their logs; asks no platform.
+Reads the logs that the controller has collected so far; asks no platform.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from orchestrator.client import Run, interrupt
 from orchestrator.client.logs import chunks, lines
 from orchestrator.clock import utc_text
 
-_HELD_MAX = 1 << 20  # characters of a line that has not ended
+_HELD_MAX = 1 << 20  # characters of an unfinished line
 
 
 def logs(call: Call) -> int:
-    """Prints the run's log; with --follow goes on until the run is over."""
+    """Prints the run's log; with --follow it continues until the run is over."""
     run = call.client.run(call.options.run)
     empty = True
     with interrupt.noticed() as away:
@@ -40,7 +40,7 @@ def logs(call: Call) -> int:
         return Exit.INTERRUPTED
     if empty:
         over = run.record().phase.final
-        call.out.remark(f"{run.name} has no log {'(any more: `prune` removes old ones)' if over else 'yet'}")
+        call.out.remark(f"{run.name} has no log {'(`prune` removes old logs)' if over else 'yet'}")
     return Exit.OK
 
 
@@ -48,7 +48,7 @@ Printer = Callable[[str, bytes], None]
 
 
 def _printer(call: Call, run: Run) -> Printer:
-    """Takes data of a session; the session "" ends the stream."""
+    """Returns a function that prints a session's data. The session "" ends the stream."""
     if call.options.raw and not sys.stdout.isatty():
         return _byte_printer()
     lines, before = Lines(in_place=call.options.follow and call.out.is_terminal), ""
@@ -67,7 +67,7 @@ def _printer(call: Call, run: Run) -> Printer:
 
 
 def _byte_printer() -> Printer:
-    """The bytes as they are: for a file or a program, never for a terminal."""
+    """Prints the bytes unchanged: for a file or a program, never for a terminal."""
 
     def write(_session: str, data: bytes) -> None:
         sys.stdout.buffer.write(data)
@@ -77,14 +77,16 @@ def _byte_printer() -> Printer:
 
 
 class Lines:
-    """A session's bytes as harmless lines on standard output. `in_place`: a line that has not ended yet is
-    shown as well, and written over when there is more of it."""
+    """Prints a session's bytes as harmless lines on standard output.
+
+    With `in_place` it also shows an unfinished line, and overwrites it when more of the line arrives.
+    """
 
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        self._shown = ""  # of the line that has not ended
+        self._shown = ""  # the part of the unfinished line that is on the screen
 
     def take(self, data: bytes, *, last: bool = False) -> None:
         *lines, self._held = (self._held + self._decoder.decode(data, last)).split("\n")
@@ -99,12 +101,12 @@ class Lines:
         self._shown = held
 
     def end(self) -> None:
-        """What has not ended is a line of its own."""
+        """Ends an unfinished line."""
         self.take(b"", last=True)
         self._decoder.reset()
 
     def _fitting(self, text: str) -> str:
-        """On one row, or it could not be written over; characters may be two columns wide."""
+        """Cut to one row, because only one row can be overwritten; a character may be two columns wide."""
         columns = shutil.get_terminal_size().columns
         return text.expandtabs()[: columns - 1 if text.isascii() else columns // 2]
 

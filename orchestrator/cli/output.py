@@ -1,7 +1,7 @@
-"""How anything is printed: lines and tables for people, JSON for programs; calm, aligned, plain when piped.
+"""How everything is printed: lines and tables for people, JSON for programs, plain text when piped.
 
-Whatever is said is made harmless here (`terminal`), but for the styles that `paint` gave. Knows no run and no
-command. Loads rich only where a terminal is looking.
+All text is made harmless here (`terminal`), except for the styles that `paint` adds. Knows no run and no
+command. Loads rich only on a terminal.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from orchestrator.cli.terminal import one_line, plain
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-# Our own styles inside a text; nobody else can write one, as the word is drawn anew by each process.
+# Marks our own styles inside a text. Nobody else can write one: each process draws a new random word.
 _PEN = f"\x1b<{os.urandom(12).hex()}:"
 _PENS = re.compile(rf"({_PEN}[0-9]+>)")
 GAP = "  "
 
 
 class Output:
-    """Standard output. With `as_json` everything for people is silent and `document` or `record` speak."""
+    """Standard output. With `as_json` only `document` and `record` print, otherwise only the others do."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -34,34 +34,34 @@ class Output:
         self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
     def say(self, text: str = "") -> None:
-        """A line for people."""
+        """Prints a line for people."""
         if not self.as_json:
             print(_inked(text))
 
     def remark(self, text: str) -> None:
-        """A line beside the answer, on standard error, so that what is piped stays clean."""
+        """Prints a line on standard error, so that piped output stays clean."""
         if not self.as_json:
             print(_inked(text), file=sys.stderr, flush=True)
 
     def document(self, value: object) -> None:
-        """The whole answer as one JSON document."""
+        """Prints the whole answer as one JSON document."""
         if self.as_json:
             print(_json(value, indent=2))
 
     def record(self, value: object) -> None:
-        """One line of a stream of JSON."""
+        """Prints one line of a JSON stream."""
         if self.as_json:
             print(_json(value), flush=True)
 
     def paint(self, text: str, style: str) -> str:
-        """The text in a style, for `say` and `facts`; where there are no colours, as it is."""
+        """The text in a style, for `say` and `facts`; unchanged if there are no colours."""
         return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self._coloured and text else text
 
     def phase_colour(self, phase: str) -> str:
         return phase_style(phase) or "bold"
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Names and values in two aligned columns; of the same name in a row only the first is shown."""
+        """Prints names and values in two aligned columns. A name repeated on the next row is left blank."""
         rows = [(name, value) for name, value in pairs if value]
         width = max((len(name) for name, _ in rows), default=0)
         before = None
@@ -74,7 +74,7 @@ class Output:
                 self.say(f"{' ' * width}{GAP}{line}")
 
     def _wrapped(self, text: str, indent: int) -> list[str]:
-        """The text's lines; on a terminal none is longer than what is left beside the indent."""
+        """The text's lines; on a terminal they are wrapped to the width beside the indent."""
         if _PEN in text:
             return text.split("\n")
         lines = plain(text).rstrip("\n").split("\n")
@@ -90,7 +90,8 @@ class Output:
     def table(
         self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
     ) -> None:
-        """Aligned columns; `right` are the columns of numbers. On a terminal the last column is wrapped."""
+        """Prints aligned columns. `right` are the columns aligned to the right. On a terminal the last column
+        is wrapped."""
         if self.as_json:
             return
         if self.is_terminal:
@@ -122,7 +123,7 @@ class Output:
 
 
 def phase_style(text: str) -> str:
-    """The colour of a phase; none for any other text."""
+    """The colour of a phase; empty for any other text."""
     return {
         "running": "cyan", "done": "green", "failed": "red", "held": "yellow", "cancelled": "dim",
         "ok": "green", "missing": "red", "warning": "yellow",
@@ -130,7 +131,7 @@ def phase_style(text: str) -> str:
 
 
 def _inked(text: str) -> str:
-    """The text made harmless, our own styles as the terminal knows them."""
+    """The text made harmless, with our own styles as terminal codes."""
     if _PEN not in text:
         return plain(text)
     pieces = _PENS.split(text)
@@ -140,12 +141,12 @@ def _inked(text: str) -> str:
 
 
 def _json(value: object, indent: int | None = None) -> str:
-    """In ASCII, so that no character of a session reaches a terminal but as an escape."""
+    """In ASCII, so that every other character that a session wrote is escaped."""
     return json.dumps(simple(value), indent=indent).replace("\x7f", "\\u007f")
 
 
 def simple(value: object) -> Any:
-    """What JSON can hold of a value: our dataclasses by their fields; a number that is not finite is null."""
+    """The value as JSON types: a dataclass becomes its fields, a number that is not finite becomes null."""
     from orchestrator.core import wire
 
     return _finite(wire.to_json(value))
@@ -162,7 +163,7 @@ def _finite(value: Any) -> Any:
 
 
 def clock_text(seconds: float) -> str:
-    """A span as a clock shows it: `0:37`, `3:07:12`, `2 d 4 h`."""
+    """A duration as a clock shows it: `0:37`, `3:07:12`, `2 d 4 h`."""
     if not math.isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
@@ -174,7 +175,7 @@ def clock_text(seconds: float) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Three digits or so: `13.2`, `0.0431`, `1,250`."""
+    """About three digits: `13.2`, `0.0431`, `1,250`."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,5 +1,7 @@
-"""`prune`: shows what nothing needs any more, asks, removes. Without a terminal and without `--yes` it only
-shows."""
+"""`prune`: shows what is no longer needed, asks, and removes it.
+
+Without a terminal and without `--yes` it only shows.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ STRANGE_SHOWN = 10
 
 
 def prune(call: Call) -> int:
-    """Plans, shows, asks, removes; the exit code tells of what could not be looked at or removed."""
+    """Plans, shows, asks and removes. The exit code reports what could not be checked or removed."""
     plan = _plan(call)
     _show(call, plan)
     wanted = not call.options.dry_run and plan.count > 0
     if not (wanted and _consents(call, plan)):
         _document(call, plan, None)
         if plan.count:
-            call.out.say("\nNothing was removed; with --yes it is.")
+            call.out.say("\nNothing was removed. Run it with --yes to remove this.")
         return _code(plan.troubles)
     with interrupt.noticed() as away, _bar(call, plan.count) as step:
         pruned = call.client.prune(plan, stopped=lambda: away.seen, progress=step)
@@ -54,7 +56,9 @@ def _seconds(text: str) -> float:
     try:
         return grammar.seconds(text)
     except InputError:
-        raise InputError(f"--older-than {text!r} is no age; valid are 0, or as 90m, 12h, 30d") from None
+        raise InputError(
+            f"--older-than {text!r} is not an age; give 0 or an age such as 90m, 12h, 30d"
+        ) from None
 
 
 # --- Shown, and asked -------------------------------------------------------------------------------------
@@ -64,28 +68,28 @@ def _show(call: Call, plan: PrunePlan) -> None:
     rows = [(row.what, f"{row.count:,}", _size(row.size), row.why) for row in plan.goes]
     if rows:
         total = ("total", f"{plan.count:,}", _size(plan.size), "")
-        headers = ("WHAT", "COUNT", "SIZE", "WHY NOTHING NEEDS IT")
+        headers = ("WHAT", "COUNT", "SIZE", "WHY IT CAN GO")
         call.out.table(headers, [*rows, total], right=frozenset({1, 2}))
     else:
-        call.out.say("Nothing here is unneeded.")
+        call.out.say("Nothing to remove.")
     call.out.say()
     call.out.facts([
         *(("kept", f"{row.what}: {row.count:,}, {_size(row.size)}: {row.why}") for row in plan.stays),
         ("kept", _results_text(plan)),
         *(("kept", f"checkpoints of {each.run}: {each.trouble}") for each in plan.surplus if each.trouble),
         *(("not ours", f"{path}: {what}") for path, what in _first(plan.strange)),
-        *(("unheard", f"{name}: {error}") for name, error in plan.troubles.items()),
+        *(("no answer", f"{name}: {error}") for name, error in plan.troubles.items()),
     ])  # fmt: skip
 
 
 def _results_text(plan: PrunePlan) -> str:
-    """Checkpoints are what runs are for: that they stay is said, and how they go."""
+    """Says that the checkpoints, the results of runs, stay; and which option removes them."""
     if not plan.finished_runs:
         return ""
     size = plan.finished_bytes - sum(each.size for each in plan.surplus)
     why = "they are the results; --checkpoints removes all but the newest and the best"
     if plan.policy.checkpoints:
-        why = "the newest and the best of each, and all of those that ended lately"
+        why = "the newest and the best of each run, and all of the runs that ended recently"
     return f"checkpoints of {count_text(plan.finished_runs, 'finished run')}, {_size(size)}: {why}"
 
 
@@ -111,9 +115,9 @@ def _consents(call: Call, plan: PrunePlan) -> bool:
 
 
 def _tell(call: Call, plan: PrunePlan, pruned: Pruned) -> None:
-    call.out.say(f"\n{size_text(pruned.freed)} are free again.")
+    call.out.say(f"\nFreed {size_text(pruned.freed)}.")
     if pruned.interrupted:
-        call.out.say(f"Interrupted: what is left stays whole; `{call.command('prune')}` goes on.")
+        call.out.say(f"Interrupted: everything else is intact; `{call.command('prune')}` continues.")
     troubles = {**plan.troubles, **pruned.troubles}
     call.out.facts([
         *(("kept", f"{path}: {why}") for path, why in pruned.kept.items() if why != "interrupted"),
@@ -151,7 +155,7 @@ def _size(size: int | None) -> str:
 
 @contextlib.contextmanager
 def _status(call: Call) -> Iterator[Callable[[str], None]]:
-    """Takes what is being done, and shows it for as long as it takes; on a terminal only."""
+    """Yields a function that shows what is being done; it prints on a terminal only."""
     if not call.out.is_terminal:
         yield lambda _: None
         return
@@ -163,7 +167,7 @@ def _status(call: Call) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _bar(call: Call, total: int) -> Iterator[Callable[[int], None]]:
-    """Takes how many more things are gone."""
+    """Yields a function that is given how many more things were removed; it draws on a terminal only."""
     if not call.out.is_terminal:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`checkpoints` and `pull` in words: what is kept of a run, and one of it brought into a folder, verified."""
+"""`checkpoints` and `pull`: lists a run's checkpoints, and copies one into a folder, verified."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NOT_PROVED = "not authenticated"
 
 
 def checkpoints(call: Call) -> int:
-    """Lists the accepted checkpoints, oldest first, with what the store's manifests say of them.
+    """Lists the accepted checkpoints, oldest first, with what the store's manifests say about them.
 
-    With --verify it fails, with the code of a store, where one of them is not whole.
+    With --verify it exits with 4 if one of them is not intact.
     """
     run = call.client.run(call.options.run)
     found = run.checkpoints(verify=call.options.verify)
@@ -64,15 +64,15 @@ def _marks(each: Checkpoint) -> list[str]:
 
 
 def _tell_whole(call: Call, found: Sequence[Checkpoint]) -> Exit:
-    """What is behind the notes, below the table; and what --verify found."""
+    """Explains the table's notes below it, and says what --verify found."""
     troubles = [each for each in found if each.trouble]
     for each in troubles:
         call.out.remark(f"step {each.step:,} ({each.name}) cannot be used: {each.advice}")
     if any(not each.authenticated for each in found):
-        call.out.remark(f"{NOT_PROVED}: an older version accepted it and kept no sha256 of its manifest")
+        call.out.remark(f"{NOT_PROVED}: an older version accepted it without recording its manifest's sha256")
     if not call.options.verify:
         return Exit.OK
-    call.out.say(f"verified: {len(found) - len(troubles)} of {len(found)} whole")
+    call.out.say(f"verified: {len(found) - len(troubles)} of {len(found)} intact")
     return Exit.UNAVAILABLE if troubles else Exit.OK
 
 
@@ -80,7 +80,7 @@ def _tell_whole(call: Call, found: Sequence[Checkpoint]) -> Exit:
 
 
 def pull(call: Call) -> int:
-    """Brings the checkpoint asked for, by default the newest that is whole."""
+    """Copies the requested checkpoint, by default the newest intact one."""
     run, step = call.client.run(call.options.run), call.options.step
     wanted: Wanted = "best" if call.options.best else "latest" if step is None else step
     pulled = bring(call, run, call.options.output or None, wanted)
@@ -89,13 +89,15 @@ def pull(call: Call) -> int:
         "folder": str(pulled.folder), "skipped": pulled.skipped, "renamed": dict(pulled.renamed),
     })  # fmt: skip
     if not pulled.authenticated:
-        call.out.remark("an older version accepted it and kept no sha256: whole, but not authenticated")
+        call.out.remark(
+            "intact, but not authenticated: an older version accepted it without recording a sha256"
+        )
     call.out.say(f"{pulled.folder}: step {pulled.step:,} of {run.name}, verified")
     return Exit.OK
 
 
 def bring(call: Call, run: Run, target: str | None, step: Wanted = "latest") -> Pulled:
-    """Pulls with a bar, and says what was skipped and renamed."""
+    """Pulls with a progress bar, and says what was skipped or renamed."""
     try:
         with _shown(call) as progress:
             pulled = run.pull(target, step=step, progress=progress)
@@ -104,7 +106,7 @@ def bring(call: Call, run: Run, target: str | None, step: Wanted = "latest") -> 
         raise
     _tell_skipped(call, pulled.skipped)
     for given, name in pulled.renamed:
-        call.out.remark(f"{given!a} is called {name} here: its own name is too long, or could mislead")
+        call.out.remark(f"{given!a} is called {name} here: its own name is too long or could mislead")
     return pulled
 
 
@@ -115,7 +117,7 @@ def _tell_skipped(call: Call, skipped: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _shown(call: Call) -> Iterator[Progressed | None]:
-    """A bar on a terminal, for what takes a while."""
+    """Yields a function that draws a bar for a large checkpoint; None if there is no terminal."""
     if not call.out.is_terminal:
         yield None
         return
@@ -136,5 +138,5 @@ def _bar(stack: contextlib.ExitStack) -> Callable[[int, int], None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = stack.enter_context(Progress(*columns, transient=True))
-    task = bar.add_task("bringing")
+    task = bar.add_task("pulling")
     return lambda done, size: bar.update(task, completed=done, total=size)

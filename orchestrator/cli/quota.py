@@ -1,5 +1,5 @@
-"""`quota`: each platform's window by its own word, what of it our runs used and for what, what runs and what
-is planned."""
+"""`quota`: each platform's quota as the platform reports it, what our runs used of it and for what, and what
+is running and planned."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from orchestrator.cli.output import Output
 from orchestrator.client.quota import Planned, Pool, Quotas, Running
 from orchestrator.core.wording import date, span
 
-ALIKE_SECONDS = 60.0  # what our count and the platform's may differ by before it is worth a word
+ALIKE_SECONDS = 60.0  # a smaller difference between our count and the platform's is not mentioned
 BAR_CELLS = 40
 
 
 def quota(call: Call) -> int:
-    """Shows the quotas of all platforms, or of the one named. The exit code is of a platform's trouble."""
+    """Shows the quotas of all platforms, or of the one named. The exit code reports platforms that failed."""
     name = call.options.name
     return tell(call, call.client.quota(() if name is None else (name,)))
 
 
 def tell(call: Call, found: Quotas) -> int:
-    """Prints the quotas and what was wrong with the platforms that were asked; returns the exit code."""
+    """Prints the quotas and the errors of the platforms that were asked; returns the exit code."""
     out, silent, without = call.out, found.no_answer, found.without_quota
     out.document({"quotas": found.pools, "without_quota": without, "no_answer": silent})
     for number, pool in enumerate(found.pools):
@@ -32,9 +32,9 @@ def tell(call: Call, found: Quotas) -> int:
     if found.pools and silent:
         out.say()
     for each in silent:
-        out.say(f"{out.paint(each.platform, 'bold')}: no answer, so its quota is not known: {each.trouble}")
+        out.say(f"{out.paint(each.platform, 'bold')}: no answer, so its quota is unknown: {each.trouble}")
         if each.denied:
-            out.say(f"  this would help: {call.command('doctor', each.platform)}")
+            out.say(f"  to find the cause: {call.command('doctor', each.platform)}")
     if any(each.denied for each in silent):
         return Exit.HUMAN
     return Exit.UNAVAILABLE if silent else Exit.OK
@@ -47,7 +47,7 @@ def _show(out: Output, pool: Pool, now: float) -> None:
     _show_runs(out, pool)
     if pool.running:
         out.say()
-        headers = ("RUNS NOW", "ON", "TOOK", "BUDGET")
+        headers = ("RUNNING", "ON", "SO FAR", "BUDGET")
         out.table(headers, [_running_row(each) for each in pool.running], right=frozenset({2}))
     if pool.planned:
         out.say()
@@ -56,7 +56,7 @@ def _show(out: Output, pool: Pool, now: float) -> None:
 
 
 def _bar(out: Output, pool: Pool) -> str:
-    """The window at a glance: used by our runs, used by others, set aside for what runs, and free."""
+    """The quota as a bar: used by our runs, used by others, set aside for running sessions, and free."""
     allowed, used = pool.quota.allowed_seconds, pool.balance.used
     if not allowed or used is None:
         return ""
@@ -75,21 +75,21 @@ def _facts(pool: Pool, now: float) -> list[tuple[str, str]]:
     if given.allowed_seconds is not None:
         rows += [("allowed", span(given.allowed_seconds)), ("used", _used_text(pool))]
     if given.reserved_seconds > 0:
-        rows.append(("reserved", f"{span(given.reserved_seconds)} by the platform, for sessions that run"))
+        rows.append(("reserved", f"{span(given.reserved_seconds)} by the platform, for running sessions"))
     left = span(max(0.0, given.left_seconds))
     if pool.free_seconds < given.left_seconds:
-        left += f", {span(pool.free_seconds)} of it beyond the budgets of our sessions that run"
+        left += f": {span(pool.free_seconds)} free, the rest set aside for our running sessions"
     return [*rows, ("left", left)]
 
 
 def _window_text(pool: Pool, now: float) -> str:
     refresh, since = pool.quota.refresh_at, pool.balance.since
     if refresh is None:
-        return "its refresh is not known"
+        return "refresh time unknown"
     begun = f"since {date(since)}, " if since is not None else ""
     if refresh <= now:
-        return f"{begun}was to be refreshed {date(refresh)}"
-    return f"{begun}refreshed {date(refresh)}, in {span(refresh - now)}"
+        return f"{begun}refresh was due {date(refresh)}"
+    return f"{begun}refreshes {date(refresh)}, in {span(refresh - now)}"
 
 
 def _used_text(pool: Pool) -> str:
@@ -98,10 +98,10 @@ def _used_text(pool: Pool) -> str:
     assert found.others is not None
     used, ours = span(max(0.0, found.used)), span(found.ours.seconds)
     if found.others > ALIKE_SECONDS:
-        others = f"{span(found.others)} by others (your own notebooks, what the platform rounds)"
+        others = f"{span(found.others)} by others (your own notebooks, the platform's rounding)"
         return f"{used}: {ours} by our runs, {others}"
     if found.others < -ALIKE_SECONDS:
-        return f"{used}; our runs took {ours}: the platform counts {span(-found.others)} less, so far"
+        return f"{used}; our runs used {ours}: the platform counts {span(-found.others)} less so far"
     return used if found.ours.seconds == 0 else f"{used}, all by our runs"
 
 
@@ -125,9 +125,9 @@ def _show_runs(out: Output, pool: Pool) -> None:
 
 
 def _running_row(each: Running) -> tuple[str, ...]:
-    budget = "no wall" if each.budget_seconds is None else span(each.budget_seconds)
+    budget = "no time limit" if each.budget_seconds is None else span(each.budget_seconds)
     if each.given_up:
-        budget = "given up for lost, fenced, perhaps still running"
+        budget = "given up as lost and fenced; may still be running"
     return each.session, each.accelerator, span(each.seconds), budget
 
 

@@ -21,13 +21,13 @@ def choice_text(choice: Choice, job: Job) -> str:
         count_text(figures.sessions, "session"),
     ]
     if not rate_is_known(choice, job):
-        parts = ["its speed is not known yet: the first session measures it"]
+        parts = ["duration unknown until the first session measures its speed"]
     if offer.quota is not None:
         parts.append(f"{span(figures.quota_seconds)} of quota")
     if offer.wait_seconds >= 1:
         parts.append(f"each waits about {span(offer.wait_seconds)} in the platform's queue")
     if figures.expected_loss_seconds >= 1:
-        parts.append(f"{span(figures.expected_loss_seconds)} expected to be lost")
+        parts.append(f"about {span(figures.expected_loss_seconds)} of work lost when sessions end")
     parts += [f"preferred by {name!r}" for name in choice.preferred_by]
     if offer.traits.human_start:
         parts.append("a person must start each session")
@@ -55,7 +55,7 @@ def show_rejections(out: Output, rejections: tuple[Rejection, ...]) -> None:
 
 
 def claim_text(judged: JudgedClaim) -> str:
-    """What a claim is worth."""
+    """A claim in words, and whether it is plausible."""
     claim = judged.claim
     low, high = claim.steps_per_second
     text = f"{low:g} to {high:g} steps/s at batch {claim.batch} ({claim.source})"

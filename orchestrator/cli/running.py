@@ -1,4 +1,4 @@
-"""From arguments to an exit code: parse, call the command's function, and put every failure into words."""
+"""From arguments to an exit code: parses, calls the command's function, and puts every failure into words."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from orchestrator.core.wording import size_text
 from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
 
-GARBAGE_THRESHOLD = 100_000  # imports make none: looking for it took a fifth of what a listing takes
-SHARES = ("pull",)  # what it lays out is the user's, under the user's own umask
+GARBAGE_THRESHOLD = 100_000  # imports make no garbage, and looking for it took a fifth of a listing's time
+SHARES = ("pull",)  # its files belong to the user, so they get the user's own umask
 TIGHTENS = ("up", "submit", "init", "doctor", "prune", "hold", "release", "cancel")  # listings change nothing
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 
 def run(given: Sequence[str]) -> int:
-    """Runs one command; never raises but for argparse's own exits (`--help`)."""
+    """Runs one command. Raises nothing except argparse's own exits (`--help`)."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     out = Output("--json" in given)
     home: Home | None = None
@@ -53,7 +53,7 @@ def run(given: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except (OrchestratorError, OSError) as error:
         return _failed(out, error, home)
-    except Exception as bug:  # noqa: BLE001 - the edge: a bug's traceback goes into a file, not over the user
+    except Exception as bug:  # noqa: BLE001 - the edge: a bug's traceback goes into a file, not to the user
         return _bug(out, bug, home)
     return code
 
@@ -93,14 +93,15 @@ def _free_hint(home: Home) -> str:
         found = growth.of_home(home, SystemClock(), growth.HINT_SECONDS)
         if found.freed:
             some = "" if found.complete else "at least "
-            return f"; it would free {some}{size_text(found.freed)}"
+            return f"; that would free {some}{size_text(found.freed)}"
     return ""
 
 
 def _bug(out: Output, bug: Exception, home: Home | None) -> int:
     path = _write_crash("".join(traceback.format_exception(bug)), home)
     message = (
-        f"a bug in the orchestrator: {type(bug).__name__}; runs are not affected. Its traceback is in {path}"
+        f"a bug in the orchestrator: {type(bug).__name__}; runs are not affected. Please report it with the "
+        f"traceback in {path}"
     )
     with contextlib.suppress(BrokenPipeError):
         out.record({"error": {"type": "Bug", "message": message, "exit_code": int(Exit.BUG)}})
@@ -109,7 +110,7 @@ def _bug(out: Output, bug: Exception, home: Home | None) -> int:
 
 
 def _write_crash(text: str, home: Home | None) -> Path:
-    """Into the home's crash.log; where that cannot be written, into the folder for temporary files."""
+    """Writes into the home's crash.log; if that fails, into the folder for temporary files."""
     entry = f"{utc_text(SystemClock().now())} orchestrator {' '.join(sys.argv[1:2])}\n{text}\n"
     for path in ([home.folders.crash_log] if home is not None else []) + [_temporary()]:
         with contextlib.suppress(OSError):
@@ -128,7 +129,7 @@ def _temporary() -> Path:
 
 
 def _silence() -> None:
-    """Whoever read our output has left: nothing more is written there, at exit neither."""
+    """Stops all further output, also at exit, because its reader is gone."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""`init`: looks at this machine, writes the config and says what was found."""
+"""`init`: looks at this machine, writes the config and reports what it found."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from orchestrator.errors import InputError
 
 
 def init(call: Call) -> int:
-    """Writes config.yaml with this machine as a platform; an existing one is replaced only with --force."""
+    """Writes config.yaml with this machine as a platform. Replaces an existing config only with --force."""
     path = call.home.folders.config
     if path.exists() and not call.options.force:
-        raise InputError(f"{path} is there already: edit it, or `{call.command('init', '--force')}`")
+        raise InputError(
+            f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`"
+        )
     made = call.client.init(force=call.options.force)
     call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,
                        "found": [vars(each) for each in made.found]})  # fmt: skip
@@ -21,8 +23,8 @@ def init(call: Call) -> int:
         ("written", str(made.config)),
         *(("platform", _platform_text(each.name, each.type, each.options.get("accelerator")))
           for each in made.platforms),
-        *(("to have gpus", command) for command in made.advice),
-        ("to have gpus", call.command("init", "--force") if made.advice else ""),
+        *(("to use gpus", command) for command in made.advice),
+        ("to use gpus", call.command("init", "--force") if made.advice else ""),
         ("kept", f"the old one as {made.kept}" if made.kept else ""),
         ("next", call.command("doctor")),
         ("", call.command("submit", "JOB.yaml", "--follow")),
@@ -31,4 +33,4 @@ def init(call: Call) -> int:
 
 
 def _platform_text(name: str, kind: str, accelerator: str | None) -> str:
-    return f"{name}: {accelerator or 'what the account gives'}, {kind}"
+    return f"{name}: {accelerator or 'accelerators of the account'}, {kind}"

@@ -1,8 +1,8 @@
-"""Keeps what this process knows from other processes of the same user, as far as one user id allows.
+"""Hides this process's environment and memory from other processes of the same user, as far as possible.
 
 A session of the platform `process` runs under the controller's user id and may look into /proc. After `up`,
-the controller's environment is empty there, and its memory opens to nobody but root (docs/what-leaves.md). No
-substitute for a platform that isolates; must never know what is secret.
+the controller's environment is empty there, and only root can open its memory (docs/what-leaves.md). This
+does not replace a platform that isolates. The module must never know what is secret.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ _ENV_BYTES_MAX = 64 * 1024 * 1024
 
 
 def up() -> None:
-    """Call it before any thread is started. Children that are started later get their environment as ever."""
+    """Call it before any thread starts. Children that start later still get their environment."""
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None, use_errno=True)
-    with suppress(OSError, ValueError, IndexError):  # a /proc that says nothing of us shows nothing of us
+    with suppress(OSError, ValueError, IndexError):  # if /proc has no data about us, it also shows none
         _blank_environment()
-    # Not to be traced, read or dumped by other processes of this user: prctl(2), ptrace(2).
+    # No other process of this user can trace, read or dump this one: prctl(2), ptrace(2).
     library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _blank_environment() -> None:
-    """Overwrites the strings that execve laid down, which is what /proc/PID/environ shows; first each
-    variable gets a copy elsewhere, so that `os.environ` and getenv(3) know it as before."""
+    """Overwrites the strings that execve wrote: they are what /proc/PID/environ shows.
+
+    First it copies each variable elsewhere, so that `os.environ` and getenv(3) still find it.
+    """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
     for name, value in os.environ.items():

@@ -1,4 +1,4 @@
-"""`show` and `why`: one run as it is, and how it came to be so. Reads the ledger; `why` may ask platforms."""
+"""`show` and `why`: a run's state now and how it came about. Reads the ledger; `why` may ask platforms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTES_SHOWN = 12
 
 
 def show(call: Call) -> int:
-    """Everything about one run; with --follow, the live view."""
+    """Shows everything about one run; with --follow, the live view."""
     run = call.client.run(call.options.run)
     if call.options.follow:
         from orchestrator.cli import following
@@ -46,7 +46,7 @@ def show(call: Call) -> int:
     _title(out, record)
     out.facts(_facts(found))
     if not record.phase.final and owner is None:
-        out.facts([("controller", f"none runs: `{call.command('up', '--detach')}` brings one back")])
+        out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())
     _show_notes(out, record)
     if not record.phase.final and owner is not None:
@@ -67,7 +67,7 @@ def _session_json(session: SessionSummary) -> dict[str, object]:
 
 
 def _ending_text(session: SessionSummary) -> str:
-    """How it ended, or is about to; empty where it goes on."""
+    """How it ended or is about to end; empty if it continues."""
     if session.withdrawn:
         return f"never launched: {session.message}"
     if session.outcome is not None:
@@ -92,24 +92,24 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     if because:
         rows.append(("because", because))
     if record.wish is not None:
-        rows.append(("asked", f"to {record.wish.value}"))
+        rows.append(("asked to", record.wish.value))
     best = newest(record.accepted)
     if best is not None:
         rows.append(("checkpoints", f"{len(record.accepted)} kept, the newest at step {best.ref.step:,}, "
                                     f"{size_text(best.size)}"))  # fmt: skip
-    rows += [("clearing up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
+    rows += [("cleaning up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
              for s in record.strays]  # fmt: skip
     return rows
 
 
 def _because(record: RunRecord) -> str:
-    """Why it stands still; empty for a run that goes on, or whose session says it."""
+    """Why it does not move; empty if it does, or if its session says why."""
     still = record.session is None and record.standing in (Phase.HELD, Phase.FAILED, Phase.CANCELLED)
     return record.fault or (record.standing_reason if still else "")
 
 
 def _stray_text(ended: bool) -> str:
-    return "over" if ended else "given up for lost, fenced, perhaps still running"
+    return "over" if ended else "given up as lost and fenced; may still be running"
 
 
 def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummary, ...], now: float) -> None:
@@ -141,7 +141,7 @@ def _show_notes(out: Output, record: RunRecord) -> None:
     if notes:
         out.say()
         left_out = len(notes) - NOTES_SHOWN
-        more = [("note", f"… {left_out} earlier ones: see `why`")] if left_out > 0 else []
+        more = [("note", f"… {left_out} earlier notes: see `why`")] if left_out > 0 else []
         out.facts([*more, *(("note", note) for note in notes[-NOTES_SHOWN:])])
 
 
@@ -149,7 +149,7 @@ def _show_notes(out: Output, record: RunRecord) -> None:
 
 
 def why(call: Call) -> int:
-    """The story in words with times, then the route: the present one of a queued run, else that of its
+    """Prints the story with times, then the route: the present one if the run is queued, else the one of its
     newest decision."""
     run = call.client.run(call.options.run)
     found, routing = look(call.client, run.name), run.route()

@@ -1,4 +1,4 @@
-"""Events and phases in words: the same for the live view, `why`, `show` and the controller's log."""
+"""Events and phases in words, used by the live view, `why`, `show` and the controller's log."""
 
 from __future__ import annotations
 
@@ -39,21 +39,25 @@ from orchestrator.core.notes import counted_text
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.wording import count_text
 
-# What a viewer is told of at once; the rest is for `why`.
+# Events that a live view shows at once; `why` tells the rest.
 NEWS = (
     Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
     Released, Faulted, Regained,
 )  # fmt: skip
-_WISHES = {Wish.CANCEL: "to cancel it", Wish.HOLD: "to hold it", Wish.RELEASE: "to release it"}
+_WISHES = {
+    Wish.CANCEL: "to cancel the run",
+    Wish.HOLD: "to hold the run",
+    Wish.RELEASE: "to release the run",
+}
 
 
 def until_text(until: float | None, now: float) -> str:
-    """` until …`; empty where the time is not known, or over and only not looked at again yet."""
+    """` until …`; empty if the time is unknown or has passed."""
     return f" until {utc_text(until)}" if until is not None and until > now else ""
 
 
 def waiting_text(since: float) -> str:
-    """Of a session that its platform has not started yet."""
+    """Describes a session that its platform has not started yet."""
     return f"waiting in the platform's queue since {utc_text(since)}"
 
 
@@ -77,27 +81,27 @@ def event_text(event: Event) -> str:
         case Assigned(order=order):
             return f"session {short_session(order.session)} on {place(order)}, {resume_text(order)}"
         case Prepared():
-            return "its materials are staged"
+            return "its files are staged"
         case Launched():
             return "launched"
         case Began():
-            return "its machine runs"
+            return "its machine is running"
         case Started(incarnation=incarnation):
-            return f"the agent runs (incarnation {incarnation})"
+            return f"the agent is running (incarnation {incarnation})"
         case ActionFailed(action=action, message=message):
             return f"{action} failed, trying again: {message}"
         case Withdrawn(reason=reason):
-            return f"the session is given up before its launch: {reason}"
+            return f"the session is dropped before its launch: {reason}"
         case Requeued(reason=reason):
-            return with_reason("goes on with a new session", reason)
+            return with_reason("continues with a new session", reason)
         case StopRequested(wish=wish):
-            return f"the session is asked to save and leave, {_WISHES[wish]}"
+            return f"the session is asked to save and leave, in order {_WISHES[wish]}"
         case Ended():
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is verified in the home store"
         case CheckpointCorrupt(name=name, reason=reason, order=order):
-            return f"checkpoint {name} cannot be used ({reason}); goes on {resume_text(order)}"
+            return f"checkpoint {name} cannot be used ({reason}); continues {resume_text(order)}"
         case Retired(names=names):
             return f"{count_text(len(names), 'superseded checkpoint')} retired"
         case Noted(text=text, times=times):
@@ -111,16 +115,16 @@ def event_text(event: Event) -> str:
         case Confirmed(session=session):
             return f"session {short_session(session)} cleaned up"
         case Faulted(reason=reason):
-            return f"held where it stands: {reason}"
+            return f"held as it is: {reason}"
         case Regained(found=found):
-            return f"goes on: the config has the {' and the '.join(found)} again"
+            return f"continues: the config has the {' and the '.join(found)} again"
 
 
 _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}
 
 
 def with_reason(word: str, reason: str) -> str:
-    """`word: reason`, or the word alone where the reason adds nothing."""
+    """`word: reason`, or one of the two if the other adds nothing."""
     if not reason:
         return word
     return reason if reason.startswith(word) else f"{word}: {reason}"
@@ -131,7 +135,7 @@ def _until(until: float | None) -> str:
 
 
 def resume_text(order: Order) -> str:
-    """Where a session goes on from."""
+    """Where a session starts from."""
     return f"from step {order.resume_step:,}" if order.resume else "from the beginning"
 
 
@@ -149,12 +153,12 @@ _OUTCOMES = {
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """How a session ended, in a word or three."""
+    """How a session ended, in one to three words."""
     return _OUTCOMES[outcome]
 
 
 def ended_text(event: Ended) -> str:
-    """How a session ended, and what it left."""
+    """How a session ended, and its newest checkpoint."""
     return ending_text(event.outcome, event.message, event.step)
 
 
@@ -166,7 +170,7 @@ def ending_text(outcome: Outcome, message: str, step: int | None) -> str:
 
 
 def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
-    """A history as (time, line); checkpoints that follow each other share a line."""
+    """A history as (time, line). Consecutive checkpoints share a line."""
     accepted: list[CheckpointAccepted] = []
     retired, ended = 0, ""
     for event in events:
@@ -183,7 +187,7 @@ def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
 
 
 def _without(said: str, event: Event) -> Event:
-    """What the session's end has just said need not be said again."""
+    """The event without its reason if the session's end has just given the same reason."""
     if isinstance(event, Requeued | Completed) and event.reason == said:
         return replace(event, reason="")
     return event

@@ -1,4 +1,4 @@
-"""`submit` and `plan` in words: a job frozen, routed, recorded; or only said where it would run."""
+"""`submit` and `plan` in words: submits a job, or only says where it would run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span
 
 HOPS_SHOWN = 20
-_OLD_SECRETS = "as the controller's environment has them; `orchestrator down` first if they are newer"
+_OLD_SECRETS = (
+    "taken from the running controller's environment; if you changed them, `orchestrator down` first"
+)
 
 
 def submit(call: Call) -> int:
-    """Freezes, routes, records, makes sure that a controller runs, and shows what happens if asked to."""
+    """Freezes, routes and records a job, and makes sure that a controller runs; --follow shows the run."""
     if call.options.dry_run:
         return plan(call)
     given = call.options
@@ -65,7 +67,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
     out.facts([
         ("job", _size_text(job)),
         *_route_facts(plan),
-        ("controller", "started in the background, for as long as there is work" if started else "runs"),
+        ("controller", "started in the background, exits when no work is left" if started else "running"),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
     shown.show(out, plan)
@@ -76,8 +78,9 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
 def _tell_unlocked(call: Call, plan: Plan) -> None:
     if plan.unlocked:
         call.out.remark(
-            f"requirements not locked: {plan.unlocked}\nEach session installs the newest then: a hop may "
-            'bring other versions. To lock them: docs/training-contract.md, "Requirements".'
+            f"requirements not locked: {plan.unlocked}\nEach session installs the newest versions, so "
+            "a hop may bring other versions. To lock them, see docs/training-contract.md, "
+            '"Requirements".'
         )
 
 
@@ -106,7 +109,7 @@ def _route_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def plan(call: Call) -> int:
-    """The estimate, the hops, every rejection and the rules that spoke. Launches and writes nothing."""
+    """Prints the estimate, the hops, every rejection and the rules in force. Launches and writes nothing."""
     found = call.client.plan(call.options.job, platforms=call.options.platform)
     job, route = found.job, found.route
     _tell_unlocked(call, found)
@@ -129,7 +132,7 @@ def plan(call: Call) -> int:
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{name}: {text}") for name, text in claims),
         *(("in force", rule) for rule in route.rules),
-        *(("would help", command) for command in found.commands),
+        *(("to fix it", command) for command in found.commands),
     ])  # fmt: skip
     _show_hops(out, found.hops)
     routing.show_rejections(out, route.rejections)
@@ -142,9 +145,9 @@ def plan(call: Call) -> int:
 def _no_route_facts(plan: Plan) -> list[tuple[str, str]]:
     at = plan.opens_at
     return [("route", {
-        Verdict.NEVER: "none: no offer will ever take this job",
+        Verdict.NEVER: "none: no configured platform can ever run this job",
         Verdict.HUMAN: "none: a human must act first",
-        Verdict.SLOT: "it would be queued until a session of ours ends",
+        Verdict.SLOT: "it would be queued until one of our sessions ends",
         Verdict.TIME: f"it would be queued until {date(at)}" if at is not None else "it would be queued",
     }.get(plan.verdict, ""))]  # fmt: skip
 
@@ -163,7 +166,7 @@ def _show_hops(out: Output, hops: tuple[Hop, ...]) -> None:
     out.say()
     left_out = len(rows) - HOPS_SHOWN
     if left_out > 1:
-        middle = ("…", f"{left_out} more alike", "", "", "", "", "", "")
+        middle = ("…", f"{left_out} similar", "", "", "", "", "", "")
         rows = [*rows[: HOPS_SHOWN - 1], middle, rows[-1]]
     headers = ("HOP", "WHERE", "STARTS", "TAKES", "FROM STEP", "TO STEP", "QUOTA", "ENDS BY")
     out.table(headers, rows, right=frozenset({0, 4, 5}))

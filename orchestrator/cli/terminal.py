@@ -1,7 +1,7 @@
-"""Text of sessions, platforms and stores made harmless for whoever looks: no terminal acts on any of it.
+"""Makes text of sessions, platforms and stores harmless, so that no terminal acts on it.
 
-Decides what is shown of it and what is dropped. Must never know where a text comes from, nor whether a
-terminal looks: what is piped today is looked at on a terminal tomorrow.
+Decides which characters are shown and which are dropped. Must never know where a text comes from, nor whether
+the output is a terminal: text that is piped today may be shown on a terminal tomorrow.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 _REPLACEMENT = "\ufffd"
-_NO_BREAK_SPACE = 0xA0  # what is a space and below it is a control character
-_STRING_MAX = 4096  # characters of a command to the terminal; what is longer is taken for text
+_NO_BREAK_SPACE = 0xA0  # a white-space character below it is a control character
+_STRING_MAX = 4096  # characters of a command to the terminal; a longer one is treated as text
 # Commands of ECMA-48 and xterm: CSI (colours, cursor, erasing), the strings DCS, SOS, OSC (title, clipboard,
-# links), PM and APC with their end, and the short ones; each by ESC and a letter or by its one C1 character.
+# links), PM and APC with their end, and the short ones. Each starts with ESC and a letter, or with a C1 code.
 _COMMAND = re.compile(
     rf"""(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]
     | (?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])[^\0-\x08\n-\x1f\x7f-\x9f]{{0,{_STRING_MAX}}}(?:\x07|\x1b\\|\x9c)
@@ -22,12 +22,12 @@ _COMMAND = re.compile(
     re.VERBOSE,
 )
 _HARMLESS = re.compile(r"[ -~\n\t]*")
-# Nothing is lost with these: bell, backspace (bars draw with it), joiners, soft hyphen, byte order mark.
+# No information is lost without these: bell, backspace (bars use it), joiners, soft hyphen, byte order mark.
 _DROPPED = frozenset("\0\a\b\u00ad\u200b\u200c\u200d\u2060\ufeff")
 
 
 class _Shown(dict[int, str]):
-    """What a character is shown as, found once for each."""
+    """Maps a character to the text that is shown for it. Computed once per character."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -35,7 +35,7 @@ class _Shown(dict[int, str]):
             shown = ""
         elif character.isprintable() or character in "\n\t":
             shown = character
-        else:  # a blank of another width, or what would steer the terminal or turn the text around
+        else:  # an unusual space, or a character that could control the terminal or reverse the text
             shown = " " if character.isspace() and code >= _NO_BREAK_SPACE else _REPLACEMENT
         self[code] = shown
         return shown
@@ -45,10 +45,10 @@ _SHOWN = _Shown()
 
 
 def plain(text: str) -> str:
-    """The text as a terminal may have it: lines, tabs and printable characters.
+    """The text as a terminal may show it: lines, tabs and printable characters.
 
-    Colours and other commands to the terminal are dropped, a carriage return ends a line, and what else is
-    not printable appears as U+FFFD.
+    Colours and other commands to the terminal are dropped, a carriage return ends a line, and any other
+    unprintable character becomes U+FFFD.
     """
     if _HARMLESS.fullmatch(text):
         return text
@@ -57,11 +57,11 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `plain`, on one line: for names and cells of a table."""
+    """Like `plain`, on one line: for names and table cells."""
     return " ".join(plain(text).split("\n"))
 
 
 def last_state(line: str) -> str:
-    """As `plain`, of one line of a log: what was written over with carriage returns, as progress bars are,
-    is shown as it was last."""
+    """Like `plain`, for one line of a log. If carriage returns overwrote the line, as progress bars do, only
+    its last state is shown."""
     return plain(line.rstrip("\r").rpartition("\r")[2])

@@ -1,6 +1,6 @@
-"""Three ways to show a run as it goes: a panel on a terminal, lines in a pipe, JSON lines for programs.
+"""Three live views of a run: a panel on a terminal, lines in a pipe, JSON lines for programs.
 
-Knows what a run looks like, and nothing of where the readings come from.
+Knows how to show a run, but not where the readings come from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREPARING_SECONDS = 2.0
 
 
 def figures(look: Look) -> list[str]:
-    """Rate, loss and what is left, as far as they are known."""
+    """Rate, loss and remaining time, if known."""
     found = look.progress
     parts = []
     if found.steps_per_second:
@@ -40,7 +40,7 @@ def figures(look: Look) -> list[str]:
 
 
 def whereabouts(look: Look) -> str:
-    """Which session on what, or why there is none."""
+    """The session and its place, or why the run waits."""
     record, session = look.record, look.record.session
     if session is None:
         until = until_text(record.until, look.now)
@@ -50,7 +50,7 @@ def whereabouts(look: Look) -> str:
         words += f": {look.preparing}"
     wall = session.wall_at
     if record.phase is Phase.RUNNING and wall is not None:
-        words += f", {clock_text(wall - look.now)} to its wall"
+        words += f", ends in {clock_text(wall - look.now)}"
     since = look.live.waits_since if look.live is not None else None
     if record.phase in (Phase.LAUNCHING, Phase.STOPPING) and since is not None:
         words += f", {waiting_text(since)}"
@@ -60,7 +60,7 @@ def whereabouts(look: Look) -> str:
 
 
 def checkpoint_text(look: Look) -> str:
-    """What is saved, and where."""
+    """The newest checkpoint at home, and a newer one on the platform."""
     best = newest(look.record.accepted)
     home = f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
     status = look.live.observation.status if look.live is not None else None
@@ -68,7 +68,11 @@ def checkpoint_text(look: Look) -> str:
     if there is None or (best is not None and there <= best.ref.step):
         return home
     durable = look.record.session is not None and look.record.session.traits.durable_mid_run
-    return home if durable else f"{home}; {there:,} is saved there and comes home at the session's end"
+    return (
+        home
+        if durable
+        else f"{home}; {there:,} is saved on the platform and is collected when the session ends"
+    )
 
 
 class View(Protocol):
@@ -79,13 +83,13 @@ class View(Protocol):
     ) -> None: ...
 
     def event(self, session: str, event: Event, text: str) -> None:
-        """Something has changed."""
+        """Shows that something has changed."""
 
     def show(self, look: Look) -> None:
-        """How it looks now; called several times a second."""
+        """Shows the run's present state; called several times a second."""
 
     def remark(self, text: str) -> None:
-        """Something about the view itself."""
+        """Prints a remark about the view itself."""
 
 
 def view(out: Output, run: str) -> View:
@@ -95,7 +99,7 @@ def view(out: Output, run: str) -> View:
 
 
 class JsonView:
-    """Every event as one line, and the progress at most every LINE_SECONDS."""
+    """Prints every event as one line, and the progress at most every LINE_SECONDS."""
 
     def __init__(self, out: Output, run: str) -> None:
         self._out = out
@@ -128,13 +132,13 @@ class JsonView:
 
 
 class PlainView:
-    """One line on each change, one as soon as a session's rate is known, then one every LINE_SECONDS."""
+    """Prints a line for each change, one when a session's rate is known, then one every LINE_SECONDS."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
         self._told_at = 0.0
         self._told = ""
-        self._session = ""  # the one whose rate was told
+        self._session = ""  # the session whose rate was shown
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +183,7 @@ class PlainView:
 
 
 class TerminalView:
-    """What changed scrolls by; how it looks now stays below."""
+    """Changes scroll by; the present state stays below them."""
 
     def __init__(self, out: Output, run: str) -> None:
         from rich.console import Console

@@ -10,7 +10,7 @@ from orchestrator.errors import AccessDenied, WorkWouldBeLost
 
 
 def cancel(call: Call) -> int:
-    """Ends a run. Of a run that is over, or being cancelled, says so."""
+    """Ends a run. If it is already over or being cancelled, it says so."""
     return _wish(call, Wish.CANCEL)
 
 
@@ -20,7 +20,7 @@ def hold(call: Call) -> int:
 
 
 def release(call: Call) -> int:
-    """Lets a held run go on; takes back a hold that is not done yet."""
+    """Continues a held run, or takes back a hold that is not done yet."""
     return _wish(call, Wish.RELEASE)
 
 
@@ -36,9 +36,9 @@ def _wish(call: Call, wish: Wish) -> int:
                 answer = run.release()
     except WorkWouldBeLost as error:
         command = call.command(wish.value, error.run, "--discard")
-        raise AccessDenied(f"{error.loss}\nTo {wish.value} it nevertheless: {command}") from error
+        raise AccessDenied(f"{error.loss}\nTo {wish.value} it anyway: {command}") from error
     if answer.controller_started:
-        call.out.remark("no controller ran: one is started in the background")
+        call.out.remark("no controller was running: started one in the background")
     text = _asked_text(answer, wish, call) if answer.changed else _granted_text(answer, wish)
     call.out.document({"run": run.name, "phase": answer.phase, "wish": answer.wish,
                        "changed": answer.changed, "text": text})  # fmt: skip
@@ -47,24 +47,24 @@ def _wish(call: Call, wish: Wish) -> int:
 
 
 def _granted_text(answer: WishAnswer, wish: Wish) -> str:
-    """Why there was nothing to ask for."""
+    """Why there was nothing to do."""
     if wish is Wish.CANCEL:
-        return f"is {answer.phase.value} already"
+        return f"is already {answer.phase.value}"
     if wish is Wish.HOLD:
-        return f"is held already: {answer.reason}"
+        return f"is already held: {answer.reason}"
     return f"is not held; it is {answer.phase.value}"
 
 
 def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
     if wish is Wish.RELEASE:
-        return "goes on"
+        return "continues"
     end = "ends" if wish is Wish.CANCEL else "is held"
     show, session = call.command("show", answer.run), short_session(answer.session)
     match answer.then:
         case Then.UNLAUNCHED:
             return f"{end} before session {session} is launched; see `{show}`"
         case Then.GIVEN_UP:
-            return f"{end} once session {session} is given up with all it did; see `{show}`"
+            return f"{end} once session {session} is dropped with its unsaved work; see `{show}`"
         case Then.SAVED:
-            return f"{end} once session {session} has saved and left; see `{show}`"
+            return f"{end} once session {session} has saved its work and left; see `{show}`"
     return f"{end} now; its checkpoints stay"

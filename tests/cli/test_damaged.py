@@ -82,7 +82,7 @@ def test_what_is_damaged_is_passed_over_with_the_reason(copy: Copy) -> None:
     assert copy.listed()[copy.steps[-2]]["trouble"] is None, "its manifest is intact"
     assert "blob" in copy.listed("--verify")[copy.steps[-2]]["trouble"]
     verified = copy.user("checkpoints", copy.run, "--verify", code=4)
-    assert f"verified: {len(copy.steps) - 2} of {len(copy.steps)} whole" in verified.out
+    assert f"verified: {len(copy.steps) - 2} of {len(copy.steps)} intact" in verified.out
     assert f"step {copy.steps[-1]:,} ({copy.names[-1]}) cannot be used: it is gone" in verified.err
     assert f"step {copy.steps[-2]:,} ({copy.names[-2]}) cannot be used: corrupt: blob" in verified.err
     answer = copy.pulled("--json").json

@@ -110,12 +110,12 @@ def test_pull_verifies_and_is_idempotent(finished: Finished, tmp_path: Path) -> 
     assert json.loads((tmp_path / "oldest" / "state.json").read_text()) == {"step": oldest}
     assert user("pull", run, "--best", "-o", str(tmp_path / "best"), "--json").json["step"] == 100
     missing = user("pull", run, "--step", "1", code=2).err
-    assert f"there are: {oldest}, " in missing
+    assert f"it has: {oldest}, " in missing
 
 
 def test_a_run_that_is_over_is_not_cancelled_held_or_released(finished: Finished) -> None:
     user, run = finished.user, finished.run
-    assert "is done already" in user("cancel", run).out
+    assert "is already done" in user("cancel", run).out
     assert user("cancel", run, "--json").json["changed"] is False
     for word in ("hold", "release"):
         assert f"nothing to {word}" in user(word, run, code=2).err

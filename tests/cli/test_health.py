@@ -16,7 +16,7 @@ def is_healthy(user: Caller) -> bool:
 
 
 def test_only_a_controller_that_ticks_is_healthy(user: Caller) -> None:
-    assert "no controller runs" in user("health", code=4).err
+    assert "no controller is running" in user("health", code=4).err
     assert list(user.home.iterdir()) == [user.home / "config.yaml"], "a probe creates nothing"
     controller = user.start("up")
     wait_until(lambda: is_healthy(user), "the first tick")
@@ -26,13 +26,13 @@ def test_only_a_controller_that_ticks_is_healthy(user: Caller) -> None:
     controller.send_signal(signal.SIGSTOP)
     try:
         wait_until(lambda: not is_healthy(user), "the frozen to be noticed")
-        assert "lives but has not ticked" in user("health", code=4).err
+        assert "runs but has not ticked" in user("health", code=4).err
     finally:
         controller.send_signal(signal.SIGCONT)
     wait_until(lambda: is_healthy(user), "the next tick")
     controller.kill()
     controller.communicate()
-    assert "no controller runs" in user("health", code=4).err
+    assert "no controller is running" in user("health", code=4).err
 
 
 def test_what_an_earlier_controller_noted_speaks_for_no_other(user: Caller) -> None:

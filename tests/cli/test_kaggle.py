@@ -72,7 +72,7 @@ def test_init_writes_the_account_whose_key_it_finds(user: Caller) -> None:
     keep_key(user)
     assert initialised(user) == ("the key of ada", ["kaggle kaggle "])
     text = user("init", "--force", DOCKER_HOST=NO_ENGINE).out
-    assert "kaggle: what the account gives, kaggle" in text
+    assert "kaggle: accelerators of the account, kaggle" in text
     assert Settings().key not in text + (user.home / "config.yaml").read_text()
 
 
@@ -96,7 +96,7 @@ def test_init_without_an_account_writes_none(user: Caller) -> None:
         ("kaggle.json", "k1-secret", "is no Kaggle key file"),
         ("kaggle.json", '{"username": "ada", "key": "k1-secret\\n"}', "copy it again"),
         ("access_token", "two k1-secret", "copy it again"),
-        ("credentials.json", "{}", "is a browser login; make a token at kaggle.com/settings"),
+        ("credentials.json", "{}", "is a browser login; create a token at kaggle.com/settings"),
     ],
 )
 def test_init_leaves_out_credentials_that_cannot_be_used(
@@ -283,7 +283,7 @@ def test_a_session_that_brings_nothing_before_its_end_is_not_cancelled_unasked(
     user.wait_for_phase(run, "running")
     for wish in ("cancel", "hold"):
         answer = user(wish, run, code=3)
-        assert "kaggle brings nothing before a session ends" in answer.err
+        assert "kaggle returns nothing before a session ends" in answer.err
         assert f"of work in {run}-s01" in answer.err
         assert "--discard" in answer.err
     assert user.phase(run) == "running"

@@ -65,7 +65,7 @@ def test_what_others_used_is_told_apart(small: Make, capsys: pytest.CaptureFixtu
     code, text = said(world, capsys)
     assert code == Exit.OK
     assert "60 min: 0 s by our runs, 60 min by others" in text
-    assert "refreshed 20" in text
+    assert "refreshes 20" in text
     [pool] = look(world).pools
     assert pool.balance.others == pytest.approx(HOUR)
 
@@ -115,6 +115,6 @@ def test_it_needs_no_controller_and_tells_of_queued_runs(user: Caller) -> None:
 def test_a_platform_that_does_not_answer_is_said_so(user: Caller, faults: str, code: int, words: str) -> None:
     user.config(SIMULATED.format(faults=faults))
     answer = user("quota", code=code)
-    assert "cloud: no answer, so its quota is not known" in answer.out
+    assert "cloud: no answer, so its quota is unknown" in answer.out
     assert words in answer.out
     assert user("quota", "--json", code=code).json["no_answer"][0]["platform"] == "cloud"

@@ -39,7 +39,7 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     follower.send_signal(signal.SIGINT)
     out, err = follower.communicate(timeout=30)
     assert follower.returncode == 130, err
-    assert f"{run} goes on" in out
+    assert f"{run} continues" in out
     assert f"orchestrator show {run} -f" in out
     user.wait_for_phase(run, "running")
     again = user.start("show", run, "-f", "--json")
@@ -89,7 +89,7 @@ def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> No
     assert (tmp_path / "early" / "state.json").read_text() == f'{{"step": {pulled["step"]}}}'
     assert user("hold", run, "--json").json["changed"] is True
     user.wait_for_phase(run, "held")
-    assert "is held already" in user("hold", run).out
+    assert "is already held" in user("hold", run).out
     assert user("show", run, "-f", code=3).out.count("orchestrator release") == 1
     step = user.wait_for_checkpoint(run)
     assert user("release", run, "--json").json["changed"] is True
@@ -133,7 +133,7 @@ def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> N
     assert viewer.stdout is not None
     assert "submitted" not in viewer.stdout.readline(), "only new events are shown"
     os.kill(before.pid, signal.SIGKILL)
-    assert any("no controller runs" in line for line in iter(viewer.stdout.readline, ""))
+    assert any("no controller is running" in line for line in iter(viewer.stdout.readline, ""))
     wait_until(lambda: user.owner() is None, "the controller to be gone")
     assert "none runs" in user("show", run).out
     assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
@@ -155,7 +155,7 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
     out, _ = child.communicate(timeout=30)
     assert child.returncode == 0
     assert "has taken over" in out
-    assert "no controller runs" in user("down").out
+    assert "no controller is running" in user("down").out
 
 
 def test_a_config_is_taken_once_nobody_is_writing_it(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_a_session_would_lose_is_not_thrown_away_silently(user: Caller) -> 
 
     wait_until(launched, "a session that nobody can look into")
     refused = user("cancel", run, code=3).err
-    assert "would lose" in refused
+    assert "of work in" in refused
     assert f"orchestrator cancel {run} --discard" in refused
     assert user("show", run, "--json").json["wish"] is None
     user("cancel", run, "--discard")

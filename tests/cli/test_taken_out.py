@@ -89,7 +89,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user.config(config("b", "b"))
     assert controller.stdout is not None
     said = iter(controller.stdout.readline, "")
-    told = f"the config no longer has the store 'a'; held until it is back: {long}"
+    told = f"the config no longer has the store 'a'; these runs are held until it is back: {long}"
     assert any(told in line for line in said), "a starting controller names the waiting runs"
     user.wait_for_phase(long, "held")
     shown = user("show", long)
@@ -110,7 +110,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user("prune", "--older-than", "0", "--checkpoints", "--yes")
     user.config(config("b", "a", "b"))
     user.wait_for_phase(long, "done")
-    assert "goes on: the config has the store 'a' again" in user("why", long).out
+    assert "continues: the config has the store 'a' again" in user("why", long).out
     assert checkpoints(user, long, "--verify") == in_store(user, "a")[long]
     assert set(in_store(user, "b")) == {new}
     assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 100

@@ -44,7 +44,7 @@ def test_a_plan_launches_and_writes_nothing(user: Caller) -> None:
 def test_a_plan_of_an_unknown_speed_promises_no_dates(user: Caller) -> None:
     job = user.job()
     answer = user("plan", job)
-    assert "the first session measures it" in answer.out
+    assert "unknown until the first session measures its speed" in answer.out
     assert "HOP" not in answer.out
     assert user("plan", job, "--json").json["hops"] == []
 
@@ -139,11 +139,11 @@ def test_a_home_that_cannot_be_written(user: Caller) -> None:
     assert "there are no runs in" in user("cancel", "tiny", code=2, ORCHESTRATOR_HOME=str(READ_ONLY)).err
     assert user("plan", job, ORCHESTRATOR_HOME=str(READ_ONLY)).out
     answer = user("ps", "--home", str(user.folder / job), code=2)
-    assert "is no folder" in answer.err
+    assert "is not a folder" in answer.err
 
 
 def test_init_writes_a_config_once(user: Caller) -> None:
-    assert "is there already" in user("init", code=2).err
+    assert "already exists" in user("init", code=2).err
     kept = user("init", "--force", "--json", DOCKER_HOST=NO_ENGINE).json["kept"]
     assert Path(kept).read_text() == CONFIG
     written = config.load(user.home)

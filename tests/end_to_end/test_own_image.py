@@ -156,7 +156,7 @@ def test_a_job_finishes_and_health_follows_the_controller(
     controller.container.kill("SIGCONT")
     controller.wait_for_health("healthy")
     controller.container.kill("SIGKILL")
-    with pytest.raises(docker.errors.ContainerError, match="no controller runs"):
+    with pytest.raises(docker.errors.ContainerError, match="no controller is running"):
         volumes = [str(controller.container.id)]
         client.containers.run(image, ["health"], network_mode="none", volumes_from=volumes, remove=True)
 
