@@ -1,8 +1,8 @@
-"""What a person or a program may ask of the orchestrator, with no printing and no parsing of arguments.
+"""Everything that a person or a program can ask of the orchestrator, without printing or parsing arguments.
 
-`from orchestrator import Client` is the public Python API (docs/python.md); the command line is built on the
-same class. Here are also the types of what its methods return. Their modules are imported when a name is
-asked for: a listing starts without the config and the platforms.
+`from orchestrator import Client` is the public Python API (docs/python.md). The command line is built on the
+same class. The types that its methods return are here, too. Their modules are imported on first use, so that
+a listing starts without the config and the platforms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is kept of a run: its accepted checkpoints, and what the home store's manifests say of them.
+"""A run's accepted checkpoints, and what the home store's manifests say about them.
 
-What counts is what the ledger accepted, by the sha256 of its manifest, not what lies in the store. Decides
-which is the newest and the best; changes nothing.
+Only checkpoints that the ledger accepted count, by the sha256 of their manifests; others in the store do not.
+Decides which is the newest and the best; changes nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MISSING = "missing in the store"
 class Checkpoint:
     """One accepted checkpoint. `size` in bytes; `generation` is the number of the session that wrote it.
 
-    `resume_point`: the present session went on from it. `resumed`: how exactly the session that wrote it had
-    gone on from another's, None where it had not, or nobody knows any more. `authenticated` False: an older
-    version accepted it and kept no sha256. `trouble`: why it cannot be used, and `advice` the same with what
-    that may mean; both empty where it can.
+    `resume_point`: the present session resumed from it. `resumed`: how exactly the session that wrote it
+    resumed from another session's checkpoint; None if it did not, or if that is no longer known.
+    `authenticated` is False if an older version accepted it without recording a sha256. `trouble`: why it
+    cannot be used, and `advice`: the same with its possible cause. Both are empty if it can be used.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def checkpoints(store: Store, record: RunRecord, *, verify: bool) -> tuple[Checkpoint, ...]:
-    """As `Run.checkpoints` says."""
+    """See `Run.checkpoints`."""
     rows = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation))
     look = stored.verify if verify else stored.read
     manifests = {each.name: manifest(store, record.run, each, look) for each in rows}
@@ -74,7 +74,7 @@ def _checkpoint(
 
 
 def best(record: RunRecord) -> Accepted | None:
-    """By the job's own metric; None where it names none, or none was reported."""
+    """The best checkpoint by the job's own metric; None if the job names none, or none was reported."""
     wanted = record.job.checkpoint.keep.best
     scored = [c for c in record.accepted if wanted is not None and wanted.metric in c.metrics]
     if wanted is None or not scored:
@@ -86,7 +86,7 @@ def best(record: RunRecord) -> Accepted | None:
 def manifest(
     store: Store, run: str, checkpoint: Accepted, look: Callable[..., Manifest] = stored.read
 ) -> Manifest | str:
-    """What the store holds, or in words why not. `look`: `stored.verify` reads every blob, too."""
+    """The stored manifest, or in words why it is unusable. With `look=stored.verify` every blob is read."""
     try:
         return look(store, run, checkpoint.name, checkpoint.sha256)
     except NotFound:
@@ -96,13 +96,13 @@ def manifest(
 
 
 def gone(store: Store) -> str:
-    """Why a checkpoint may be missing."""
+    """Why a checkpoint may be missing, in words."""
     empty = next(iter(store.list("")), None) is None
     return "it is gone from the home store" + (", which is empty: is its disk there?" if empty else "")
 
 
 def _grade(manifests: Mapping[str, Manifest | str], name: str) -> Grade | None:
-    """How exactly the session that wrote it had gone on, where its parent is of another and still there."""
+    """How exactly the session that wrote it resumed, if its parent belongs to another session and exists."""
     found = manifests[name]
     if not isinstance(found, Manifest) or found.parent is None:
         return None

@@ -1,6 +1,6 @@
-"""What works here, what is missing, and how to fix it: one finding after another, as each takes its time.
+"""What works here, what is missing, and how to fix it. Yields each finding as soon as it is known.
 
-Leaves nothing behind but the folder of a store that had none. Must never know how a finding is shown.
+Leaves nothing behind, except the folder of a store that had none yet. Must never know how a finding is shown.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ CONTENTS = "home: contents"
 
 class State(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # it works, and something is not as it should be
+    WARNING = "warning"  # it works, but something needs attention
     MISSING = "missing"  # it does not work
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `advice`: what a person does about it or, where all is well, does to have more;
-    one command or sentence a line. `command`: words of a command of ours that helps, as ("prune",). `error`:
-    what was raised, where that is what was found."""
+    """The result of one check.
+
+    `advice`: what a person can do about it or, if all is well, do to get more; one command or sentence per
+    line. `command`: the words of a command of ours that helps, such as ("prune",). `error`: the error that
+    the check raised, if it did.
+    """
 
     what: str
     state: State
@@ -57,8 +60,10 @@ class Finding:
 
 
 def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[Finding]:
-    """Looks at everything, or at these platforms and stores, one after the other. Raises InputError for a
-    name that is neither."""
+    """Checks everything, or these platforms and stores, one after the other.
+
+    Raises InputError for a name that is neither.
+    """
     if not names:
         yield _python()
         yield from _looked_at("home", lambda: _home(home))
@@ -68,14 +73,15 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
     try:
         wired = Wired.from_home(home.path, clock)
         path = home.folders.config
-        yield Finding("config", State.OK, str(path) if path.exists() else "the defaults; `init` writes one")
+        text = str(path) if path.exists() else "none, so the defaults apply; `init` writes one"
+        yield Finding("config", State.OK, text)
     except (OrchestratorError, OSError) as error:
         yield _trouble("config", error)
         return
     leftovers.check_names(wired.config, names)
     yield from _platforms(home, wired, names)
     if not names:
-        with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`
+        with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
             yield from _taken_out(home, wired.config)
     for given in wired.config.stores:
         if not names or given.name in names:
@@ -86,7 +92,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
 
 
 def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Finding]:
-    """What a look found, or its failure."""
+    """The check's finding, or its failure."""
     try:
         yield Finding(what, *look())
     except (OrchestratorError, OSError) as error:
@@ -108,8 +114,8 @@ def _text(error: OrchestratorError | OSError) -> str:
 
 def _advice(what: str, error: OrchestratorError | OSError) -> str:
     if what == "home" and remedy(error) is Remedy.ACT:
-        return "set ORCHESTRATOR_HOME (or --home) to a folder that you may write to"
-    return "correct the config" if isinstance(error, SpecError) else ""  # others say what to do
+        return "set ORCHESTRATOR_HOME (or --home) to a folder that you can write to"
+    return "correct the config" if isinstance(error, SpecError) else ""  # other errors say what to do
 
 
 def _python() -> Finding:
@@ -126,26 +132,26 @@ def _home(home: Home) -> tuple[State, str]:
         stream.write(b"x")
         stream.flush()
     free = shutil.disk_usage(there).free
-    text = f"{path}, {size_text(free)} free" + ("" if there == path else " (not made yet)")
+    text = f"{path}, {size_text(free)} free" + ("" if there == path else " (does not exist yet)")
     return (State.OK if free >= FREE_BYTES_MIN else State.WARNING), text
 
 
 def _ledger(home: Home) -> tuple[State, str]:
     ledger = home.existing_ledger()
     if ledger is None:
-        return State.OK, "none yet: the first submit makes it"
+        return State.OK, "none yet: the first submit creates it"
     with ledger:
         runs, size = len(ledger.summaries()), ledger.size()
         owner = ledger.owner()
-    controls = f"controlled by {owner}" if owner else "no controller runs; submit starts one"
+    controls = f"controlled by {owner}" if owner else "no controller is running; submit starts one"
     return State.OK, f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
 
 
 def _grown(home: Home, clock: Clock) -> Iterator[Finding]:
-    """What lies in the home. A disk that is nearly full is told under `home`, and advised on here."""
+    """The contents of the home. `home` reports a disk that is nearly full; the advice comes here."""
     if not home.path.is_dir():
         return
-    with contextlib.suppress(OrchestratorError):  # told under `ledger`
+    with contextlib.suppress(OrchestratorError):  # reported under `ledger`
         try:
             found = growth.of_home(home, clock)
         except OSError as error:
@@ -180,7 +186,7 @@ def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Fin
 
 
 def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
-    """What the platform says of itself, where it says anything."""
+    """The platform's own checks, if it has any."""
     if not isinstance(platform, Checkup):
         return
     try:
@@ -192,23 +198,23 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
 
 
 def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:
-    with contextlib.suppress(OrchestratorError, OSError):  # told under `ledger`, or in the checkup
+    with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`, or in the checkup
         found = leftovers.find(home, {name: platform}).orphans
         if found:
-            text = f"{count_text(len(found), 'thing')} of runs that are over, or that nobody knows"
+            text = f"{count_text(len(found), 'thing')} of runs that are over or unknown"
             yield Finding(f"{name}: leftovers", State.WARNING, text, command=("doctor", "--clean"))
 
 
 def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
-    """Platforms and stores that the config no longer has, though runs need them: these are held."""
+    """Platforms and stores that the config no longer has, but runs need. These runs are held."""
     ledger = home.existing_ledger()
     if ledger is None:
         return
     with ledger:
         found = lost(ledger, config)
     for what, runs in found.items():
-        text = f"not in the config any more, but needed by {', '.join(runs)}"
-        advice = "put it back into the config until they are over; they go on as soon as a controller runs"
+        text = f"no longer in the config, but needed by {', '.join(runs)}"
+        advice = "put it back into the config until they are over; they continue once a controller runs"
         yield Finding(
             what.replace("'", ""), State.MISSING, text, advice, Remedy.EDIT, command=("up", "--detach")
         )
@@ -218,8 +224,8 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
     what = f"platform {answer.platform}"
     if answer.trouble is not None:
         needed = Remedy.ACT if answer.denied else Remedy.RETRY
-        # What is denied says itself what to do.
-        advice = "" if answer.denied else "see that it runs, and that the config says where"
+        # If access is denied, the platform's own message says what to do.
+        advice = "" if answer.denied else "check that it is running, and that the config has its address"
         return Finding(what, State.MISSING, f"{kind}: {answer.trouble}", advice, needed)
     waiting = [
         offer.unavailable.until

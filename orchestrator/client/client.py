@@ -1,4 +1,4 @@
-"""The one door: every question and every wish of a front end is a method here, and each method is short.
+"""The one entry point: every question and every wish of a front end is a method here, and each is short.
 
 Imports lazily, so that a program that only lists runs loads neither the config nor any platform. Must never
 print, parse arguments or exit.
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 class Client:
     """One user's orchestrator: the runs of one home.
 
-    `home` defaults to `$ORCHESTRATOR_HOME`, else the user's data folder; it need not exist yet. Raises
-    InputError where it names a file. Threads may share a client.
+    `home` defaults to `$ORCHESTRATOR_HOME`, else to the user's data folder. It need not exist yet. Raises
+    InputError if it is a file. Threads may share a client.
 
-    Each call opens the ledger and closes it again; inside `with client:` all calls share one connection.
-    Every method may raise BackendError where the ledger cannot be read or written.
+    Each call opens the ledger and closes it again. Inside `with client:` all calls share one connection.
+    Every method may raise BackendError if the ledger cannot be read or written.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Client:
     # --- Runs -------------------------------------------------------------------------------------------
 
     def runs(self, *, all: bool = False, limit: int | None = None) -> tuple[RunStatus, ...]:
-        """The runs under way, newest first; with `all` also those that are over. At most `limit` of them."""
+        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them."""
         from orchestrator.client.status import statuses
 
         return statuses(self, all=all, limit=limit)
 
     def run(self, name: str) -> Run:
-        """The run of this name: the whole of it, a prefix that only it has, or its job's name (its newest).
+        """Finds a run by its full name, a unique prefix, or its job's name (which finds the newest run).
 
-        Raises InputError that lists the candidates, or the nearest names.
+        Raises InputError that lists the candidates or the nearest names.
         """
         from orchestrator.client.run import Run
 
@@ -82,11 +82,12 @@ class Client:
         unless_running: bool = False,
     ) -> Submission:
         """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
-        unless one runs. It goes on when this program ends.
+        unless one runs. The run continues when this program ends.
 
-        `platforms`: run only there. `unless_running`: submit nothing if a run of this job is under way.
-        Raises SpecError for a wrong job or config, InputError for what cannot be frozen or may not leave,
-        NoRoute where no offer will ever take the job, AccessDenied where a person must act first.
+        `platforms`: use only these. `unless_running`: submit nothing if a run of this job is under way.
+        Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
+        leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
+        first.
         """
         from orchestrator.client.submitting import submit
 
@@ -95,8 +96,8 @@ class Client:
     def plan(self, job: str | os.PathLike[str], *, platforms: Iterable[str] = ()) -> Plan:
         """Where and when the job in this YAML file would run. Launches and writes nothing.
 
-        Asks every platform, which takes up to 30 seconds. Raises SpecError for a wrong job or config,
-        InputError for what cannot be frozen or may not leave.
+        Asks every platform, which takes up to 30 seconds. Raises SpecError for a wrong job or config, and
+        InputError for files that cannot be frozen or must not leave this machine.
         """
         from orchestrator.client.planning import plan
 
@@ -111,58 +112,58 @@ class Client:
     # --- Around them ------------------------------------------------------------------------------------
 
     def wired(self) -> Wired:
-        """The user's platforms and stores. Raises SpecError or InputError for what is wrong in the config."""
+        """The user's platforms and stores. Raises SpecError or InputError for a wrong config."""
         from orchestrator.client.wiring import Wired
 
         return Wired.from_home(self.home.path, self.clock)
 
     @property
     def controller(self) -> Controller:
-        """What runs, starts and stops the controller of this home."""
+        """Runs, starts and stops the controller of this home."""
         from orchestrator.client.controlling import Controller
 
         return Controller(self.home, self.clock)
 
     def health(self) -> Health:
-        """Whether a controller runs and ticks. Raises what opening the ledger raises."""
+        """Whether a controller runs and ticks. Raises the same errors as opening the ledger."""
         from orchestrator.client import health
 
         return health.of(self.home, self.clock, self.ledgers.owner())
 
     def quota(self, platforms: Collection[str] = ()) -> Quotas:
-        """What is left of each platform's quota, or of these, and what the rest went into.
+        """What is left of the quota of each platform, or of these, and what used the rest.
 
-        Asks every platform, which takes up to 30 seconds; one that does not answer is told apart. Raises
-        SpecError or InputError for what is wrong in the config, InputError for a platform that it lacks.
+        Asks every platform, which takes up to 30 seconds. Platforms that do not answer are listed separately.
+        Raises SpecError or InputError for a wrong config, InputError for a platform that it does not have.
         """
         from orchestrator.client import quota
 
         return quota.quota(self, platforms)
 
     def doctor(self, names: Collection[str] = ()) -> Iterator[Finding]:
-        """What works, what is missing and how to fix it: of everything, or of these platforms and stores.
+        """What works, what is missing and how to fix it: for everything, or for these platforms and stores.
 
-        Each finding comes when it is known; all take up to a minute. What fails is a finding. Raises
-        InputError for a name that the config does not have.
+        Yields each finding as soon as it is known; all of them take up to a minute. A check that fails is a
+        finding, too. Raises InputError for a name that the config does not have.
         """
         from orchestrator.client import checkup
 
         return checkup.findings(self.home, self.clock, names)
 
     def leftovers(self, names: Collection[str] = ()) -> Leftovers:
-        """What sessions left on all platforms, or on these, though no run needs it. Changes nothing.
+        """What sessions left on all platforms, or on these, and no run needs any more. Changes nothing.
 
-        Raises SpecError or InputError for what is wrong in the config, InputError for a name that it lacks,
-        and what opening the ledger raises. A platform that does not answer is told apart.
+        Platforms that do not answer are listed separately. Raises SpecError or InputError for a wrong config,
+        InputError for a name that it does not have, and the same errors as opening the ledger.
         """
         from orchestrator.client import leftovers
 
         return leftovers.find(self.home, leftovers.configured(self.home, self.clock, names))
 
     def remove_leftovers(self, orphans: Iterable[Orphan]) -> Removal:
-        """Removes these, killing what runs, but for what a live run has come to need since they were listed.
+        """Removes these and kills those that run. Keeps what a live run has come to need meanwhile.
 
-        Raises what `leftovers` raises.
+        Raises the same errors as `leftovers`.
         """
         from orchestrator.client import leftovers
 
@@ -177,14 +178,15 @@ class Client:
         checkpoints: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> PrunePlan:
-        """What nothing in the home, the stores and on the platforms needs any more. Changes nothing.
+        """What is no longer needed in the home, in the stores and on the platforms. Changes nothing.
 
-        Logs and sessions go that many seconds after their run's end. The newest `keep` runs of each job keep
-        everything. `unknown`: also what is of runs that this ledger does not know. `checkpoints`: also those
-        of finished runs, but for the newest and the best of each. `progress` hears what is being looked at.
+        Logs and sessions may go `older_than_seconds` after their run's end. The newest `keep` runs of each
+        job keep everything. `unknown`: include what belongs to runs that this ledger does not know.
+        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `progress` is
+        called with what is being looked at.
 
-        Raises SpecError or InputError for what is wrong in the config, InputError for a `keep` below 0, and
-        what reading the ledger raises. A store or platform that does not answer is told apart.
+        Stores and platforms that do not answer are listed separately. Raises SpecError or InputError for a
+        wrong config, InputError for a `keep` below 0, and the same errors as reading the ledger.
         """
         from orchestrator.client import pruning
         from orchestrator.pruning.rules import Policy
@@ -199,20 +201,20 @@ class Client:
         stopped: Callable[[], bool] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Pruned:
-        """Removes what the plan says goes, but for what is needed by now.
+        """Removes what the plan lists. Keeps what has come to be needed meanwhile.
 
-        Stops soon after `stopped` says so: what is left stays whole, and another plan goes on. `progress`
-        hears how many more things are gone. Raises what `prune_plan` raises, and Transient where another
-        prune of this home is under way.
+        Stops soon after `stopped` returns True. Everything else stays intact, and another plan can continue.
+        `progress` is called with how many more things were removed. Raises the same errors as `prune_plan`,
+        and Transient if another prune of this home is running.
         """
         from orchestrator.client import pruning
 
         return pruning.carry_out(self.home, self.clock, plan, stopped, progress)
 
     def init(self, *, force: bool = False) -> SetUp:
-        """Looks at this machine and writes the config; with `force` also where there is one, which is kept.
+        """Looks at this machine and writes the config. `force` replaces an existing config and keeps a copy.
 
-        Raises InputError where there is one, or it cannot be written.
+        Raises InputError if a config exists and `force` is not given, or if it cannot be written.
         """
         from orchestrator.client import setting_up
 

@@ -1,7 +1,7 @@
-"""The controller of a home: run here, started in the background, ended.
+"""The controller of a home: runs it here, starts it in the background, or stops it.
 
-One process controls a home at a time; the ledger sees to that. What belongs to the whole process stays with
-whoever calls: signals, what is printed, and the new process where the config has changed.
+One process controls a home at a time; the ledger makes sure of that. The caller handles what concerns the
+whole process: signals, output, and the new process after the config has changed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from orchestrator.ledger import Ledger, Owner
 from orchestrator.unforeseen import Told
 
 START_SECONDS = 60.0
-TIDIED_RUNS_MAX = 200  # a start takes no longer for all that there ever was
+TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 8 * 1024 * 1024
-SETTLED_SECONDS = 1.0  # a file that was last written so long ago is not being written
+SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
 
 
 def _never() -> bool:
@@ -54,8 +54,8 @@ def _unsaid(_text: str) -> None:
 
 @dataclass(frozen=True)
 class Started:
-    """A controller runs in the background: `by_us` False where one ran already. `owner` is None for one that
-    found nothing to do and has left again."""
+    """A controller runs in the background. `by_us` is False if one was already running. `owner` is None if
+    it found nothing to do and has already left."""
 
     owner: Owner | None
     by_us: bool
@@ -69,10 +69,10 @@ class Controller:
     clock: Clock
 
     def start(self) -> Started:
-        """Starts a controller in the background unless one runs; it leaves when nothing is left to do.
+        """Starts a controller in the background unless one runs. It leaves when nothing is left to do.
 
-        Raises SpecError or InputError for what is wrong in the config, and BackendError with the end of the
-        controller's log where it does not come up.
+        Raises SpecError or InputError for a wrong config, and BackendError with the end of the controller's
+        log if it does not start.
         """
         Wired.from_home(self.home.path, self.clock)
         with self.home.ledger() as ledger:
@@ -80,9 +80,10 @@ class Controller:
             return Started(found or ledger.owner(), by_us=found is None)
 
     def stop(self) -> Owner | None:
-        """Ends the controller and waits until it has left; returns it, None where none runs. Sessions go on.
+        """Stops the controller and waits until it has left. Returns it, or None if none runs. Sessions
+        continue.
 
-        Raises InputError where it runs on another machine, and BackendError where it does not leave.
+        Raises InputError if it runs on another machine, and BackendError if it does not leave.
         """
         ledger = self.home.existing_ledger()
         if ledger is None:
@@ -101,17 +102,17 @@ class Controller:
         told: Callable[[RunRecord, Event], None] = _untold,
         say: Callable[[str], None] = _unsaid,
     ) -> bool:
-        """Controls this home from this process, until `stopped` says so or, with `until_idle`, until nothing
-        is left to do. Returns True where it left because the config is another now: to go on, start a new
-        process, as threads of this one may still be carrying out what was under way.
+        """Controls this home from this process until `stopped` returns True or, with `until_idle`, until
+        nothing is left to do. Returns True if it left because the config changed. To continue then, start a
+        new process, because threads of this one may still be at work.
 
-        `told` hears of each event once it is journalled, with its run; `say` hears sentences on the
-        controller itself. Both are called in this thread, or in `say`'s case in one of the controller's.
-        Raises ControllerRunning where another process controls this home, Fenced where one has taken over,
-        SpecError or InputError for what is wrong in the config.
+        `told` is called with each event and its run once the event is journalled. `say` is called with
+        sentences about the controller itself. Both are called in this thread; `say` also in threads of the
+        controller. Raises ControllerRunning if another process controls this home, Fenced if another process
+        has taken over, and SpecError or InputError for a wrong config.
 
         Sessions of the platform `process` run as this user and can read this process's environment
-        (docs/what-leaves.md); `orchestrator up` shields its own.
+        (docs/what-leaves.md). `orchestrator up` protects its own.
         """
         return _control(self.home, self.clock, until_idle, stopped, told, say)
 
@@ -124,7 +125,7 @@ def _control(
     told: Callable[[RunRecord, Event], None],
     say: Callable[[str], None],
 ) -> bool:
-    """Whether it left because the config is another now."""
+    """Returns whether it left because the config changed."""
     wired = Wired.from_home(home.path, clock)
     wake = threading.Event()
 
@@ -158,21 +159,21 @@ def _control(
                     say=say,
                     unforeseen=unforeseen,
                 )
-            # Who submitted meanwhile saw it alive.
+            # A submit in the meantime saw this controller alive and started none.
             if outdated or not until_idle or not ledger.anything_left(besides=engine.faulted):
                 break
-        say(f"controller {os.getpid()} {'starts anew' if outdated else 'leaves'}")
+        say(f"controller {os.getpid()} {'restarts' if outdated else 'leaves'}")
     return outdated
 
 
 def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:
-    """Ends and removes what a crash left: of runs with anything on a platform, and of the last to end."""
+    """Ends and removes what a crash left of the runs on platforms, and of the runs that ended last."""
     runs = ledger.summaries()
     live = ledger.live()
     there = {record.run for record in live}
     over = [each.run for each in runs if each.phase.final and each.run not in there][:TIDIED_RUNS_MAX]
     records = (*live, *ledger.records(over))
-    known = (each.run for each in runs if each.run not in ledger.unreadable)  # of others nothing is touched
+    known = (each.run for each in runs if each.run not in ledger.unreadable)  # others are left alone
     tidying.begin(backends, records, known, clock, say)
 
 
@@ -182,10 +183,10 @@ def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:
 
 
 class ConfigChanges:
-    """Called now and then: whether the config is another than it was, and one that can be read.
+    """Returns, when called, whether the config has changed and can be used.
 
-    A change that is wrong is told once, and the controller goes on with what it has. A file that is just
-    being written is none yet: its first half may be a right config, too, and the whole of it a wrong one.
+    A wrong config is reported once, and the controller continues with the old one. A file that is still being
+    written does not count yet, because half of a file may be a valid config, too.
     """
 
     def __init__(self, home: Home, clock: Clock, say: Callable[[str], None]) -> None:
@@ -212,16 +213,16 @@ class ConfigChanges:
         try:
             Wired.from_home(self._home.path, self._clock).backends()
         except OrchestratorError as error:
-            self._say(f"the config has changed and cannot be used, going on with the one before:\n{error}")
+            self._say(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
             return False
         self._say("the config has changed")
         return True
 
 
 def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
-    """Starts a detached controller unless one runs; returns the one found, None where one was started.
+    """Starts a detached controller unless one runs. Returns the running one, or None if it started one.
 
-    Raises BackendError with the end of its log where it does not come up.
+    Raises BackendError with the end of its log if it does not start.
     """
     owner = ledger.owner()
     if owner is not None:
@@ -240,7 +241,7 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
         )
     _wait(clock, lambda: ledger.owner() is not None or child.poll() is not None, START_SECONDS)
     if ledger.owner() is not None or child.poll() == 0:  # or: another submit's controller was faster
-        child.returncode = child.returncode or 0  # it outlives this process, and is not waited for
+        child.returncode = child.returncode or 0  # it outlives this process, so nobody waits for it
         return None
     with log.open("rb") as said:
         said.seek(start)
@@ -254,15 +255,15 @@ def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
             f"the controller runs on {owner.host} (process {owner.pid}): run `orchestrator down` there"
         )
     if not _is_ours(owner.pid):
-        return  # it has just died, and its number may be somebody else's by now
+        return  # it has just died, and another process may have its number by now
     try:
         os.kill(owner.pid, signal.SIGTERM)
     except ProcessLookupError:
         return
     if not _wait(clock, lambda: ledger.owner() != owner, STOP_SECONDS):
         raise BackendError(
-            f"the controller (process {owner.pid}) does not leave; see {home.folders.controller_log}; it may "
-            f"be killed without harm: kill -9 {owner.pid}",
+            f"the controller (process {owner.pid}) does not stop; see {home.folders.controller_log}. You can "
+            f"kill it without harm: kill -9 {owner.pid}",
             backend="controller",
         )
 
@@ -287,7 +288,7 @@ def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _trimmed_size(log: Path, older: Path) -> int:
-    """Where new lines will begin; one earlier log is kept."""
+    """Where new lines will begin. One older log is kept."""
     if log.is_symlink() or not log.exists():
         return 0
     if log.stat().st_size > LOG_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The grammar of values as users write them, for what reads them outside of a job."""
+"""The grammar of values as users write them, for values outside of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator.errors import InputError
 
 
 def seconds(text: str) -> float:
-    """A duration as jobs have it (`90m`, `12h`, `30d`), and 0, in seconds. Raises InputError for another."""
+    """The seconds of a duration as in a job (`90m`, `12h`, `30d`), or of 0. Raises InputError for others."""
     from pydantic import TypeAdapter, ValidationError
 
     from orchestrator.spec.fields import Duration
@@ -16,4 +16,4 @@ def seconds(text: str) -> float:
     try:
         return float(TypeAdapter(Duration).validate_python(text))
     except (ValidationError, AssertionError):
-        raise InputError(f"{text!r} is no duration; valid are 0, or as 90m, 12h, 30d") from None
+        raise InputError(f"{text!r} is not a duration; give 0 or a duration such as 90m, 12h, 30d") from None

@@ -1,7 +1,7 @@
-"""How much lies in the home and in a store, by kind, and what pruning would free.
+"""How much space the home and a store use, by kind, and how much pruning would free.
 
-Bounded in time: whoever asks waits a few seconds, and hears "at least" where that was too short. Removes
-nothing; what `prune` finds in the store and on platforms is not counted.
+Limited to a few seconds; if that is too short, the answer says "at least". Removes nothing. Does not count
+what `prune` would find in the store and on platforms.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from orchestrator.pruning.rules import Policy
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 
-DOCTOR_SECONDS = 3.0  # for the home, and as many for the store
+DOCTOR_SECONDS = 3.0  # for the home, and again for the store
 HINT_SECONDS = 1.0
-OLDER_THAN_SECONDS = 30 * 86400.0  # as `prune` has it by default
+OLDER_THAN_SECONDS = 30 * 86400.0  # the default of `prune`
 _ELSEWHERE = {"sessions": PLATFORMS, "results": RESULTS}
 
 
 @dataclass(frozen=True)
 class Growth:
-    """`sizes`: what → bytes on the disk, only what there is. `complete` False: there is more than that."""
+    """`sizes`: kind → bytes on the disk. `complete` is False if time ran out and there may be more."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     freed: int = 0
@@ -41,7 +41,7 @@ class Growth:
 
 
 def of_home(home: Home, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth:
-    """What lies in the home. Raises what reading the ledger raises."""
+    """The space that the home uses. Raises the same errors as reading the ledger."""
     enough = _after(clock, seconds)
     found = listing.look(home.path, enough=enough)
     sizes: dict[str, int] = {}
@@ -64,7 +64,7 @@ def of_home(home: Home, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth
 
 
 def of_store(store: Store, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth:
-    """What the runs of all ledgers have in the store."""
+    """The space that the runs of all ledgers use in the store."""
     enough = _after(clock, seconds)
     size = sum(size for _, size in stored.sizes(store, enough))
     return Growth({"checkpoints": size}, complete=not enough())

@@ -1,7 +1,7 @@
-"""Whether the controller of a home lives and ticks; and the notes of its ticks that tell.
+"""Whether the controller of a home runs and ticks, and the notes of its ticks that show it.
 
-That a controller died shows in the ledger's lock; that it hangs shows only in what it stopped writing.
-Nothing is decided from the notes. Imported by probes every few seconds: reads no config but the database.
+The ledger's lock shows that a controller died. Only missing notes show that it hangs. Nothing is decided from
+the notes. Probes import this every few seconds, so of the config it reads only the database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger import Owner
 
 NOTE_SECONDS = 2.0
-TICK_SECONDS_MAX = 20.0  # a tick takes milliseconds and comes once a second
+TICK_SECONDS_MAX = 20.0  # a tick takes milliseconds and happens once a second
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Tick:
 
 
 class State(StrEnum):
-    """How the controller does. Only TICKS is well."""
+    """How the controller is doing. Only TICKS is healthy."""
 
-    ABSENT = "absent"  # none runs
-    UNHEARD = "unheard"  # it has not ticked yet, or not with this home on this machine
-    FROZEN = "frozen"  # it lives, and has not ticked for TICK_SECONDS_MAX
+    ABSENT = "absent"  # no controller runs
+    UNHEARD = "unheard"  # it has not ticked yet, or it uses another home or machine
+    FROZEN = "frozen"  # it runs but has not ticked for TICK_SECONDS_MAX
     TICKS = "ticks"
 
 
 @dataclass(frozen=True)
 class Health:
-    """`owner` is the process that controls, None where none does. `tick_seconds_ago` is the age of its newest
-    tick, None where none is known; below 0, the machine was started anew since."""
+    """`owner` is the controlling process, or None. `tick_seconds_ago` is the age of its newest tick, or None
+    if no tick is known. Below 0 the machine was restarted since."""
 
     owner: Owner | None = None
     tick_seconds_ago: float | None = None
@@ -59,7 +59,7 @@ class Health:
 
 
 def of(home: Home, clock: Clock, owner: Owner | None) -> Health:
-    """The health of the controller that the ledger says there is."""
+    """The health of the controller that the ledger names."""
     if owner is None:
         return Health()
     try:
@@ -70,8 +70,10 @@ def of(home: Home, clock: Clock, owner: Owner | None) -> Health:
 
 
 def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:
-    """To be called after each tick of the controller that took over at `since`: writes at most one note in
-    NOTE_SECONDS. A disk that is full costs only the note."""
+    """Returns a function to call after each tick of the controller that took over at `since`.
+
+    It writes at most one note in NOTE_SECONDS. If the disk is full, only the note is missing.
+    """
     noted = float("-inf")
 
     def note() -> None:

@@ -1,7 +1,7 @@
-"""Which home is this user's, and the ledger in it. The only place that resolves `$ORCHESTRATOR_HOME`.
+"""This user's home and its ledger. The only place that resolves `$ORCHESTRATOR_HOME`.
 
-Answers without reading the config's grammar where the config says nothing of a database: listings start
-fast, and work beside a config that is wrong. Must never know platforms or stores.
+Parses the config only if it may name a database. So listings start fast, and work even if the config is
+wrong. Must never know platforms or stores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Home:
-    """One home folder; it need not exist. `given`: as the user named it on the command line."""
+    """One home folder, which need not exist. `given`: the name that the user gave on the command line."""
 
     path: Path
     given: str | None = None
@@ -42,7 +42,7 @@ class Home:
 
             path = user_data_path("orchestrator", appauthor=False)
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is no folder: {'--home' if given else VARIABLE} should name one")
+            raise InputError(f"{path} is not a folder: set {'--home' if given else VARIABLE} to a folder")
         return cls(path, given)
 
     @property
@@ -50,8 +50,8 @@ class Home:
         return Folders(self.path)
 
     def tighten(self) -> str:
-        """Makes the home and what lies in it this user's alone. Returns what to tell the user: nothing where
-        it was so, or where it is not ours to change."""
+        """Makes the home and its contents private to this user. Returns a sentence for the user, empty if it
+        was private already or is not ours to change."""
         from orchestrator.files import tighten
 
         mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.is_dir() else 0
@@ -63,13 +63,13 @@ class Home:
         return f"{self.path} was open to other users ({mode:04o}) and is now private ({mode & 0o700:04o})"
 
     def database(self) -> str:
-        """The ledger's URL: of the config, else `$ORCHESTRATOR_DATABASE`, else a file in this home.
+        """The ledger's URL: from the config, else `$ORCHESTRATOR_DATABASE`, else a file in this home.
 
-        Raises what reading the config raises, where it may name one.
+        If the config may name one, it raises the same errors as reading the config.
         """
         try:
             text = self.folders.config.read_text("utf-8")
-        except (OSError, ValueError):  # none, or one whose reading explains what is wrong with it
+        except (OSError, ValueError):  # missing; or broken, and config.load says how
             text = "database" if self.folders.config.exists() else ""
         if _MAY_NAME_A_DATABASE.search(text):
             from orchestrator import config
@@ -80,32 +80,30 @@ class Home:
         return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
 
     def ledger_beside(self) -> str:
-        """Why runs of another ledger may live here: the home's own file is there, another is configured."""
+        """Why runs of another ledger may live here: the home has a ledger, but another is configured."""
         own = self.path / LEDGER
         beside = own.exists() and self.database() != f"sqlite:///{own}"
-        return f"{own} is there beside the configured one" if beside else ""
+        return f"{own} exists beside the configured one" if beside else ""
 
     def ledger(self) -> Ledger:
-        """Opens the ledger, made where there is none yet."""
+        """Opens the ledger, and creates it if there is none yet."""
         from orchestrator.ledger import Ledger
 
         return Ledger.open(self.database())
 
     def runs(self) -> Ledger:
-        """Opens the ledger for a question about a run. Raises InputError where there is none yet."""
+        """Opens the ledger for a question about a run. Raises InputError if there is none yet."""
         ledger = self.existing_ledger()
         if ledger is None:
-            raise InputError(
-                f"there are no runs in {self.path} yet; --home or {VARIABLE} names another place"
-            )
+            raise InputError(f"there are no runs in {self.path} yet; --home or {VARIABLE} sets another home")
         return ledger
 
     def existing_ledger(self) -> Ledger | None:
-        """Opens the ledger; None where there is none yet: whoever only looks makes nothing."""
+        """Opens the ledger; None if there is none yet, because reading must create nothing."""
         return self._existing(alone=False)
 
     def ledger_on_a_full_disk(self) -> Ledger | None:
-        """As `existing_ledger`, also where the disk is full; to be closed soon."""
+        """Like `existing_ledger`, but works on a full disk, too. Close it soon."""
         try:
             return self._existing(alone=False)
         except DiskFull:

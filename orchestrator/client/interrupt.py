@@ -1,7 +1,7 @@
-"""Ctrl-C while a run is only looked at: noticed between two looks, wherever it arrives.
+"""Ctrl-C while a run is only watched: it sets a flag, which is checked between two looks.
 
-A KeyboardInterrupt may be raised where the interpreter drops it, in a callback or a hash; a flag is never
-lost. The second Ctrl-C is the interpreter's own again. Decides nothing about what the view then says.
+A KeyboardInterrupt may be raised where the interpreter drops it, such as in a callback or a hash. A flag is
+never lost. The second Ctrl-C raises KeyboardInterrupt again. Does not decide what the view says then.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from types import FrameType
 
 @dataclass
 class Interrupt:
-    """`seen` turns true with the first Ctrl-C. A plain flag: an Event's lock may be held by the very code
-    that the signal interrupts."""
+    """`seen` becomes True with the first Ctrl-C. It is a plain flag, because the interrupted code may hold
+    an Event's lock."""
 
     seen: bool = False
 
 
 @contextmanager
 def noticed() -> Iterator[Interrupt]:
-    """Takes SIGINT over for as long as the block lasts; without effect outside the main thread."""
+    """Handles SIGINT inside the block. Has no effect outside the main thread."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

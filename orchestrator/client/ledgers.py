@@ -1,6 +1,6 @@
-"""The client's way to the ledger: opened for one call, or once for all calls of a `with` block.
+"""How the client uses the ledger: opened for one call, or once for all calls of a `with` block.
 
-Decides when it is opened and closed. Must never know what is asked of it.
+Decides when it is opened and closed. Must never know what it is used for.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ class Ledgers:
 
     @contextmanager
     def existing(self) -> Iterator[Ledger | None]:
-        """The ledger; None where there is none yet: whoever only looks makes nothing."""
+        """The ledger; None if there is none yet, because reading must create nothing."""
         with self._open(self._home.existing_ledger) as ledger:
             yield ledger
 
     @contextmanager
     def runs(self) -> Iterator[Ledger]:
-        """The ledger, for a question about a run. Raises InputError where there is none yet."""
+        """The ledger, for a question about a run. Raises InputError if there is none yet."""
         with self._open(self._home.runs) as ledger:
             yield ledger
 
     @contextmanager
     def made(self) -> Iterator[Ledger]:
-        """The ledger, made where there is none yet."""
+        """The ledger, created if there is none yet."""
         with self._open(self._home.ledger) as ledger:
             yield ledger
 
     def owner(self) -> Owner | None:
-        """The controller that decides for these runs; None where none lives."""
+        """The controller that decides for these runs; None if none runs."""
         with self.existing() as ledger:
             return ledger.owner() if ledger is not None else None
 
     def hold(self) -> None:
-        """From now on the first ledger that is opened stays open."""
+        """From now on the ledger stays open once it is opened."""
         with self._lock:
             self._holders += 1
 

@@ -1,9 +1,9 @@
-"""What sessions left on the platforms though no run needs it any more, and its removal.
+"""Finds and removes what sessions left on the platforms and no run needs any more.
 
-Left over is what bears this home's mark and is of no live run of the ledger. Platforms are read before the
-ledger, and a session is in the ledger before it is anywhere else: what is being prepared is never taken for
-left over. Decides which; the platforms say what there is, and remove it. Must never ask the user: whoever
-calls says what is to go.
+A thing is left over if it bears this home's mark but belongs to no live run of the ledger. Platforms are read
+before the ledger, and a session is in the ledger before it is anywhere else. So a session in preparation
+never counts as left over. This module decides what is left over; the platforms list and remove things. Must
+never ask the user: the caller says what to remove.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Doubt(StrEnum):
     """Why the removal of something left over might lose something."""
 
     NONE = "none"
-    RUNS = "runs"  # it still runs, and is killed
-    UNKNOWN_RUN = "unknown run"  # this ledger does not know its run, which may be of another database
+    RUNS = "runs"  # it still runs, and removal kills it
+    UNKNOWN_RUN = "unknown run"  # this ledger does not know its run, which may be in another database
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """Something left over, and the platform that it is on, by its name in the config."""
+    """Something left over, and the name of its platform in the config."""
 
     platform: str
     leftover: Leftover
@@ -58,8 +58,8 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of what was to be removed. `kept`: why it is still there, for each; `troubles`: of these,
-    what the platform answered."""
+    """The result of a removal. `kept`: things that are still there, and why. `troubles`: the platforms'
+    errors for some of these."""
 
     removed: tuple[Orphan, ...] = ()
     kept: Mapping[Orphan, str] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class Removal:
 
 
 def configured(home: Home, clock: Clock, names: Collection[str] = ()) -> Mapping[str, Platform]:
-    """The platforms of the config, or those of these names. Raises InputError for a name that is neither a
-    platform nor a store of it."""
+    """The platforms of the config, or those with these names. Raises InputError for a name that is neither a
+    platform nor a store."""
     wired = Wired.from_home(home.path, clock)
     check_names(wired.config, names)
     return {name: each for name, each in wired.platforms().items() if not names or name in names}
 
 
 def check_names(config: Config, names: Iterable[str]) -> None:
-    """Raises InputError for what is no platform or store of the config."""
+    """Raises InputError for a name that is neither a platform nor a store of the config."""
     known = [*(each.name for each in config.platforms), *(each.name for each in config.stores)]
     strange = [name for name in names if name not in known]
     if strange:
@@ -83,8 +83,10 @@ def check_names(config: Config, names: Iterable[str]) -> None:
 
 
 def find(home: Home, platforms: Mapping[str, Platform]) -> Leftovers:
-    """What is left over on these platforms. Changes nothing. Raises what opening the ledger raises: without
-    its word nothing is left over."""
+    """What is left over on these platforms. Changes nothing.
+
+    Raises the same errors as opening the ledger, because without it nothing counts as left over.
+    """
     there: list[Orphan] = []
     troubles: dict[str, OrchestratorError] = {}
     for name, platform in platforms.items():
@@ -99,11 +101,11 @@ def find(home: Home, platforms: Mapping[str, Platform]) -> Leftovers:
 def _of_no_live_run(home: Home, there: Iterable[Orphan]) -> Iterator[Orphan]:
     ledger = home.ledger_on_a_full_disk()
     live: set[str] = set()
-    known = {""}  # what is of no run: a moment's container
+    known = {""}  # "": things of no run, such as a short-lived container
     if ledger is not None:
         with ledger:
             runs = ledger.summaries()
-            live = {each.run for each in ledger.live()}  # runs that are over too, if a session may still run
+            live = {each.run for each in ledger.live()}  # also runs that are over, if a session may still run
             live |= set(ledger.unreadable)
         live |= {each.run for each in runs if not each.phase.final}
         known |= {each.run for each in runs}
@@ -113,7 +115,7 @@ def _of_no_live_run(home: Home, there: Iterable[Orphan]) -> Iterator[Orphan]:
 
 
 def remove(home: Home, platforms: Mapping[str, Platform], doomed: Iterable[Orphan]) -> Removal:
-    """Removes these. The ledger is asked again: whoever was asked may have thought about it for long."""
+    """Removes these. Reads the ledger again, because the user may have taken long to answer."""
     doomed = tuple(doomed)
     still = list(_of_no_live_run(home, doomed))
     places = {each.place for each in still}
@@ -126,7 +128,7 @@ def remove(home: Home, platforms: Mapping[str, Platform], doomed: Iterable[Orpha
             removed.append(each)
         except OrchestratorError as error:
             troubles[each] = error
-        except OSError as error:  # one thing that resists is no reason to leave the others
+        except OSError as error:  # one failure must not keep the others from being removed
             kind = AccessDenied if remedy(error) is Remedy.ACT else Transient
             troubles[each] = kind(error.strerror or str(error))
     return Removal(tuple(removed), kept | {each: str(error) for each, error in troubles.items()}, troubles)

@@ -1,6 +1,6 @@
-"""What a run is doing right now, for people: the newest reading, kept beside the ledger.
+"""What a run is doing right now, for people: the newest reading, stored beside the ledger.
 
-Volatile: the controller writes it, views read it, nothing is decided from it.
+It may be lost: the controller writes it, views read it, and nothing is decided from it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ PREPARING_BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True)
 class Live:
-    """The newest reading of a run's session, `at` the controller's clock; `trouble` is why its platform has
-    given none since. `launched_at`: of the session, unix seconds."""
+    """The newest reading of a run's session, taken `at` by the controller's clock.
+
+    `trouble` is why its platform has given no newer one. `launched_at` is the session's launch; both times in
+    unix seconds.
+    """
 
     session: str
     at: float
@@ -37,13 +40,13 @@ class Live:
 
     @property
     def waits_since(self) -> float | None:
-        """Since when the session waits in its platform's queue; None: it does not, or not any more."""
+        """Since when the session has waited in its platform's queue; None if it does not wait."""
         return self.launched_at if self.observation.sighting is Sighting.PENDING else None
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Keeps `live.json` of each run current; a disk that is full costs only the view."""
+    """Keeps `live.json` of each run current. If the disk is full, only the view suffers."""
 
     folders: Folders
 
@@ -75,14 +78,14 @@ def read(folders: Folders, run: str, session: str | None) -> Live | None:
     except (OSError, ValueError, Odd):
         return None
     status = found.observation.status
-    if status is not None:  # written by another version, perhaps, that let more through
+    if status is not None:  # perhaps another version wrote it and checked less
         observation = replace(found.observation, status=within_bounds(status))
         found = replace(found, observation=observation, at=bounds.moment(found.at) or 0.0)
     return found if found.session == session else None
 
 
 def preparing(folders: Folders, run: str) -> str:
-    """What is being done for the run's next session; empty where nobody says."""
+    """What is being done for the run's next session; empty if that is unknown."""
     path = folders.preparing(run)
     try:
         data = files.read(path.parent, path.name, PREPARING_BYTES_MAX)
@@ -93,7 +96,8 @@ def preparing(folders: Folders, run: str) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: `step` as last reported, else of the newest checkpoint. Rates are of the session."""
+    """How far a run is. `step` is the last reported one, else the newest checkpoint's; rates are the
+    session's."""
 
     step: int
     total: int
@@ -106,7 +110,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training at the present rate; None where there is none."""
+        """Seconds of training left at the present rate; None if the rate is unknown."""
         return max(0, self.total - self.step) / self.steps_per_second if self.steps_per_second else None
 
 

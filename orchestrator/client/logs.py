@@ -1,6 +1,6 @@
-"""What a run's sessions said, as one stream in the order of their generations.
+"""The logs of a run's sessions as one stream, in the order of their generations.
 
-Reads what the controller has brought of their logs; asks no platform, and judges nothing of what they say.
+Reads what the controller has collected of the logs. Asks no platform, and does not interpret the logs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Chunk = tuple[str, bytes]
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line that a session wrote, without its end. What is not UTF-8 is replaced."""
+    """One line that a session wrote, without its line end. Bytes that are not UTF-8 are replaced."""
 
     session: str
     text: str
@@ -35,12 +35,12 @@ class LogLine:
 def chunks(
     client: Client, run: str, *, follow: bool, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Chunk]:
-    """(session, bytes) of the run's log; with `follow` until the run rests, or `stop` says so between two
-    looks."""
+    """(session, bytes) of the run's log. With `follow` it continues until the run rests, or until `stop`
+    returns True between two looks."""
     reader, never = _Reader(client.home.folders.run(run)), threading.Event()
     with client.ledgers.runs() as ledger:
         while not stop():
-            resting = rests(ledger.record(run))  # looked up first: what comes before the end is read
+            resting = rests(ledger.record(run))  # asked first, so that all output before the end is read
             yield from reader.fresh()
             if resting or not follow:
                 return
@@ -48,7 +48,7 @@ def chunks(
 
 
 def lines(data: Iterable[Chunk]) -> Iterator[LogLine]:
-    """The same as lines. What a session left without an end of line is a line, too."""
+    """The same as lines. A session's last line counts even if it has no line end."""
     before, held = "", b""
     for session, new in data:
         if session != before and held:
@@ -63,14 +63,14 @@ def lines(data: Iterable[Chunk]) -> Iterator[LogLine]:
 
 
 class _Reader:
-    """The log segments below a run's folder, read from where the last call left off."""
+    """Reads the log segments below a run's folder; each call continues where the last one stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
 
     def fresh(self) -> Iterator[Chunk]:
-        """What is new, in order."""
+        """The new data, in order."""
         for session in _sessions(self._folder):
             for segment in sorted((session / "log").glob("[0-9]*.log")):
                 while data := self._read(segment):
@@ -82,7 +82,7 @@ class _Reader:
             with segment.open("rb") as stream:
                 stream.seek(offset)
                 data = stream.read(_READ_BYTES)
-        except OSError:  # gone: of a long log the middle is not kept; or not to be read
+        except OSError:  # unreadable, or gone: the middle of a long log is not kept
             return b""
         self._offsets[segment] = offset + len(data)
         return data

@@ -25,9 +25,9 @@ OWNER_SECONDS = 2.0
 class Look:
     """A run at one moment. `now` is the wall clock; `monotonic` is for pauses between looks.
 
-    `live` is the newest reading of its session, `preparing` what is being done for its next one. `events`
-    are those since the look before, at the first look all. `alone_seconds`: for how long these looks have
-    seen no controller.
+    `live` is the newest reading of its session; `preparing` is what is being done for its next one. `events`
+    are the events since the previous look; the first look has all of them. `alone_seconds`: for how long
+    these looks have seen no controller.
     """
 
     record: RunRecord
@@ -46,7 +46,7 @@ class Look:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing happens any more unless somebody asks for it."""
+        """Whether nothing more happens until somebody asks for it."""
         return rests(self.record)
 
 
@@ -56,16 +56,19 @@ def rests(record: RunRecord) -> bool:
 
 
 def look(client: Client, run: str) -> Look:
-    """One look, with all its events. Raises InputError where there is no run of this name."""
+    """One look, with all events. Raises InputError if there is no run of this name."""
     return next(looks(client, run))
 
 
 def looks(client: Client, run: str) -> Iterator[Look]:
-    """A look every LOOK_SECONDS; the last one is of a run that rests."""
+    """Yields a look every LOOK_SECONDS. The last one shows the run at rest."""
     clock, folders, never = client.clock, client.home.folders, threading.Event()
     seq = 0
     owner: Owner | None = None
-    asked_at, seen_at = float("-inf"), clock.monotonic()  # when a controller was asked for, and last seen
+    asked_at, seen_at = (
+        float("-inf"),
+        clock.monotonic(),
+    )  # the last check for a controller, and the last time one was seen
     with client.ledgers.runs() as ledger:
         while True:
             record = ledger.record(run)  # before its events, so that the last look has the last of them

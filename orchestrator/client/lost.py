@@ -1,4 +1,4 @@
-"""Platforms and stores that runs still need, and that the config no longer has."""
+"""Platforms and stores that the config no longer has, but runs still need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTIVE = tuple(phase for phase in Phase if not phase.final)
 
 
 def lost(ledger: Ledger, config: Config) -> dict[str, list[str]]:
-    """What is missing, as `store 'home'`, and the runs that need it."""
+    """What is missing (such as `store 'home'`) → the runs that need it."""
     platforms = frozenset(each.name for each in config.platforms)
     stores = frozenset(each.name for each in config.stores)
     there = ledger.live()
@@ -32,7 +32,7 @@ def lost(ledger: Ledger, config: Config) -> dict[str, list[str]]:
 
 
 def sentence(what: str, runs: Sequence[str]) -> str:
-    """For the start of a controller, and after a submit."""
+    """The warning at the start of a controller and after a submit."""
     more = len(runs) - _NAMED
     named = ", ".join(runs[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-    return f"the config no longer has the {what}; held until it is back: {named}"
+    return f"the config no longer has the {what}; these runs are held until it is back: {named}"

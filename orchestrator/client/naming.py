@@ -1,7 +1,7 @@
-"""Names for what a session named, fit for this machine: no control character, no leading dash, none too long.
+"""Safe local names for files that a session named: no control characters, no leading dash, not too long.
 
-Decides what a file of a checkpoint is called where it is pulled; inside sessions it keeps its own name. Pure:
-reads no folder. Must never give two files one name.
+Decides the name of a checkpoint's file when it is pulled; inside sessions it keeps its own name. Pure: reads
+no folder. Must never give two files the same name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ _MARK_DIGITS = 8
 
 
 def local_names(paths: Iterable[str]) -> dict[str, str]:
-    """Path → path, piece by piece: what is unfit in a piece is percent-encoded; a piece that is too long, or
-    taken by then, ends in a mark of its own. Paths are of one checkpoint: none is the folder of another."""
+    """Path → local path, piece by piece.
+
+    Unsafe characters of a piece are percent-encoded. A piece that is too long or already taken gets a hash at
+    its end. All paths belong to one checkpoint, so none is the folder of another.
+    """
     paths = sorted(paths)
     below: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
@@ -37,7 +40,7 @@ def _local(path: str, renamed: dict[str, dict[str, str]]) -> str:
 
 
 def _fitted(pieces: set[str]) -> dict[str, str]:
-    """The pieces of one folder, each with the name it gets: those that are fit keep theirs."""
+    """The pieces of one folder, each with its local name. Safe pieces keep their names."""
     given = {piece: piece for piece in pieces if _encoded(piece) == piece and _fits(piece)}
     taken = set(given)
     for piece in sorted(pieces - taken):
@@ -52,7 +55,8 @@ def _fitted(pieces: set[str]) -> dict[str, str]:
 
 
 def _encoded(piece: str) -> str:
-    """Without what steers a terminal, hides, passes for an option or is lost at the end."""
+    """Percent-encodes characters that control a terminal, are invisible, look like an option's dash, or are
+    spaces at the end."""
     last = len(piece.rstrip(" "))
     return "".join(
         character if character.isprintable() and at < last and not (at == 0 and character == "-")
@@ -66,7 +70,7 @@ def _fits(name: str) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    """As the file's name was in the session (PEP 383)."""
+    """The bytes of the file's name in the session (PEP 383)."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""What a job would do before anything is launched: frozen, judged, and planned hop by hop.
+"""Plans a job before anything is launched: freezes it, judges every offer, and plans hop by hop.
 
-Decides what may not leave with a job. Writes nothing but where it is told to freeze; must never record a run.
+Decides what must not leave with a job. Writes only into the folder it freezes into; must never record a run.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 class Plan:
     """Where and when a job would run, and what leaves with it. Times in unix seconds.
 
-    `job` has everything it names pinned. `hops` are its sessions one after the other, none where nothing is
-    chosen or the speed is unknown. `leaves` is what is sent away, `secrets_not_set` those of its secrets
-    that this process does not have. `unlocked`: why its requirements could not be locked; empty if they are,
-    or there are none.
+    `job` has everything it names pinned. `hops` are its sessions one after the other; empty if no offer was
+    chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
+    that this process's environment does not have. `unlocked`: why its requirements could not be locked; empty
+    if they are locked, or if there are none.
     """
 
     job: Job
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def opens_at(self) -> float | None:
-        """The earliest time at which a rejection ends by itself; None where none does."""
+        """The earliest time at which a rejection ends by itself; None if none does."""
         return routes.opens_at(self.route)
 
     @property
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The platforms that may ever be given the job, the chosen one first."""
+        """The platforms that the job may ever be sent to, the chosen one first."""
         route = self.route
         taken = [choice.offer.platform for choice in (route.chosen, *route.others) if choice is not None]
         later = [each.platform for each in route.rejections if each.until.kind is not UntilKind.NEVER]
@@ -77,13 +77,13 @@ class Plan:
 
     @property
     def requirements_locked(self) -> bool | None:
-        """None where the job has no requirements."""
+        """Whether the requirements are locked; None if the job has none."""
         return None if self.job.requirements is None else self.job.requirements_lock is not None
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """A job with everything it names pinned, what of it leaves, and why its requirements are not locked."""
+    """A job with everything it names pinned, what leaves with it, and why its requirements are not locked."""
 
     job: Job
     leaves: tuple[Part, ...]
@@ -91,7 +91,7 @@ class Frozen:
 
 
 def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Plan:
-    """As `Client.plan` says."""
+    """See `Client.plan`."""
     wired = client.wired()
     parsed = parse(wired, job, platforms)
     check_secrets(wired, parsed.job)
@@ -103,7 +103,7 @@ def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]
 
 
 def planned(frozen: Frozen, route: Route, ledger: Ledger | None, now: float) -> Plan:
-    """The plan of a frozen job that is routed like this."""
+    """The plan of a frozen job with this route."""
     job, measurements = frozen.job, routing.measured(ledger, frozen.job)
     known = route.chosen is None or routing.rate_is_known(route.chosen, job)
     return Plan(
@@ -118,7 +118,7 @@ def planned(frozen: Frozen, route: Route, ledger: Ledger | None, now: float) -> 
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
-    """The job in the file, for these platforms only, if any are named. Raises SpecError or InputError."""
+    """The job in the file, limited to these platforms if any are named. Raises SpecError or InputError."""
     parsed = spec.load(Path(job))
     wanted = tuple(dict.fromkeys(platforms))
     known = [each.name for each in wired.config.platforms]
@@ -132,18 +132,23 @@ def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...])
 
 
 def check_secrets(wired: Wired, job: Job) -> None:
-    """Raises InputError naming every secret that the config gives to no job."""
+    """Raises InputError that names every secret which the config does not allow."""
     refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name, job.secrets))]
     if refused:
         raise InputError("\n".join(refused))
 
 
 def freeze(parsed: Parsed, into: Path) -> Frozen:
-    """Pins everything the job names, and puts archives of its source and image into the home `into`. May take
-    minutes: call it once everything cheaper was asked. Raises InputError where any of it may not leave."""
+    """Pins everything that the job names, and puts archives of its source and image into the home `into`.
+
+    It may take minutes, so call it after all cheaper checks. Raises InputError for files that must not leave
+    this machine.
+    """
     parsed, unlocked = _locked(parsed)
     given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
-    pinned = inputs.pin(parsed.job.inputs)  # first: it may take long, and `prune` spares young archives only
+    pinned = inputs.pin(
+        parsed.job.inputs
+    )  # first, because it may take long, and `prune` spares only young archives
     sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:
@@ -156,11 +161,11 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
 
 
 def _locked(parsed: Parsed) -> tuple[Parsed, str]:
-    """With the versions of its requirements settled; where that fails, as they are, and why."""
+    """The job with locked requirements; if locking fails, the job unchanged and the reason."""
     if parsed.requirements is None:
         return parsed, ""
     if parsed.job.requirements not in parsed.source_allow:
-        leaving.check_requirements(parsed.requirements)  # before its addresses are asked for anything
+        leaving.check_requirements(parsed.requirements)  # before anything contacts the addresses in it
     try:
         lock = requirements.lock(parsed.requirements, {**os.environ, **dict(parsed.job.env)})
     except requirements.NotLocked as error:

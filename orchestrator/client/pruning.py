@@ -1,8 +1,8 @@
-"""What nothing needs any more, in the home, in the stores and on the platforms: planned, and removed.
+"""Plans and removes what is no longer needed in the home, in the stores and on the platforms.
 
-`orchestrator.pruning` decides and removes in the home and the stores, `leftovers` knows the platforms; here
-it is put together. Before anything is removed the ledger is read once more. Must never ask the user: whoever
-calls shows the plan first.
+`orchestrator.pruning` decides and removes in the home and the stores, and `leftovers` on the platforms; this
+module combines them. It reads the ledger again before it removes anything. Must never ask the user: the
+caller shows the plan first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.stores.store import Store
 
 @dataclass(frozen=True)
 class Row:
-    """Things of one kind with one reason. `size` in bytes; None: not known."""
+    """Things of the same kind and with the same reason. `size` in bytes; None if unknown."""
 
     what: str
     count: int
@@ -39,9 +39,12 @@ class Row:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """What may go, and what stays and why. `judged`: things of the home; `surplus`: what may go of each run's
-    checkpoints; `orphans` and `images` lie on platforms; `strange`: paths in the home that are not ours, with
-    what they are. `troubles`: stores and platforms that gave no answer; nothing of theirs is in the plan."""
+    """What may go, what stays, and why.
+
+    `judged`: things in the home. `surplus`: what may go of each run's checkpoints. `orphans` and `images` lie
+    on platforms. `strange`: paths in the home that are not ours, and what they are. `troubles`: stores and
+    platforms that gave no answer; the plan contains nothing of theirs.
+    """
 
     policy: Policy
     judged: tuple[Judgement, ...] = ()
@@ -52,11 +55,11 @@ class PrunePlan:
     troubles: Mapping[str, OrchestratorError] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)  # run → its home store
     finished_runs: int = 0  # with checkpoints in a store
-    finished_bytes: int = 0  # what these take there
+    finished_bytes: int = 0  # the size of these checkpoints
 
     @property
     def goes(self) -> tuple[Row, ...]:
-        """What goes, alike things in one row."""
+        """What goes, with similar things in one row."""
         found = _grouped(each for each in self.judged if each.goes)
         blobs = [each for each in self.surplus if each.blobs and not each.checkpoints]
         retired = [each for each in self.surplus if each.checkpoints]
@@ -76,7 +79,7 @@ class PrunePlan:
 
     @property
     def stays(self) -> tuple[Row, ...]:
-        """What stays in the home, alike things in one row."""
+        """What stays in the home, with similar things in one row."""
         return tuple(_grouped(each for each in self.judged if not each.goes))
 
     @property
@@ -85,15 +88,17 @@ class PrunePlan:
 
     @property
     def size(self) -> int:
-        """Bytes; without what lies on platforms, of which no size is known."""
+        """Bytes, without things on platforms: their sizes are unknown."""
         return sum(row.size or 0 for row in self.goes)
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What came of a plan. `freed` in bytes, platforms not counted. `kept`: path or place → why it stays
-    after all; `failed`: path → what this machine's disk said; `troubles`: run or place → what its store or
-    platform said. `interrupted`: it was told to stop; what is left stays whole."""
+    """The result of a plan. `freed` in bytes, without platforms.
+
+    `kept`: path or place → why it stays after all. `failed`: path → the disk's error. `troubles`: run or
+    place → the error of its store or platform. `interrupted`: it was told to stop; everything else is intact.
+    """
 
     removed: tuple[Thing, ...] = ()
     freed: int = 0
@@ -122,7 +127,7 @@ def _grouped(judged: Iterable[Judgement]) -> list[Row]:
 
 @contextlib.contextmanager
 def _kept_going(troubles: dict[str, OrchestratorError], where: str) -> Iterator[None]:
-    """A store that does not answer costs its part, not the others'."""
+    """Records an error, so that a store that does not answer does not stop the others."""
     try:
         yield
     except OrchestratorError as error:
@@ -137,9 +142,9 @@ def _needed(home: Home, ledger: Ledger | None, policy: Policy) -> Needs:
 
 
 def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], None] | None) -> PrunePlan:
-    """Lists first and reads the ledger then: what is made meanwhile is in neither, or in both."""
+    """Lists the home before it reads the ledger, so that each thing in the list is in the ledger, too."""
     if policy.keep < 0:
-        raise InputError(f"keep={policy.keep} is no number of runs: give 0 or more")
+        raise InputError(f"keep={policy.keep} is not a number of runs: give 0 or more")
     say = progress or _silent
     wired = Wired.from_home(home.path, clock)
     stores, platforms = wired.stores(), wired.platforms()
@@ -181,7 +186,7 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
 
 
 def _held(store: Store, runs: set[str], needed: Needs) -> dict[str, int]:
-    """Those of these runs that are over and have something in the store, and how many bytes."""
+    """The runs among these that are over and use space in the store → their bytes."""
     held: dict[str, int] = {}
     for run, size in stored.sizes(store):
         if run in runs and run in needed.runs and needed.runs[run].over:
@@ -200,7 +205,7 @@ def _unneeded_images(
 
 
 def _is_old(orphan: Orphan, needed: Needs, policy: Policy) -> bool:
-    """What is of no run at all needs no age: it was made for a moment."""
+    """Things of no run are old at any age, because they were made for a moment only."""
     if orphan.doubt is not Doubt.NONE:
         return False
     run = needed.runs.get(orphan.leftover.run)
@@ -217,7 +222,7 @@ def carry_out(
     stopped: Callable[[], bool] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Pruned:
-    """The home first, as it may be full: the ledger cannot be written on a full disk."""
+    """Removes from the home first, because its disk may be full, and then the ledger cannot be written."""
     stopped, progress = stopped or _never, progress or _silent
     wired = Wired.from_home(home.path, clock)
     platforms = wired.platforms()
@@ -253,7 +258,7 @@ def _still_unneeded(
     platforms: Mapping[str, Platform],
     troubles: dict[str, OrchestratorError],
 ) -> list[Orphan]:
-    """The images that a run submitted meanwhile does not need either."""
+    """The images that are still not needed, not even by runs submitted meanwhile."""
     if not given.images:
         return []
     ledger = home.ledger_on_a_full_disk()
@@ -264,7 +269,7 @@ def _still_unneeded(
 
 
 def _again(home: Home, policy: Policy) -> tuple[Judgement, ...]:
-    """The home and the ledger as they are now."""
+    """Judges the home again by the present ledger."""
     found = listing.look(home.path, measure=False)
     ledger = home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():

@@ -1,7 +1,7 @@
-"""One checkpoint of a run brought into a folder, verified.
+"""Copies one checkpoint of a run into a folder and verifies it.
 
-What counts is what the ledger accepted, by the sha256 of its manifest, not what lies in the store. Talks to
-the home store alone: works while the run runs, and long after its controller has left.
+Only checkpoints that the ledger accepted count, by the sha256 of their manifests; others in the store do not.
+Talks only to the home store, so it works while the run runs, and long after its controller has left.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ Progressed = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Pulled:
-    """A checkpoint as it lies in `folder` now, every byte verified. `skipped`: newer ones that failed, with
-    the reason. `renamed`: the files that could not keep their name here, with the one they got.
-    `authenticated` False: an older version accepted it and kept no sha256."""
+    """A checkpoint in `folder`, every byte verified.
+
+    `skipped`: newer ones that failed, with the reason. `renamed`: files that could not keep their names here,
+    with the new ones. `authenticated` is False if an older version accepted it without recording a sha256.
+    """
 
     run: str
     checkpoint: str
@@ -47,8 +49,8 @@ class Pulled:
 
 
 def wanted(record: RunRecord, step: Wanted) -> Accepted | None:
-    """The checkpoint that is asked for; None: the newest that is whole. Raises InputError where there is
-    none such."""
+    """The requested checkpoint; None stands for the newest intact one. Raises InputError if there is no such
+    checkpoint."""
     if step == "latest":
         return None
     if step == "best":
@@ -62,7 +64,7 @@ def wanted(record: RunRecord, step: Wanted) -> Accepted | None:
     there = {c.ref.step: c for c in sorted(record.accepted, key=lambda c: c.ref.generation)}
     if step not in there:
         steps = ", ".join(str(each) for each in sorted(there)) or "none"
-        raise InputError(f"{record.run} has no checkpoint at step {step}; there are: {steps}")
+        raise InputError(f"{record.run} has no checkpoint at step {step}; it has: {steps}")
     return there[step]
 
 
@@ -74,11 +76,11 @@ def bring(
     clock: Clock,
     progress: Progressed | None = None,
 ) -> Pulled:
-    """Lays a checkpoint out in `target`; `wanted` None: the newest that is whole.
+    """Copies a checkpoint into `target`; with `wanted` None the newest intact one.
 
-    A target that holds exactly that already is left as it is. Raises InputError where it holds anything
-    else, or where there is no checkpoint; CorruptCheckpoint where the wanted one, or every one, fails, with
-    a note for each that failed before.
+    A target that already holds exactly this checkpoint stays as it is. Raises InputError if it holds anything
+    else, or if there is no checkpoint; CorruptCheckpoint if the wanted one, or every one, fails, with a note
+    for each that failed before.
     """
     ordered = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
     candidates = [wanted] if wanted is not None else ordered
@@ -97,13 +99,13 @@ def bring(
         else:
             ref, proved = candidate.ref, bool(candidate.sha256)
             return Pulled(record.run, ref.name, ref.step, folder, tuple(skipped), _renamed(found), proved)
-    raise AssertionError("the last candidate is brought, or raises")
+    raise AssertionError("the last candidate is returned or raises")
 
 
 def _nothing_whole(
     store: Store, record: RunRecord, tried: Accepted, reason: str, skipped: list[str]
 ) -> CorruptCheckpoint:
-    """The error, with the steps whose manifests at least are there and right."""
+    """The error, with the steps that have a valid manifest at least."""
     there = (c for c in record.accepted if isinstance(manifest(store, record.run, c), Manifest))
     steps = ", ".join(str(step) for step in sorted({c.ref.step for c in there} - {tried.ref.step}))
     error = CorruptCheckpoint(tried.name, f"{reason}; other steps in the store: {steps or 'none'}")
@@ -115,12 +117,12 @@ def _nothing_whole(
 def _bring_one(
     store: Store, run: str, wanted: Accepted, folder: Path, clock: Clock, progress: Progressed | None
 ) -> Manifest:
-    """The manifest of what lies in the folder now."""
+    """Copies one checkpoint, unless the folder holds it already; returns its manifest."""
     if folder.exists():
         found = stored.read(store, run, wanted.name, wanted.sha256)
         if _is_same(folder, _here(found)):
             return found
-        raise InputError(f"{folder} exists and holds something else; name another folder, or move it away")
+        raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with draft_folder(folder.parent, mode=0o700) as parts, _told(parts, wanted.size, clock, progress):
         found = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
@@ -129,7 +131,7 @@ def _bring_one(
 
 
 def _here(manifest: Manifest) -> Manifest:
-    """With the names that its files have on this machine."""
+    """The manifest with its files' names on this machine."""
     names = local_names(entry.path for entry in manifest.files)
     return replace(manifest, files=tuple(replace(each, path=names[each.path]) for each in manifest.files))
 
@@ -165,7 +167,7 @@ def _holds(path: Path, entry: FileEntry) -> bool:
 
 @contextlib.contextmanager
 def _told(parts: Path, size: int, clock: Clock, progress: Progressed | None) -> Iterator[None]:
-    """Says now and then, from a thread of its own, how many of the bytes are there."""
+    """Calls `progress` every PROGRESS_SECONDS, from its own thread, with the bytes copied so far."""
     if progress is None:
         yield
         return

@@ -1,5 +1,5 @@
-"""Each platform's quota by its own word, what of its window our runs used and for what, what runs and what is
-planned. Asks platforms and the ledger; launches and writes nothing, and needs no controller."""
+"""Each platform's quota as it reports it, what our runs used of it and for what, and what is running and
+planned. Asks the platforms and the ledger; launches and writes nothing, and needs no controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Used:
-    """A run's part of a window, in seconds; `sessions` that have a part in it."""
+    """A run's part of a window in seconds, and the number of its `sessions` in it."""
 
     run: str
     sessions: int
@@ -35,8 +35,8 @@ class Used:
 
 @dataclass(frozen=True)
 class Running:
-    """A session that is charged now. `budget_seconds` is its order's; None: no wall. `given_up`: taken for
-    lost, and perhaps still running."""
+    """A session that is charged now. `budget_seconds` is its order's; None if it has no time limit.
+    `given_up`: treated as lost, but may still be running."""
 
     run: str
     session: str
@@ -48,8 +48,8 @@ class Running:
 
 @dataclass(frozen=True)
 class Planned:
-    """A queued run that would spend the quota: from now on by `quota_seconds`, or (None) it waits, until
-    `at` where a time is known."""
+    """A queued run that would use the quota: `quota_seconds` from now on. If that is None, it waits, until
+    `at` if the time is known."""
 
     run: str
     platform: str
@@ -61,8 +61,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Pool:
-    """One quota: the offers that share it, and everything there is to say of its present window.
-    `free_seconds` is what is left once our running sessions have used their budgets up."""
+    """One quota, the offers that share it, and the use of its present window.
+
+    `free_seconds` is what is left after our running sessions have used all of their budgets.
+    """
 
     platform: str
     pool: str
@@ -77,7 +79,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """A platform whose quota is not known. `denied`: a person must act first; else it may answer later."""
+    """A platform whose quota is unknown. `denied`: a person must act first; otherwise it may answer later."""
 
     platform: str
     trouble: str
@@ -87,7 +89,7 @@ class NoAnswer:
 @dataclass(frozen=True)
 class Quotas:
     """The quotas of the platforms that were asked for, `at` unix seconds. `without_quota`: platforms that
-    answered and count none."""
+    answered but have no quota."""
 
     at: float
     pools: tuple[Pool, ...]
@@ -96,7 +98,7 @@ class Quotas:
 
 
 def quota(client: Client, platforms: Collection[str]) -> Quotas:
-    """As `Client.quota` says. Asks all platforms in any case, as queued runs are planned over all of them."""
+    """See `Client.quota`. Always asks all platforms, because queued runs are planned over all of them."""
     wired = client.wired()
     _check_names(platforms, [each.name for each in wired.config.platforms])
     asked_at = client.clock.now()
@@ -119,8 +121,8 @@ def of(
     now: float,
     platforms: Collection[str] = (),
 ) -> Quotas:
-    """What these answers and the ledger say; `market` is a fresh one of the same platforms, which were asked
-    from `asked_at` on."""
+    """The quotas by these answers and the ledger. `market` is a new one of the same platforms, which were
+    asked from `asked_at` on."""
     routing.fill(market, answers, ledger, asked_at, now)
     asked = [answer for answer in answers if not platforms or answer.platform in platforms]
     names = {answer.platform for answer in asked}
@@ -133,7 +135,7 @@ def of(
 def _pools(
     answers: Sequence[Surveyed], market: Market, ledger: Ledger | None, now: float
 ) -> tuple[Pool, ...]:
-    """Every quota that the platforms' answers speak of."""
+    """Every quota in the platforms' answers."""
     live = ledger.live() if ledger is not None else ()
     shared = _shared(answers)
     free = {
@@ -166,7 +168,7 @@ def _pools(
 
 
 def _shared(answers: Iterable[Surveyed]) -> dict[tuple[str, str], tuple[Quota, tuple[str, ...]]]:
-    """(platform, pool) → its quota, and the accelerators that spend it."""
+    """(platform, pool) → its quota, and the accelerators that use it."""
     found: dict[tuple[str, str], tuple[Quota, tuple[str, ...]]] = {}
     for offer in (offer for answer in answers for offer in answer.offers):
         if offer.quota is not None:
@@ -177,7 +179,7 @@ def _shared(answers: Iterable[Surveyed]) -> dict[tuple[str, str], tuple[Quota, t
 
 
 def _charged(ledger: Ledger | None, quotas: Sequence[Quota], now: float) -> Mapping[str, tuple[Charge, ...]]:
-    """What every run that may have a part in one of the windows was charged, in all its time."""
+    """All charges of every run that may have used one of the windows."""
     if ledger is None or not quotas:
         return {}
     began = [window_began_at(each) for each in quotas]
@@ -190,7 +192,8 @@ def _charged(ledger: Ledger | None, quotas: Sequence[Quota], now: float) -> Mapp
 
 
 def _charges(ledger: Ledger, run: str, now: float) -> tuple[Charge, ...]:
-    """None of a run whose history this version cannot read: its sessions cannot be told from it."""
+    """The run's charges; none if this version cannot read its history, because then its sessions are
+    unknown."""
     history = ledger.history(run)
     return () if any(stored.trouble for stored in history) else charges((s.event for s in history), now)
 
@@ -223,7 +226,7 @@ def _running(
 
 
 def _planned(market: Market, ledger: Ledger, now: float) -> Iterator[Planned]:
-    """Queued runs in order of submission, each with what those before it leave."""
+    """Queued runs in order of submission. Each can use what the runs before it leave."""
     for summary in reversed(ledger.summaries([Phase.QUEUED])):
         record = ledger.record(summary.run)
         route = market.route(record, ledger.measurements(record.job.name))
@@ -241,7 +244,7 @@ def _planned(market: Market, ledger: Ledger, now: float) -> Iterator[Planned]:
 
 
 def _of_pool(planned: Iterable[Planned], platform: str, accelerators: tuple[str, ...]) -> Iterator[Planned]:
-    """Of a run that waits for several of the pool's offers, the first."""
+    """The plans for this pool. If a run waits for several of its offers, only the first counts."""
     told = set()
     for each in planned:
         if each.platform == platform and each.accelerator in accelerators and each.run not in told:

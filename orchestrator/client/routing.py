@@ -1,6 +1,6 @@
-"""Asks the platforms and the router on a user's behalf: where a run would go now, and where it was sent.
+"""Asks the platforms and the router for a user: where a run would go now, and where it was sent.
 
-Launches and writes nothing. Decides nothing: `core.route` does.
+Launches and writes nothing. `core.route` decides; this module does not.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from orchestrator.platforms.platform import Platform
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
-SURVEY_SECONDS = 30.0  # a platform that has not answered by then counts as one that gave no answer
+SURVEY_SECONDS = 30.0  # after this a platform counts as not answering
 
 
 @dataclass(frozen=True)
 class Routing:
     """Where a run goes. `decided` is the newest route that the controller decided on, at `decided_at` (unix
-    seconds); `now` is where it would go now, asked only of a run that waits for a place to run."""
+    seconds). `now` is where it would go now; only for a run that waits for a place to run."""
 
     now: Route | None
     decided: Route | None
@@ -42,15 +42,17 @@ class Routing:
 
     @property
     def route(self) -> Route | None:
-        """The present one, else the decided one; None before the first decision."""
+        """The present route, else the decided one; None before the first decision."""
         return self.now if self.now is not None else self.decided
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A profile's claim against the physical bound. `plausible` says in words what it is worth, and
-    `steps_per_second_max` what the accelerator's peak allows at the job's batch; without a known bound they
-    are empty and None."""
+    """A profile's claim, compared with the physical bound.
+
+    `plausible` says in words whether it is plausible, and `steps_per_second_max` is what the accelerator's
+    peak allows at the job's batch. If the bound is unknown, they are empty and None.
+    """
 
     accelerator: str
     claim: Claim
@@ -59,7 +61,7 @@ class JudgedClaim:
 
 
 def survey_all(wired: Wired) -> tuple[Surveyed, ...]:
-    """Every configured platform's answer, asked side by side; one that hangs is left behind."""
+    """Every configured platform's answer. Asks all at the same time, and does not wait for one that hangs."""
     platforms = wired.platforms()
     answers: queue.SimpleQueue[Surveyed] = queue.SimpleQueue()
 
@@ -81,7 +83,7 @@ def survey_all(wired: Wired) -> tuple[Surveyed, ...]:
 
 
 def market(wired: Wired, ledger: Ledger | None) -> Market:
-    """The offers as they stand now, less what our own sessions use of them."""
+    """The present offers, minus what our own sessions use of them."""
     found, asked_at = wired.market(), wired.clock.now()
     fill(found, survey_all(wired), ledger, asked_at, wired.clock.now())
     return found
@@ -90,8 +92,10 @@ def market(wired: Wired, ledger: Ledger | None) -> Market:
 def fill(
     market: Market, answers: Iterable[Surveyed], ledger: Ledger | None, asked_at: float, now: float
 ) -> None:
-    """Gives a fresh market these answers, asked for at `asked_at`, and what our own sessions use of them: of
-    what ended a moment ago, too, as the answers may not count that yet."""
+    """Gives a new market these answers, asked for at `asked_at`, and what our own sessions use of the offers.
+
+    Sessions that ended a moment ago count, too, because the answers may not include them yet.
+    """
     if ledger is not None:
         market.remember(ledger.closed_since(now - CLOSED_SECONDS))
     for answer in answers:
@@ -100,14 +104,14 @@ def fill(
 
 
 def route_of(wired: Wired, ledger: Ledger | None, record: RunRecord) -> Route:
-    """Where the run would go now, with everything that is wrong with every other offer."""
+    """Where the run would go now, and every reason against every other offer."""
     route = market(wired, ledger).route(record, measured(ledger, record.job), thorough=True)
     assert route is not None, "every platform has answered, if only with an error"
     return route
 
 
 def routing(client: Client, run: str) -> Routing:
-    """As `Run.route` says."""
+    """See `Run.route`."""
     with client.ledgers.runs() as ledger:
         record = ledger.record(run)
         decided_at, decided = _journalled(ledger.history(run)) or (None, None)
@@ -118,14 +122,14 @@ def routing(client: Client, run: str) -> Routing:
 
 
 def _journalled(history: Iterable[Stored]) -> tuple[float, Route] | None:
-    """The newest route that was decided on, with its time."""
+    """The newest route in the journal, with its time."""
     for stored in reversed(tuple(history)):
         given = stored.inputs.get("route") if isinstance(stored.inputs, dict) else None
         if given is None:
             continue
         try:
             return stored.event.at, wire.decode(Route, given)
-        except ValueError:  # of an older version, or with figures that are not finite
+        except ValueError:  # from an older version, or with numbers that are not finite
             continue
     return None
 
@@ -135,7 +139,7 @@ def measured(ledger: Ledger | None, job: Job) -> tuple[Measurement, ...]:
 
 
 def rate_is_known(choice: Choice, job: Job) -> bool:
-    """Whether the estimate rests on anything: a measurement, a claim or a bound."""
+    """Whether the estimate is based on a measurement, a claim or a bound."""
     profile = job.profile(choice.offer.accelerator)
     row = catalogue.get(choice.offer.accelerator)
     if profile is None or row is None:
@@ -161,9 +165,9 @@ def until_text(until: Until) -> str:
     """How long a rejection holds, in words."""
     match until.kind:
         case UntilKind.NEVER:
-            return "for good"
+            return "permanently"
         case UntilKind.SLOT:
-            return "until a session of ours ends"
+            return "until one of our sessions ends"
         case UntilKind.HUMAN:
             return "until a person acts"
         case UntilKind.TIME:

@@ -1,7 +1,7 @@
-"""One run, as a person or a program has it in hand: questions, wishes, its output and its checkpoints.
+"""One run as a person or a program uses it: questions, wishes, its output and its checkpoints.
 
-Each method asks anew: nothing of a run is remembered here. Imports lazily, so that a question to the ledger
-loads neither the config nor any platform.
+Each method reads anew; this class remembers only the run's name. Imports lazily, so that a question to the
+ledger loads neither the config nor any platform.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ALONE_SECONDS_MAX = 60.0
 class Run:
     """A run of this client; `client.run(name)` finds one.
 
-    Every method may raise BackendError where the ledger cannot be read or written, or holds a record of the
-    run that this version cannot read.
+    Every method may raise BackendError if the ledger cannot be read or written, or if this version cannot
+    read the run's record in it.
     """
 
     def __init__(self, client: Client, name: str) -> None:
@@ -58,16 +58,16 @@ class Run:
     # --- What it is doing -------------------------------------------------------------------------------
 
     def status(self) -> RunStatus:
-        """How it is doing now."""
+        """Its present status."""
         from orchestrator.client.status import status
 
         return status(self.client, self.name)
 
     def watch(self) -> Iterator[RunStatus]:
-        """Its status now, and again with each change, until it rests: done, failed, cancelled, or held until
+        """Yields its status now and after each change, until it rests: done, failed, cancelled, or held until
         a person acts. Waits in between.
 
-        Raises BackendError once no controller has lived for a minute: nothing would ever change.
+        Raises BackendError after a minute without a controller, because nothing would ever change.
         """
         told: RunStatus | None = None
         for _ in self._looks():
@@ -77,9 +77,9 @@ class Run:
                 yield status
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Waits until the run rests, and returns how: its `phase` is done, failed, cancelled or held.
+        """Waits until the run rests, and returns its status: its `phase` is done, failed, cancelled or held.
 
-        Raises TimeoutError where it does not within `timeout` seconds, BackendError as `watch` does.
+        Raises TimeoutError if it does not rest within `timeout` seconds, and BackendError like `watch`.
         """
         clock = self.client.clock
         end = math.inf if timeout is None else clock.monotonic() + timeout
@@ -95,18 +95,19 @@ class Run:
             for look in looks(self.client, self.name):
                 if not look.rests and look.alone_seconds > ALONE_SECONDS_MAX:
                     raise BackendError(
-                        "no controller runs: nothing is decided until `orchestrator up --detach` starts one",
+                        "no controller is running, so nothing is decided; start one with "
+                        "`orchestrator up --detach`",
                         backend="controller",
                     )
                 yield look
 
     def record(self) -> RunRecord:
-        """Everything the controller knows of it."""
+        """Everything that the controller knows about it."""
         with self.client.ledgers.runs() as ledger:
             return ledger.record(self.name)
 
     def history(self) -> tuple[Stored, ...]:
-        """Its events in order, each with what it was decided from."""
+        """Its events in order, each with the inputs of its decision."""
         with self.client.ledgers.runs() as ledger:
             return ledger.history(self.name)
 
@@ -117,9 +118,10 @@ class Run:
         return sessions(stored.event for stored in self.history())
 
     def route(self) -> Routing:
-        """Where it was sent, and of a run that waits for a place to run also where it would go now.
+        """Where it was sent, and, if it waits for a place to run, where it would go now.
 
-        Then it asks every platform, which takes up to 30 seconds, and raises SpecError for a wrong config.
+        For a waiting run it asks every platform, which takes up to 30 seconds, and raises SpecError for a
+        wrong config.
         """
         from orchestrator.client.routing import routing
 
@@ -128,21 +130,25 @@ class Run:
     # --- Wishes -----------------------------------------------------------------------------------------
 
     def cancel(self, *, discard: bool = False) -> WishAnswer:
-        """Asks to end the run; its checkpoints stay. Starts a controller to grant it, unless one runs.
+        """Asks to end the run; its checkpoints stay. Starts a controller to do it, unless one runs.
 
-        `discard`: also where the work of a session is lost; else raises WorkWouldBeLost there. Of a run that
-        is over nothing changes.
+        If that would lose a session's work, it raises WorkWouldBeLost unless `discard` is True. A run that is
+        over does not change.
         """
         return self._wish(Wish.CANCEL, discard=discard)
 
     def hold(self, *, discard: bool = False) -> WishAnswer:
-        """Asks to let the session save and leave, and to wait for `release`. As `cancel`; raises InputError
-        for a run that is over or being cancelled."""
+        """Asks the session to save and leave, and the run to wait for `release`. Otherwise like `cancel`.
+
+        Raises InputError for a run that is over or being cancelled.
+        """
         return self._wish(Wish.HOLD, discard=discard)
 
     def release(self) -> WishAnswer:
-        """Asks to go on with a held run; takes back a hold that is not done yet. Raises InputError for a run
-        that is over or being cancelled."""
+        """Asks to continue a held run, or takes back a hold that is not done yet.
+
+        Raises InputError for a run that is over or being cancelled.
+        """
         return self._wish(Wish.RELEASE, discard=False)
 
     def _wish(self, wish: Wish, *, discard: bool) -> WishAnswer:
@@ -153,8 +159,8 @@ class Run:
     # --- What it leaves ---------------------------------------------------------------------------------
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
-        """What its sessions wrote, line by line, in one stream; with `follow` until the run rests, waiting
-        for more in between. Only what the controller has brought: some platforms give it at the end."""
+        """The lines that its sessions wrote, in one stream. With `follow` it waits for more until the run
+        rests. Contains only what the controller has collected; some platforms give their logs at the end."""
         from orchestrator.client.logs import chunks, lines
 
         return lines(chunks(self.client, self.name, follow=follow))
@@ -162,8 +168,8 @@ class Run:
     def checkpoints(self, *, verify: bool = False) -> tuple[Checkpoint, ...]:
         """Its accepted checkpoints, oldest first. `verify`: read every byte in the home store.
 
-        One that cannot be used says so in `trouble`. Raises SpecError for a wrong config, InputError where
-        it no longer has the run's home store, BackendError where that does not answer.
+        If one cannot be used, its `trouble` says why. Raises SpecError for a wrong config, InputError if the
+        config no longer has the run's home store, BackendError if the store does not answer.
         """
         from orchestrator.client.checkpoints import checkpoints
 
@@ -177,13 +183,13 @@ class Run:
         step: Wanted = "latest",
         progress: Progressed | None = None,
     ) -> Pulled:
-        """Brings a checkpoint into the folder `target`, which must not exist or hold exactly that already; by
-        default `<run>-step-<step>` here. Every byte is verified before the folder appears.
+        """Copies a checkpoint into the folder `target`, by default `<run>-step-<step>` here. The folder must
+        not exist yet, or hold exactly this checkpoint. Every byte is verified before the folder appears.
 
-        `step`: a number, "best" by the job's own metric, or "latest", the newest that is whole. `progress` is
-        called from another thread with the bytes brought and the bytes in all. Raises InputError where there
-        is no such checkpoint or the target holds something else, CorruptCheckpoint where none is whole, and
-        what `checkpoints` raises.
+        `step`: a number, "best" (by the job's own metric), or "latest" (the newest intact one). `progress` is
+        called from another thread with the bytes copied so far and the total. Raises InputError if there is
+        no such checkpoint or the target holds something else, CorruptCheckpoint if none is intact, and the
+        same errors as `checkpoints`.
         """
         from orchestrator.client import pulling
 

@@ -1,4 +1,4 @@
-"""A run's sessions, as its history tells them. Decides nothing; pure."""
+"""A run's sessions, derived from its history. Decides nothing; pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.core.order import Order, Outcome
 
 @dataclass(frozen=True)
 class SessionSummary:
-    """One session of a run. Times in unix seconds; what has not happened is None.
+    """One session of a run. Times in unix seconds; None for what has not happened.
 
-    `to_step` is of its newest accepted checkpoint. `stop`: the wish for which it was asked to leave.
-    `outcome`, `message` and `step` are how it ended, in words why, and the newest step that it named then;
-    one that was `withdrawn` was never launched, with the reason in `message`.
+    `to_step` is the step of its newest accepted checkpoint. `stop` is the wish for which it was asked to
+    leave. `outcome` is how it ended, `message` why, and `step` the newest step that it reported then. If
+    `withdrawn`, it was never launched, and `message` says why.
     """
 
     order: Order
@@ -52,7 +52,7 @@ class SessionSummary:
 
     @property
     def from_step(self) -> int:
-        """The step of the checkpoint that it went on from; 0: from the beginning."""
+        """The step of the checkpoint that it resumed from; 0 if it started from the beginning."""
         return self.order.resume_step
 
 

@@ -1,7 +1,7 @@
-"""Looks at this machine and writes the config: its CPU, what its Docker engine gives, Kaggle's keys.
+"""Looks at this machine and writes the config: its CPU, the devices of its Docker engine, Kaggle's keys.
 
-Only reports what later versions will use. What does not answer is left out, with a word. Asks nothing beyond
-this machine and its engine: whether Kaggle takes the keys is `checkup`'s question.
+Things that only later versions use are reported, but not written. Parts that do not answer are left out, with
+a note. Asks only this machine and its engine; `checkup` asks whether Kaggle accepts the keys.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from orchestrator.platforms.docker.gpus import Gpu
 from orchestrator.platforms.kaggle import credentials
 
 PROBE_SECONDS = 10.0
-MEMORY_SHARE = 0.8  # the rest is the system's, and the controller's
+MEMORY_SHARE = 0.8  # the rest is for the system and the controller
 # Renewed over the network, so not used: docs/references/kaggle.md#credentials
 _BROWSER_LOGIN = Path(".kaggle", "credentials.json")
 
 
 @dataclass(frozen=True)
 class Found:
-    """Something of this machine: what it is, what was found, whether the config uses it. `later`: another
-    version will."""
+    """A part of this machine: its kind, what was found, and whether the config uses it. `later`: a later
+    version will use it."""
 
     what: str
     text: str
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Machine:
-    """This machine and its engine, as platforms; `mend` is what a human does to have its GPUs used."""
+    """This machine and its engine as platforms. `mend` is what a person does so that its GPUs can be used."""
 
     found: tuple[Found, ...]
     platforms: tuple[PlatformConfig, ...]
@@ -48,8 +48,8 @@ class _Machine:
 
 @dataclass(frozen=True)
 class SetUp:
-    """What was found, and the config that was written of it. `kept`: where the one before lies now; `advice`:
-    what a person does to have this machine's GPUs used, one command or sentence each."""
+    """What was found, and the config that was written. `kept`: where the old config is now. `advice`: what a
+    person does so that this machine's GPUs can be used, one command or sentence each."""
 
     config: Path
     kept: Path | None
@@ -59,11 +59,13 @@ class SetUp:
 
 
 def init(home: Home, *, force: bool) -> SetUp:
-    """Writes config.yaml with this machine as a platform. Raises InputError where it cannot be written, or
-    where there is one already, unless forced to replace it."""
+    """Writes config.yaml with this machine as a platform.
+
+    Raises InputError if it cannot be written, or if a config exists and `force` is False.
+    """
     path = home.folders.config
     if path.exists() and not force:
-        raise InputError(f"{path} is there already: edit it, or replace it with force")
+        raise InputError(f"{path} already exists: edit it, or replace it with force")
     machine = _machine(_memory_gb())
     kaggle = _kaggle()
     platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
@@ -118,7 +120,7 @@ def _process_options(memory: float) -> dict[str, object]:
 
 
 def _engine(seen: tuple[Gpu, ...]) -> tuple[FoundEngine | None, str]:
-    """The engine, or a word on why there is none."""
+    """The engine, or why there is none."""
     if not discovery.is_expected():
         return None, "none"
     try:
@@ -129,7 +131,7 @@ def _engine(seen: tuple[Gpu, ...]) -> tuple[FoundEngine | None, str]:
 
 def _gpus_text(engine: FoundEngine, seen: tuple[Gpu, ...]) -> str:
     if not engine.gpus and engine.lack is None:
-        return "the engine gives some; which, is seen once it has an image: `doctor` says then"
+        return "the engine gives some; `doctor` names them once the engine has an image"
     if not engine.gpus:
         return _names(seen) + (f"; {engine.lack}" if seen and engine.lack else "")
     strange = discovery.strange(engine)
@@ -142,7 +144,7 @@ def _names(gpus: tuple[Gpu, ...]) -> str:
 
 
 def _kaggle() -> Found:
-    """What kaggle itself would use, or a word on why that cannot be; the account is not asked."""
+    """The credentials that the platform would use, or why there are none. Does not contact Kaggle."""
     browser = Path.home() / _BROWSER_LOGIN
     try:
         found = credentials.find(os.environ, Path.home())
@@ -153,9 +155,9 @@ def _kaggle() -> Found:
         text = f"the key of {found.username}" if found.key else "an access token"
         return Found("kaggle", text, used=True)
     if only_browser:
-        text = f"left out: {browser} is a browser login; make a token at {credentials.SETTINGS}"
+        text = f"left out: {browser} is a browser login; create a token at {credentials.SETTINGS}"
         return Found("kaggle", text, used=False)
-    token = f"to have one, save a token of {credentials.SETTINGS} as ~/.kaggle/access_token"
+    token = f"to use Kaggle, save a token of {credentials.SETTINGS} as ~/.kaggle/access_token"
     return Found("kaggle", f"no account; {token}", used=False)
 
 
@@ -167,7 +169,7 @@ def _colab() -> Found:
 
 
 def _answer(*command: str) -> str:
-    """What a program of this machine prints; nothing where it is missing, fails or hangs."""
+    """The output of a program on this machine; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command,

@@ -22,11 +22,11 @@ LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
 @dataclass(frozen=True)
 class RunStatus(RunSummary):
-    """A run as it is doing now: plain values, fit for a table. Times in unix seconds, spans in seconds.
+    """The present state of a run in plain values. Times in unix seconds, durations in seconds.
 
-    `step` is as last reported, else of the newest checkpoint; `seconds_left` of training at the present
-    rate. `trouble`: why its platform says nothing at the moment. `waits_since`: its session waits in the
-    platform's queue. What is not known, or not so, is None.
+    `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left at
+    the present rate. `trouble`: why its platform does not answer at the moment. `waits_since`: since when its
+    session has waited in the platform's queue. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -42,7 +42,7 @@ class RunStatus(RunSummary):
 
 
 def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus, ...]:
-    """As `Client.runs` says."""
+    """See `Client.runs`."""
     phases = None if all else [phase for phase in Phase if phase not in FINAL]
     with client.ledgers.existing() as ledger:
         found = ledger.summaries(phases, limit) if ledger is not None else ()
@@ -50,7 +50,7 @@ def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus
 
 
 def status(client: Client, run: str) -> RunStatus:
-    """As `Run.status` says. Raises InputError where there is no run of this name."""
+    """See `Run.status`. Raises InputError if there is no run of this name."""
     with client.ledgers.runs() as ledger:
         for summary in ledger.summaries(run=run):
             return _status(client, summary)
@@ -58,7 +58,7 @@ def status(client: Client, run: str) -> RunStatus:
 
 
 def _status(client: Client, summary: RunSummary) -> RunStatus:
-    """The summary with what its session said last."""
+    """The summary with its session's newest reading."""
     reading = None
     if summary.phase in LAUNCHED:
         reading = live.read(client.home.folders, summary.run, summary.session)

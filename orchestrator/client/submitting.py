@@ -1,7 +1,7 @@
-"""A submit: a job frozen, routed and recorded as a run, and a controller for it.
+"""A submit: freezes a job, routes it, records it as a run, and makes sure that a controller runs.
 
-Decides whether a run may be recorded at all. Must never leave half of one: a run and its folder are there,
-or neither is.
+Decides whether a run may be recorded at all. Must never leave half a run: either the run and its folder both
+exist, or neither does.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _ALPHABET = string.ascii_lowercase + string.digits
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submit did. `run` is the new run; with `submitted` False the one of this job that is under way.
+    """What a submit did. `run` is the new run; if `submitted` is False, the run of this job that was under
+    way.
 
-    `plan` is what was expected of a new run. `lost` names each platform and store that the config no longer
-    has, with the runs that are held until it is back.
+    `plan` is the plan of a new run. `lost` names each platform and store that the config no longer has, with
+    the runs that are held until it is back.
     """
 
     run: Run
@@ -58,7 +59,7 @@ class Submission:
 def submit(
     client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool
 ) -> Submission:
-    """As `Client.submit` says."""
+    """See `Client.submit`."""
     client.home.tighten()
     wired = client.wired()
     parsed = planning.parse(wired, job, platforms)
@@ -75,7 +76,7 @@ def submit(
 
 @contextlib.contextmanager
 def _alone(home: Home) -> Iterator[None]:
-    """Of several submits `unless_running` at the same time only one may find that nothing runs."""
+    """A lock: of several submits with `unless_running` at once, only one may find that nothing runs."""
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(open_log(home.path / SUBMIT_LOCK), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,15 +102,15 @@ def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> t
 
 
 def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:
-    """Records the run. Ctrl-C is heard at the last moment before the commit, or after it."""
-    # From here on whoever looks at this home sees that a run lives in it, whichever ledger has it.
+    """Records the run. Ctrl-C takes effect just before the commit, or after it."""
+    # From here on the folder shows that a run lives in this home, whichever ledger has it.
     folder = wired.folders.run(event.run)
     try:
         with interrupt.noticed() as away:
             folder.mkdir(parents=True)
             ledger.submit(event, check=partial(_go_on, away))
         _go_on(away)
-    except BaseException as error:  # Ctrl-C, too: an empty folder would pass for a run of another ledger
+    except BaseException as error:  # also Ctrl-C: an empty folder would look like a run of another ledger
         with contextlib.suppress(OSError, OrchestratorError):
             if isinstance(error, OrchestratorError) or not _is_recorded(ledger, event.run):
                 folder.rmdir()
@@ -117,25 +118,25 @@ def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:
 
 
 def _go_on(away: Interrupt) -> None:
-    """Raises KeyboardInterrupt once Ctrl-C was pressed: raised by itself, a callback would swallow it."""
+    """Raises KeyboardInterrupt if Ctrl-C was pressed. Python's own could get lost in a callback."""
     if away.seen:
         raise KeyboardInterrupt
 
 
 def _is_recorded(ledger: Ledger, run: str) -> bool:
-    """Whether it is in the ledger: a Ctrl-C during the commit is heard after it."""
+    """Whether it is in the ledger, because a Ctrl-C during the commit takes effect after it."""
     return any(ledger.records([run]))
 
 
 def _check_route(route: Route) -> None:
-    """Raises NoRoute where nothing will ever take the job, AccessDenied where a human must act first."""
+    """Raises NoRoute if no offer can ever take the job, AccessDenied if a human must act first."""
     answer = verdict(route)
     told = [
         f"  {each.platform}/{each.accelerator}: {each.reason} [{routing.until_text(each.until)}]"
         for each in route.rejections
     ]
     if answer is Verdict.NEVER:
-        raise NoRoute("\n".join(["no run: no offer will ever take this job", *told]))
+        raise NoRoute("\n".join(["not submitted: no configured platform can ever run this job", *told]))
     if answer is Verdict.HUMAN:
-        helpful = [f"  this would help: {command}" for command in commands(route)]
+        helpful = [f"  to fix it: {command}" for command in commands(route)]
         raise AccessDenied("\n".join(["not submitted: a human must act first", *told, *helpful]))

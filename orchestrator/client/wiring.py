@@ -1,4 +1,4 @@
-"""From the user's config to living instances: platforms, stores, market, engine. Nothing else wires."""
+"""Builds platforms, stores, market and engine from the user's config. Only this module does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from orchestrator.unforeseen import Unforeseen, raise_again
 
 @dataclass(frozen=True)
 class Wired:
-    """One user's instances. Cheap to make: platforms and stores connect when they are used."""
+    """One user's instances. Cheap to build, because platforms and stores connect on first use."""
 
     config: Config
     clock: Clock
@@ -43,16 +43,16 @@ class Wired:
 
     @classmethod
     def from_home(cls, home: Path, clock: Clock) -> Wired:
-        """Reads the config in `home`. Raises SpecError or InputError for what is wrong in it."""
+        """Reads the config in `home`. Raises SpecError or InputError if it is wrong."""
         config = configuration.load(home)
         return cls(config, clock, Folders(config.home))
 
     def platforms(self) -> dict[str, Platform]:
-        """Every configured platform by name, behind its retries."""
+        """Every configured platform by name, each wrapped in retries."""
         return {each.name: self.platform(each) for each in self.config.platforms}
 
     def platform(self, given: PlatformConfig) -> Platform:
-        """One of the configured platforms. Raises SpecError with the line of what is wrong in its options."""
+        """One of the configured platforms. Raises SpecError with the config's line for wrong options."""
         folder = self.folders.platform(given.name)
         with self._at("platforms", given.name):
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
@@ -61,23 +61,23 @@ class Wired:
         return RetryingPlatform(made, sleep=self._sleep, random=Random())
 
     def stores(self) -> dict[str, Store]:
-        """Every configured store by name, behind its retries."""
+        """Every configured store by name, each wrapped in retries."""
         return {each.name: self.built(each) for each in self.config.stores}
 
     def store(self, name: str) -> Store:
-        """A run's home store; without a name the config's. Raises InputError for one that is not in the
-        config any more."""
+        """A run's home store; without a name, the config's. Raises InputError if the config no longer has
+        it."""
         wanted = name or self.config.home_store
         given = next((each for each in self.config.stores if each.name == wanted), None)
         if given is None:
             raise InputError(
-                f"the checkpoints of this run lie in the store {name!r}, which the config no longer has: put "
+                f"the checkpoints of this run are in the store {name!r}, which the config no longer has: put "
                 f"it back into {self.folders.config}"
             )
         return self.built(given)
 
     def built(self, given: StoreConfig) -> Store:
-        """One of the configured stores, behind its retries. Raises SpecError as `platform` does."""
+        """One of the configured stores, wrapped in retries. Raises SpecError like `platform`."""
         with self._at("stores", given.name):
             made = stores.build(given.name, given.type, given.options, self.config.home)
         return RetryingStore(made, sleep=self._sleep)
@@ -87,7 +87,7 @@ class Wired:
 
     @contextmanager
     def _at(self, *path: str) -> Iterator[None]:
-        """What is wrong in the options is wrong in the config's file, at a line."""
+        """Turns an error in the options into a SpecError with the config's line."""
         try:
             yield
         except SpecError:
@@ -101,22 +101,23 @@ class Wired:
         return Market(names, self.config.rules, self.utc_offset_seconds())
 
     def utc_offset_seconds(self) -> float:
-        """Of the user's time zone now, for rules that speak of hours of the day."""
+        """The present offset of the user's time zone, for rules with hours of the day."""
         moment = datetime.fromtimestamp(self.clock.now(), ZoneInfo(self.config.timezone))
         offset = moment.utcoffset()
         return offset.total_seconds() if offset else 0.0
 
     def backends(self, unforeseen: Unforeseen = raise_again) -> Backends:
-        """What the engine acts through; builds the agent's archive if this version has not yet."""
+        """The backends of the engine. Builds the agent's archive if this version has not done so yet."""
         archive.build(self.folders.agent)
         return Backends(
             self.platforms(), self.stores(), self.config.home_store, self.folders, self.secret, unforeseen
         )
 
     def secret(self, name: str) -> str:
-        """A secret's value, from the environment of the controller. Raises AccessDenied with the way out.
+        """A secret's value from the controller's environment. Raises AccessDenied that says what to do.
 
-        Asked again when a session is prepared: whoever can write into a shared ledger could list any name.
+        The config's permission is checked again when a session is prepared, because anyone who can write to a
+        shared ledger could add any name.
         """
         refusal = self.config.secret_refusal(name)
         if refusal is not None:

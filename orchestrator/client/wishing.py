@@ -1,6 +1,6 @@
-"""`cancel`, `hold` and `release`: a user's wish, noted in the ledger; the controller grants it.
+"""`cancel`, `hold` and `release`: records a user's wish in the ledger; the controller grants it.
 
-Decides which wish is in vain, which is granted already, and which would lose work that nobody agreed to lose.
+Decides which wish is impossible, which is already granted, and which would lose work without consent.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 class Then(StrEnum):
     """What happens next, for a wish."""
 
-    NOTHING = "nothing"  # it is so already
+    NOTHING = "nothing"  # the wish was granted already
     AT_ONCE = "at once"  # there is no session to end
-    UNLAUNCHED = "unlaunched"  # before its session is launched
-    SAVED = "saved"  # once its session has saved and left
-    GIVEN_UP = "given up"  # once its session is given up, with all it did since its last checkpoint
+    UNLAUNCHED = "unlaunched"  # granted before its session is launched
+    SAVED = "saved"  # granted once its session has saved and left
+    GIVEN_UP = "given up"  # granted once its session is dropped, with its work since its last checkpoint
 
 
 @dataclass(frozen=True)
 class WishAnswer:
-    """What became of a wish. `changed` False: it was so already, `reason` says why.
+    """The answer to a wish. If `changed` is False, it was granted already, and `reason` says why.
 
-    `phase` is the run's now, `wish` what the controller has yet to grant, `then` when it will; `session` is
-    the one that has to end first, empty where there is none.
+    `phase` is the run's present phase. `wish` is what the controller has yet to grant, and `then` is when it
+    will. `session` has to end first; it is empty if there is none.
     """
 
     run: str
@@ -48,9 +48,9 @@ class WishAnswer:
 
 
 def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> WishAnswer:
-    """Notes the wish, unless it is granted already, and makes sure that a controller runs to grant it.
+    """Records the wish, unless it is already granted, and makes sure that a controller runs to grant it.
 
-    Raises InputError for a wish in vain, WorkWouldBeLost where it would lose work and not `discard`.
+    Raises InputError for an impossible wish, and WorkWouldBeLost if it would lose work without `discard`.
     """
     started = False
     with client.ledgers.runs() as ledger:
@@ -73,7 +73,7 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
 
 
 def _is_granted(record: RunRecord, wish: Wish) -> bool:
-    """Whether there is nothing to ask for. Raises InputError for a wish in vain."""
+    """Whether the wish is already granted. Raises InputError for an impossible wish."""
     phase = record.standing
     if phase.final:
         if wish is Wish.CANCEL:
@@ -86,7 +86,7 @@ def _is_granted(record: RunRecord, wish: Wish) -> bool:
 
 
 def _refuse_loss(record: RunRecord, wish: Wish, now: float) -> None:
-    """A session that is not durable mid-run is not stopped without a word about what is lost."""
+    """Raises WorkWouldBeLost if stopping the session would lose work that is not durable mid-run."""
     session = record.session
     if session is None or session.traits.durable_mid_run or record.discard or session.launched_at is None:
         return
@@ -95,8 +95,8 @@ def _refuse_loss(record: RunRecord, wish: Wish, now: float) -> None:
     since = session.runs_since or session.launched_at
     seconds = max(0.0, now - since)
     raise WorkWouldBeLost(
-        f"{session.order.platform} brings nothing before a session ends: to {wish.value} {record.run} now "
-        f"would lose {span(seconds)} of work in {session.name}.",
+        f"{session.order.platform} returns nothing before a session ends: if you {wish.value} {record.run} "
+        f"now, {span(seconds)} of work in {session.name} are lost.",
         run=record.run,
         session=session.name,
         seconds=seconds,

@@ -115,7 +115,7 @@ def test_a_checkpoint_that_does_not_exist_is_refused(run: Run, tmp_path: Path) -
     with pytest.raises(InputError, match="has no checkpoint yet"):
         run.pull(tmp_path / "there")
     published(run, 10)
-    with pytest.raises(InputError, match="no checkpoint at step 11; there are: 10"):
+    with pytest.raises(InputError, match="no checkpoint at step 11; it has: 10"):
         run.pull(tmp_path / "there", step=11)
     with pytest.raises(InputError, match=r"its job has no checkpoint\.keep\.best"):
         run.pull(tmp_path / "there", step="best")

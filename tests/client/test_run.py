@@ -101,7 +101,7 @@ def test_waiting_has_a_limit(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_what_no_controller_will_do(tmp_path: Path) -> None:
     run = run_after(tmp_path, *running())
-    with pytest.raises(BackendError, match="no controller runs") as error:
+    with pytest.raises(BackendError, match="no controller is running") as error:
         run.wait()
     assert error.value.backend == "controller"
     assert run.client.clock.now() == pytest.approx(NOW + 60.0, abs=1.0), "it waits for a restart"

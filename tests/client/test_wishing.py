@@ -108,7 +108,9 @@ def test_a_wish_in_vain_is_refused(
 def test_work_is_lost_only_by_who_agrees(tmp_path: Path, wish: Wish) -> None:
     run = run_after(tmp_path, *RUNNING_FAR)
     run.client.clock.advance(7200.0)  # type: ignore[attr-defined]
-    with pytest.raises(WorkWouldBeLost, match=f"to {wish} {RUN} now would lose 2.0 h of work") as error:
+    with pytest.raises(
+        WorkWouldBeLost, match=f"if you {wish} {RUN} now, 2.0 h of work in .* are lost"
+    ) as error:
         asked(run, wish)
     assert isinstance(error.value, AccessDenied), "a person must act"
     assert (error.value.run, error.value.session) == (RUN, f"{RUN}-s01")
