@@ -322,7 +322,7 @@ def test_pipes_and_sockets_are_refused_and_not_waited_for(source: Path, into: Pa
 @pytest.mark.parametrize("name", [b"back\\slash", b"\xff\xfe.bin"])
 def test_names_that_do_not_travel_are_refused(source: Path, into: Path, name: bytes) -> None:
     Path(os.fsdecode(os.fsencode(source) + b"/" + name)).write_text("x")
-    with pytest.raises(InputError, match="does not survive") as caught:
+    with pytest.raises(InputError, match="does not work on every platform") as caught:
         freeze(source, into)
     str(caught.value).encode()
 
@@ -336,6 +336,6 @@ def test_what_is_not_there_is_told(source: Path, into: Path, tmp_path: Path) -> 
 
 def test_a_file_whose_size_never_fits_its_bytes_is_refused_and_leaves_nothing(into: Path) -> None:
     """For example a file that grows whenever it is read. Files in /proc report size 0 and are not empty."""
-    with pytest.raises(InputError, match="changes while it is read"):
+    with pytest.raises(InputError, match="keeps changing"):
         freeze(None, into, also={"status": Path("/proc/self/status")})
     assert files(into) == []

@@ -100,8 +100,8 @@ COPY --from=build /a /requirements.txt
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        ({"a/x": ""}, "{a}: no Dockerfile there; an image is a folder that holds one, or a name"),
-        ({"a/Dockerfile": "RUN true\n"}, "{a}/Dockerfile:1: no FROM"),
+        ({"a/x": ""}, "{a}: no Dockerfile there; `image` must be a folder with a Dockerfile, or a name"),
+        ({"a/Dockerfile": "RUN true\n"}, "{a}/Dockerfile:1: FROM is missing"),
         ({"a/Dockerfile": "# x\nFROM\n"}, "{a}/Dockerfile:2: FROM names no image"),
         (
             {"a/Dockerfile": "ARG B\n\nFROM ${A:-x}$B\nARG A\n"},
@@ -121,7 +121,7 @@ COPY --from=build /a /requirements.txt
         ({"a/Dockerfile": b"\xff\xfe"}, "{a}/Dockerfile: cannot be read"),
         (
             {"a/Dockerfile": "FROM x\nCOPY requirements.txt /\n"},
-            "{a}/Dockerfile:2: copies requirements.txt, which is not in this folder; put it there, or name",
+            "{a}/Dockerfile:2: copies requirements.txt, which is not in this folder; put it there, or set",
         ),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_login_in_a_dockerfile_is_refused_with_its_line(tmp_path: Path, into: 
     install = "RUN pip install --extra-index-url https://me:s3same@example.org/simple x\n"
     put(tmp_path, {"a/Dockerfile": f"FROM x\n{install}"})
     told = refused(tmp_path / "a", into)
-    assert "a/Dockerfile:2: a login in an address; an image keeps what it was built from" in told
+    assert "a/Dockerfile:2: a login in an address; anyone with the image could read it" in told
     assert "s3same" not in told
 
 
@@ -287,7 +287,7 @@ def test_too_much_is_refused_with_the_largest(
     monkeypatch.setattr(bundle, "BYTES_MAX", 1_000_000)
     put(tmp_path, {"a/Dockerfile": "FROM x\n", "a/data/big.bin": b"x" * 1_500_000, "a/small": "x"})
     told = refused(tmp_path / "a", into)
-    assert "1.5 MB go into the image's build, the limit is 1 MB" in told
+    assert "1.5 MB go into the image's build, but the limit is 1 MB" in told
     assert f"{tmp_path}/a/data/big.bin 1.5 MB" in told
 
 
@@ -297,10 +297,10 @@ def test_a_link_goes_along_as_its_file_and_may_not_leave_the_folder(tmp_path: Pa
     assert unpacked(into, freeze(folder, into))["0/link.txt"] == "real"
     shutil.rmtree(into)
     (folder / "bad").symlink_to(tmp_path)
-    assert f"{folder}/bad: a link that leaves the folder" in refused(folder, into)
+    assert f"{folder}/bad: a link out of the folder" in refused(folder, into)
     (folder / "bad").unlink()
     (folder / "bad").symlink_to("x")
-    assert f"{folder}/bad: a link to a folder cannot go along" in refused(folder, into)
+    assert f"{folder}/bad: a link to a folder cannot be included" in refused(folder, into)
     (folder / "bad").unlink()
     os.mkfifo(folder / "bad")
     assert f"{folder}/bad: a socket, pipe or device" in refused(folder, into)

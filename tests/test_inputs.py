@@ -53,7 +53,7 @@ def test_an_input_that_changed_after_submit_is_refused(tmp_path: Path, changed: 
 def test_an_input_that_is_gone_is_refused(tmp_path: Path) -> None:
     pinned = inputs.pin(corpus(tmp_path))
     (tmp_path / "vocabulary.txt").unlink()
-    with pytest.raises(Rejected, match=r"'words'.*cannot be read any more"):
+    with pytest.raises(Rejected, match=r"'words'.*can no longer be read"):
         inputs.stage(pinned, tmp_path / "home")
 
 

@@ -104,9 +104,9 @@ def test_links_in_a_circle_pipes_and_dead_links_are_told_and_not_waited_for(data
     os.mkfifo(data / "pipe")
     told = refused(data)
     for name, why in {
-        "dead": "leads nowhere",
+        "dead": "a broken link",
         "pipe": "a socket, pipe or device",
-        "again": "a link in a circle",
+        "again": "a link to a folder above it",
     }.items():
         assert f"{data}/{name}: " in told
         assert why in told

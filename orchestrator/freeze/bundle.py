@@ -1,7 +1,7 @@
-"""Freezes a job's source into one archive named by its content, the same bytes for the same files.
+"""Freezes a job's source into one archive, named by its content. The same files give the same bytes.
 
-Decides what goes along: what git would take, at most 100 MB, nothing that looks like a credential, nothing
-from outside the folder. Must never know specs, runs or where the archive goes from here.
+Decides what is included: the files that git would include, at most 100 MB, nothing that looks like a
+credential, nothing from outside the folder. Must never know specs, runs or where the archive goes from here.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ENTRIES_MAX = 100_000
 _ALWAYS_OUT = frozenset({".git", "__pycache__"})
 _NAMED = 10
 _READ_ATTEMPTS = 5
-# A pattern with more takes a hostile name more time than there is (Python's expressions backtrack).
+# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One thing that goes along: a file with its size when it was found, or what is given as its content, or
-    a link with its target."""
+    """One entry of the archive: a file with its size when it was found, a file with given content, or a link
+    with its target."""
 
     name: str
     path: Path
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class _Mistakes:
-    """What may not go along, gathered so that the user hears of all of it at once."""
+    """Everything that must not be included, collected so that one error can name it all."""
 
     def __init__(self) -> None:
         self.credentials: list[str] = []
@@ -60,11 +60,11 @@ class _Mistakes:
     def raise_any(self, place: Path) -> None:
         told = self.others[:_NAMED]
         if len(self.others) > _NAMED:
-            told.append(f"and {len(self.others) - _NAMED} more that may not go along")
+            told.append(f"and {len(self.others) - _NAMED} more that cannot be included")
         if self.credentials:
             told.append(
-                f"looks like credentials: {_some(self.credentials)}; put them into .gitignore, or list those "
-                "that are none under `source_allow` in the spec"
+                f"looks like credentials: {_some(self.credentials)}; put them into .gitignore, or, if they "
+                "are not credentials, list them under `source_allow` in the spec"
             )
         if told:
             raise InputError("\n".join(f"{place}: {line}" for line in told))
@@ -77,12 +77,13 @@ def freeze(
     allow: Collection[str] = (),
     also: Mapping[str, Path | bytes] | None = None,
 ) -> str:
-    """Writes `<into>/<sha256>.tar.gz`, durable when this returns, and returns the sha256 of its bytes.
+    """Writes `<into>/<sha256>.tar.gz` and returns the sha256 of its bytes. The file is durable by then.
 
-    `source` (None: nothing) goes along as `.gitignore` files say, its own, those below it and those above it
-    up to the repository. `allow` are paths in it that only look like credentials. `also` maps paths in the
-    archive to further files, or to their content, which go along whatever `.gitignore` says. Changes nothing
-    where the archive is there already. Raises InputError naming everything that may not or cannot go along.
+    `source` is included as far as the `.gitignore` files allow: its own, those below it, and those above it
+    up to the repository. None includes no source. `allow` are paths in it that only look like credentials.
+    `also` maps paths in the archive to further files, or to their content; these are included whatever
+    `.gitignore` says. If the archive exists already, nothing changes. Raises InputError that names everything
+    that must not or cannot be included.
     """
     mistakes = _Mistakes()
     entries = {} if source is None else {e.name: e for e in _walk(source, into, mistakes)}
@@ -94,33 +95,33 @@ def freeze(
         if credentials.in_name(name) and name not in allow and name not in (also or {}):
             mistakes.credentials.append(name)
         elif not safe_path(name) or not _encodable(name):
-            mistakes.refuse(name, "a name with backslashes or not in UTF-8 does not survive every platform")
+            mistakes.refuse(name, "a name with backslashes or not in UTF-8 does not work on every platform")
         elif entry.link is not None and entry.link not in entries and not _is_parent(entry.link, entries):
-            mistakes.refuse(name, f"a link to {_plain(entry.link)}, which does not go along")
+            mistakes.refuse(name, f"a link to {_plain(entry.link)}, which is not included")
     mistakes.raise_any(place)
     return _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
 
 
-# --- What goes along ------------------------------------------------------------------------------------
+# --- What is included -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Ignore:
     """One .gitignore file: its patterns, and the path from its folder down to the source (`above`), or from
-    the source down to its folder (`below`); one of the two is empty."""
+    the source down to its folder (`below`). At least one of the two is empty."""
 
     spec: GitIgnoreSpec
     above: str = ""
     below: str = ""
 
     def leaves_out(self, name: str) -> bool | None:
-        """True: out; False: in after all; None: nothing said."""
+        """True: ignored; False: included by an exception; None: the file says nothing."""
         return self.spec.check_file(self.above + name[len(self.below) :]).include
 
 
 def _walk(source: Path, into: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
     if not source.is_dir():
-        raise InputError(f"{source}: no such folder; `source` names the folder of the code")
+        raise InputError(f"{source}: no such folder; `source` must name the folder of the code")
     root = source.resolve()
     out = into.resolve()
     stack: list[tuple[str, Path, tuple[_Ignore, ...]]] = [("", root, _ignores_above(root))]
@@ -154,14 +155,14 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _ignored(name: str, ignores: tuple[_Ignore, ...]) -> bool:
-    """As git: the file nearest to the path that says anything has the word."""
+    """Like git: of the files that say anything, the one nearest to the path decides."""
     answers = (ignore.leaves_out(name) for ignore in reversed(ignores))
     return next((answer for answer in answers if answer is not None), False)
 
 
 def _ignores_above(root: Path) -> tuple[_Ignore, ...]:
-    """Those of the folders above, up to the repository; one that ignores the source itself has no say, as
-    the user has named it nevertheless."""
+    """The .gitignore files of the folders above, up to the repository. One that ignores the source itself
+    does not count, because the user named the source explicitly."""
     folders = (root, *root.parents)
     repository = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
     found: list[_Ignore] = []
@@ -186,7 +187,7 @@ def _ignores_of(folder: Path, *, above: str = "", below: str = "") -> tuple[_Ign
 
 
 def check_patterns(path: Path, lines: Iterable[str]) -> None:
-    """Raises InputError for a pattern that could take hours to compare with one name."""
+    """Raises InputError for a pattern that could take hours to match one name."""
     for number, line in enumerate(lines, start=1):
         if line.startswith("#"):
             continue
@@ -194,7 +195,7 @@ def check_patterns(path: Path, lines: Iterable[str]) -> None:
         if sum(wild) > _WILD_MAX or max(wild) > _WILD_SEGMENT_MAX:
             raise InputError(
                 f"{path}:{number}: too many wildcards in one pattern; valid: {_WILD_SEGMENT_MAX} between two "
-                f"slashes, {_WILD_MAX} in all; write several simpler ones"
+                f"slashes, {_WILD_MAX} in all; write several simpler patterns"
             )
 
 
@@ -215,10 +216,10 @@ def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_E
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):  # a loop raises either, by version
-        mistakes.refuse(name, "a link that leads nowhere; remove it or put it into .gitignore")
+        mistakes.refuse(name, "a broken link; remove it or put it into .gitignore")
         return
     if target == root or not target.is_relative_to(root):
-        mistakes.refuse(name, f"a link that leaves the folder, to {target}; copy what it points at")
+        mistakes.refuse(name, f"a link out of the folder, to {target}; copy its target into the folder")
         return
     yield _Entry(name, path, link=target.relative_to(root).as_posix())
 
@@ -239,7 +240,7 @@ def _size(path: Path) -> int:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{path}: no file")
+        raise InputError(f"{path}: not a file")
     return found.st_size
 
 
@@ -255,8 +256,8 @@ def _check_size(place: Path, entries: list[_Entry]) -> None:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
     told = ", ".join(f"{_plain(name)} {sizes[name] / 1e6:.1f} MB" for name in largest)
     raise InputError(
-        f"{place}: {total / 1e6:.1f} MB, the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore and "
-        f"declare it under `inputs`. The largest: {told}"
+        f"{place}: {total / 1e6:.1f} MB, but the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore "
+        f"and declare it under `inputs`. The largest: {told}"
     )
 
 
@@ -291,7 +292,8 @@ def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[st
 
 
 def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow: frozenset[str]) -> None:
-    """Nothing of this machine goes into the bytes: no times, owners, file name, umask or order of folders."""
+    """Writes the archive. Its bytes do not depend on this machine: no times, owners, file name, umask or
+    order of folders."""
     mistakes = _Mistakes()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed,
@@ -315,8 +317,10 @@ def _write(place: Path, entries: list[_Entry], stream: io.BufferedRandom, allow:
 
 
 def _read(path: Path) -> tuple[bytes, int]:
-    """A file's bytes and mode at one moment: read again where it changed meanwhile. What was a file when it
-    was found may be a link or a pipe by now: neither is followed nor waited for."""
+    """A file's bytes and mode at one moment. If it changed while it was read, it is read again.
+
+    The file may have become a link or a pipe since it was found. This follows no link and waits for no pipe.
+    """
     for _ in range(_READ_ATTEMPTS):
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | PLAIN), "rb") as stream:
@@ -329,7 +333,7 @@ def _read(path: Path) -> tuple[bytes, int]:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         if _moment(before) == _moment(after) and len(content) == after.st_size:
             return content, after.st_mode
-    raise InputError(f"{path}: changes while it is read; submit again when nothing writes to it")
+    raise InputError(f"{path}: keeps changing; submit again when nothing writes to it")
 
 
 def _moment(found: os.stat_result) -> tuple[int, int, int]:

@@ -1,12 +1,12 @@
 """Freezes an image folder, and the folders it builds on, into one archive named by its content.
 
-Decides what a build is given and in which order, and refuses what cannot be built or should stay at home.
+Decides the build contexts and their order, and refuses what cannot be built or must not leave this machine.
 Must never know an engine, the values of build arguments, or where the archive goes from here.
 
-In the archive: a folder `0/`, `1/`, … with the build context of each image, and `chain.json`: {"images":
-[{"name", "arguments": {ARG: default or null}, "from": […]}, …]} in that order. `from` are the references, as
-written, of images that are not built here. Each image after the first builds on the one before it, whose id
-its argument BASE takes.
+The archive has a folder `0/`, `1/`, … with the build context of each image, and `chain.json`: {"images":
+[{"name", "arguments": {ARG: default or null}, "from": […]}, …]} in the same order. `from` are the references
+of images that are not built here, as written. Each image after the first builds on the one before it. Its
+argument BASE takes that image's id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DOCKERFILE = "Dockerfile"
 REQUIREMENTS = "requirements.txt"
 BASE = "BASE"
 _IGNORE = ".dockerignore"
-# Neither belongs into an image, and both differ between checkouts of the same sources.
+# Neither belongs in an image, and both differ between checkouts of the same sources.
 _ALWAYS_OUT = frozenset({".git", "__pycache__"})
 _NAMED = 5
 _DOCKERFILE_BYTES_MAX = 256 * 1024
@@ -41,14 +41,14 @@ _CHAIN_MAX = 20
 _TOLD_MAX = 10
 _FOLDER = re.compile(r"\.\.?(/|$)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|(\w+))")
-_KEEPS = "an image keeps what it was built from: use an address without one, or a build secret"
+_KEEPS = "anyone with the image could read it: use an address without a login, or a build secret"
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class _Dockerfile:
-    """What of a Dockerfile matters here. `base` is the folder of the image below, where one is built first;
-    `wants_requirements` the line that copies requirements.txt, 0 if none does."""
+    """The parts of a Dockerfile that matter here. `base` is the folder of the image that is built first, if
+    there is one. `wants_requirements` is the line that copies requirements.txt, 0 if none does."""
 
     folder: Path
     arguments: Mapping[str, str | None] = field(default_factory=dict)
@@ -63,17 +63,16 @@ class _Dockerfile:
 
     @property
     def name(self) -> str:
-        """As a part of an image's name: lower-case letters, digits and single hyphens."""
+        """The folder's name as part of an image's name: lower-case letters, digits and single hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.folder.resolve().name.lower()).strip("-") or "image"
 
 
 def freeze(folder: Path, into: Path, *, requirements: Path | None = None, allow: Collection[str] = ()) -> str:
-    """Writes `<into>/<sha256>.tar.gz`, durable when this returns, and returns the sha256 of its bytes.
+    """Writes `<into>/<sha256>.tar.gz` and returns the sha256 of its bytes. The file is durable by then.
 
-    The same folders give the same bytes on every machine. A Dockerfile that copies a requirements.txt which
-    its folder does not hold is given `requirements`, the job's own. `allow` are paths in an image's folder
-    that only look like credentials. Raises InputError naming the file, the line where there is one, and what
-    to do.
+    The same folders give the same bytes on every machine. If a Dockerfile copies a requirements.txt that its
+    folder does not have, it gets `requirements`, the job's own. `allow` are paths in an image's folder that
+    only look like credentials. Raises InputError that names the file, the line if known, and what to do.
     """
     chain = _chain(folder)
     entries: dict[str, Path] = {}
@@ -101,7 +100,7 @@ def _describe(chain: list[_Dockerfile]) -> str:
 
 
 def _chain(folder: Path) -> list[_Dockerfile]:
-    """The images in the order of building: what others build on comes first."""
+    """The images in build order: an image comes before those that build on it."""
     found: list[_Dockerfile] = []
     seen: list[Path] = []
     current: Path | None = folder
@@ -125,11 +124,11 @@ def _read(folder: Path, above: _Dockerfile | None) -> str:
     if not path.is_file():
         if above is not None:
             raise InputError(
-                f"{above.path}:{above.base_line}: ARG {BASE} leads to {folder}, which holds no {DOCKERFILE}"
+                f"{above.path}:{above.base_line}: ARG {BASE} leads to {folder}, which has no {DOCKERFILE}"
             )
         raise InputError(
-            f"{folder}: no {DOCKERFILE} there; an image is a folder that holds one, or a name that an engine "
-            "can pull"
+            f"{folder}: no {DOCKERFILE} there; `image` must be a folder with a {DOCKERFILE}, or a name that "
+            "an engine can pull"
         )
     try:
         with path.open("rb") as stream:
@@ -179,9 +178,11 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
         elif word in ("COPY", "ADD") and _copies_requirements(rest):
             wants = wants or line
     if not froms:
-        mistakes.append((1, "no FROM: it says what the image builds on"))
+        mistakes.append((1, "FROM is missing; add one that says what the image builds on"))
     if base is not None and not base_used and froms:
-        mistakes.append((base_line, f"ARG {BASE} names a folder, but no FROM uses it: FROM ${{{BASE}}}"))
+        mistakes.append(
+            (base_line, f"ARG {BASE} names a folder, but no FROM uses it; write FROM ${{{BASE}}}")
+        )
     mistakes += ((mark.line, f"{mark.kind}; {_KEEPS}") for mark in credentials.logins(text))
     if mistakes:
         told = [f"{folder / DOCKERFILE}:{line}: {mistake}" for line, mistake in mistakes[:_TOLD_MAX]]
@@ -192,9 +193,10 @@ def _parse(folder: Path, above: _Dockerfile | None) -> _Dockerfile:
 
 
 class _Values:
-    """The values that an engine will give to ARG and ENV, line by line, none longer than there is room for.
+    """The values that an engine will give to ARG and ENV, line by line.
 
-    An engine expands without a bound: what is too long is refused here, before it fills an engine's memory.
+    An engine expands values without a limit. So values that are too long are refused here, before they fill
+    an engine's memory.
     """
 
     def __init__(self, mistakes: list[tuple[int, str]]) -> None:
@@ -208,7 +210,7 @@ class _Values:
                 self._fill(line, word, "", rest, build_arguments.REFERENCE_CHARS_MAX)
             return
         name, space, value = rest.partition(" ")
-        # `ENV NAME value` has one value, to the line's end.
+        # `ENV NAME value` has one value, which ends with the line.
         one = word == "ENV" and space and "=" not in name
         for each, given in [(name, value)] if one else _declared(line, rest, []):
             self._count += 1
@@ -229,7 +231,7 @@ class _Values:
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, word and the rest of every instruction, continued lines joined, comments left out."""
+    """The line, word and rest of every instruction. Continued lines are joined, comments left out."""
     escape = match.group(1) if (match := _ESCAPE.match(text)) else "\\"
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -259,7 +261,7 @@ def _declared(line: int, rest: str, mistakes: list[tuple[int, str]]) -> Iterator
 
 
 def _from(rest: str) -> tuple[str, str]:
-    """The reference, and the name of the stage (empty: none)."""
+    """The reference, and the name of the stage (empty if it has none)."""
     words = [word for word in rest.split() if not word.startswith("--")]
     stage = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else ""
     return (words[0] if words else ""), stage
@@ -273,7 +275,7 @@ def _copies_requirements(rest: str) -> bool:
     return any(posixpath.normpath(source.lstrip("/")) == REQUIREMENTS for source in sources)
 
 
-# --- What goes along ------------------------------------------------------------------------------------
+# --- What is included -----------------------------------------------------------------------------------
 
 
 def _context(image: _Dockerfile, requirements: Path | None) -> dict[str, Path]:
@@ -282,17 +284,17 @@ def _context(image: _Dockerfile, requirements: Path | None) -> dict[str, Path]:
         if requirements is None:
             raise InputError(
                 f"{image.path}:{image.wants_requirements}: copies {REQUIREMENTS}, which is not in this "
-                "folder; put it there, or name the job's under `requirements` in the spec"
+                "folder; put it there, or set the job's `requirements` in the spec"
             )
         if not requirements.is_file():
-            raise InputError(f"{requirements}: no such file; `requirements` in the spec names it")
+            raise InputError(f"{requirements}: no such file; correct `requirements` in the spec")
         found[REQUIREMENTS] = requirements
     return found
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files of one context by their paths in it, without what .dockerignore leaves out. The Dockerfile
-    and .dockerignore itself always go along, as with docker's own client."""
+    """The files of one context by their paths in it, without those that .dockerignore excludes. The
+    Dockerfile and .dockerignore itself are always included, as with docker's own client."""
     root = folder.resolve()
     ignore = _ignore_of(folder)
     found: dict[str, Path] = {}
@@ -300,7 +302,7 @@ def _files(folder: Path) -> dict[str, Path]:
         prefix = Path(parent).relative_to(root).as_posix()
         prefix = "" if prefix == "." else f"{prefix}/"
         for name in list(folders):
-            # With exceptions (`!`), a file below a folder that is left out may go along after all.
+            # With exceptions (`!`), files below an excluded folder may still be included.
             out = ignore.leaves_out(prefix + name) and not ignore.has_exceptions
             if name in _ALWAYS_OUT or out:
                 folders.remove(name)
@@ -313,7 +315,7 @@ def _files(folder: Path) -> dict[str, Path]:
                 found[path] = _checked(folder, root, path)
         if len(found) > bundle.ENTRIES_MAX:
             raise InputError(
-                f"{folder}: more than {bundle.ENTRIES_MAX} files; name what the image does not need in "
+                f"{folder}: more than {bundle.ENTRIES_MAX} files; list those that the image does not need in "
                 f"{folder / _IGNORE}"
             )
     return found
@@ -325,7 +327,7 @@ def _unreadable(error: OSError) -> None:
 
 @dataclass(frozen=True)
 class _Ignore:
-    """The patterns of a .dockerignore file in order, each with whether it leaves out or lets in (`!`)."""
+    """The patterns of a .dockerignore file in order, each with True if it excludes, False if it includes."""
 
     patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
 
@@ -334,7 +336,7 @@ class _Ignore:
         return not all(leaves_out for _, leaves_out in self.patterns)
 
     def leaves_out(self, name: str) -> bool:
-        """The last pattern that fits the path, or a folder above it, has the word."""
+        """Whether the path is excluded: the last pattern that matches it, or a folder above it, decides."""
         folders = [match.start() for match in re.finditer("/", name)]
         paths = [*(name[:end] for end in folders), name]
         answers = (out for pattern, out in reversed(self.patterns) if any(map(pattern.fullmatch, paths)))
@@ -364,7 +366,7 @@ def _ignore_of(folder: Path) -> _Ignore:
 
 
 def _expression(pattern: str) -> str:
-    """A .dockerignore pattern as a regular expression, as docker's own client makes it."""
+    """A .dockerignore pattern as a regular expression, converted as docker's own client does."""
     parts = re.findall(r"\*\*+/?|\*|\?|\\.|[\[\]^-]|.", pattern)
     found = ""
     for number, part in enumerate(parts, start=1):
@@ -378,11 +380,11 @@ def _expression(pattern: str) -> str:
 
 
 def _checked(folder: Path, root: Path, name: str) -> Path:
-    """The file to read for `name`: a link inside the folder goes along as the file that it leads to."""
+    """The file to read for `name`. A link inside the folder is replaced by its target."""
     path = root / name
     target = path.resolve()
     if path.is_symlink() and not target.is_relative_to(root):
-        raise InputError(f"{folder / name}: a link that leaves the folder; copy what it leads to")
+        raise InputError(f"{folder / name}: a link out of the folder; copy its target into the folder")
     try:
         mode = target.stat().st_mode
     except OSError as error:
@@ -390,7 +392,7 @@ def _checked(folder: Path, root: Path, name: str) -> Path:
     if not stat.S_ISREG(mode):
         kind = "a link to a folder" if stat.S_ISDIR(mode) else "a socket, pipe or device"
         raise InputError(
-            f"{folder / name}: {kind} cannot go along; remove it or name it in {folder / _IGNORE}"
+            f"{folder / name}: {kind} cannot be included; remove it or list it in {folder / _IGNORE}"
         )
     return target
 
@@ -403,8 +405,8 @@ def _check_size(chain: list[_Dockerfile], entries: Mapping[str, Path]) -> None:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
     told = ", ".join(f"{_shown(chain, name)} {sizes[name] / 1e6:.1f} MB" for name in largest)
     raise InputError(
-        f"{chain[-1].folder}: {total / 1e6:.1f} MB go into the image's build, the limit is "
-        f"{bundle.BYTES_MAX / 1e6:.0f} MB; name what the image does not need in {_IGNORE}. "
+        f"{chain[-1].folder}: {total / 1e6:.1f} MB go into the image's build, but the limit is "
+        f"{bundle.BYTES_MAX / 1e6:.0f} MB; list files that the image does not need in {_IGNORE}. "
         f"The largest: {told}"
     )
 
@@ -419,8 +421,8 @@ def _check_credentials(entries: Mapping[str, Path]) -> None:
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise InputError(
-            f"looks like credentials: {', '.join(found[:_NAMED])}{more}; an image keeps what it was built "
-            f"from: name them in {_IGNORE}, or list those that are none under `source_allow` in the spec"
+            f"looks like credentials: {', '.join(found[:_NAMED])}{more}; anyone with the image could read "
+            f"them: list them in {_IGNORE}, or, if they are not credentials, under `source_allow` in the spec"
         )
 
 

@@ -1,7 +1,7 @@
-"""A job's inputs: pinned to their content at submit, copied and verified before a session sees them.
+"""Pins a job's inputs to their content at submit, and copies and verifies them before a session sees them.
 
-Decides what an input's sha256 is. Must never know platforms. Only paths of this machine are read here; what
-lies elsewhere comes with the platform or store that can reach it.
+Decides what an input's sha256 is. Must never know platforms. Reads only paths of this machine; other inputs
+come with the platform or store that can reach them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from orchestrator.files import (
 from orchestrator.files.hashing import digest_file
 from orchestrator.shut import is_shut
 
-# Of these no retry makes anything else; a full disk or a network's pause may pass.
+# A retry cannot change these errors. A full disk or a network failure may pass.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP}
 
 
 def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
-    """The inputs with the sha256 of what they hold now.
+    """The inputs, each with the sha256 of its present content.
 
-    Raises InputError naming every one that is missing, is not what the spec says, or cannot be read here.
+    Raises InputError that names every input that is missing, differs from the spec, or cannot be read here.
     """
     pinned, mistakes = [], []
     for each in inputs:
@@ -50,7 +50,7 @@ def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 def _pinned(each: Input) -> Input:
     if ":" in each.origin.partition("/")[0]:
         raise InputError(
-            f"input {each.name!r}: {each.origin} is not supported yet; give a path of this machine"
+            f"input {each.name!r}: {each.origin} is not supported yet; give a path on this machine"
         )
     try:
         _check_no_ledger(each)
@@ -73,7 +73,7 @@ def _check_no_ledger(each: Input) -> None:
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file's bytes; of a folder, that of its sorted lines `<sha256>  <path>`."""
+    """The sha256 of a file's bytes; for a folder, the sha256 of its sorted lines `<sha256>  <path>`."""
     if not path.is_dir():
         return digest_file(path)
     lines = [f"{digest_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
@@ -91,11 +91,12 @@ def key(inputs: tuple[Input, ...]) -> str:
 
 
 def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
-    """A folder below `into` that holds each input under its name; made once for all sessions of a job, and
-    verified for each: a copy that has changed is thrown away and made again. None for no inputs. Raises
-    Rejected where an input is no longer what was submitted, or is gone.
+    """A folder below `into` that holds each input under its name; None if there are no inputs.
 
-    Reads every byte. Nothing cheaper would be proof: times and sizes are the writer's to set.
+    It is made once for all sessions of a job, and verified for each. A copy that has changed is thrown away
+    and made again. Raises Rejected if an input has changed since the submit, or is gone.
+
+    Reads every byte. Nothing cheaper is proof, because a writer can set times and sizes as it likes.
     """
     if not inputs:
         return None
@@ -114,7 +115,7 @@ def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
 
 
 def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
-    """Whether it is a folder that holds what was pinned, all of it as plain files of its own."""
+    """Whether it is a folder that holds exactly the pinned inputs, as plain files."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return False
@@ -124,7 +125,7 @@ def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
         if not all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes):
             return False
         return all(digest(folder / each.name) == each.sha256 for each in inputs)
-    except OSError:  # it or a file in it is gone, or cannot be read any more
+    except OSError:  # it or a file in it is gone or unreadable
         return False
 
 
@@ -139,6 +140,6 @@ def _copy(each: Input, target: Path) -> None:
         if error.errno not in _GONE:
             raise
         what = f"{error.strerror} ({error.filename or each.origin})"
-        raise Rejected(f"input {each.name!r}: {each.origin} cannot be read any more: {what}") from error
+        raise Rejected(f"input {each.name!r}: {each.origin} can no longer be read: {what}") from error
     if digest(target) != each.sha256:
         raise Rejected(f"input {each.name!r}: {each.origin} has changed since the job was submitted")

@@ -1,7 +1,7 @@
-"""What a submit sends away: listed as it was frozen, and refused where it looks like a credential.
+"""Lists what leaves this machine with a job, and refuses what looks like a credential.
 
-Judges a job's inputs and requirements; its source and images are judged where they are frozen. Must never
-know platforms, nor repeat what it found in a file.
+Checks a job's inputs and requirements; `bundle` and `images` check its source and images. Must never know
+platforms, nor repeat the content of a file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LARGEST = 3
 _NAMED = 5
 _REQUIREMENTS_BYTES_MAX = 1_000_000
 _INCLUDED_MAX = 50
-_OWN_FOLDER = ".orchestrator/"  # of the bundle: what comes from outside the source
+_OWN_FOLDER = ".orchestrator/"  # in the bundle: files from outside the source
 _INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)(?:\s+|=)(\S+)")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of thing that leaves: how many files, how many bytes, and the largest of them."""
+    """One kind of thing that leaves: the number of files, their bytes, and the largest ones."""
 
     kind: str  # source, requirements, image or input
     name: str
@@ -44,11 +44,11 @@ class Part:
         return cls(kind, name, len(sizes), sum(size for _, size in sizes), tuple(largest))
 
 
-# --- Archives: what leaves is what is in them ------------------------------------------------------------
+# --- Archives: exactly their contents leave --------------------------------------------------------------
 
 
 def bundled(archive: Path, source: str, requirements: str | None) -> Iterator[Part]:
-    """The parts of a frozen bundle; `requirements` is the path in it of the job's requirements."""
+    """The parts of a frozen bundle. `requirements` is the path of the job's requirements in it."""
     found = _archived(archive)
     own = [each for each in found if each[0] == requirements or each[0].startswith(_OWN_FOLDER)]
     code = [each for each in found if each not in own]
@@ -59,7 +59,7 @@ def bundled(archive: Path, source: str, requirements: str | None) -> Iterator[Pa
 
 
 def imaged(archive: Path, image: str) -> Part:
-    """The build contexts of a frozen image, those it builds on included."""
+    """The build contexts of a frozen image, including those of the images it builds on."""
     found = ((name.partition("/")[2], size) for name, size in _archived(archive))
     return Part.of("image", image, [each for each in found if each[0]])
 
@@ -73,8 +73,8 @@ def _archived(archive: Path) -> list[tuple[str, int]]:
 
 
 def check_requirements(path: Path) -> None:
-    """Raises InputError for every line of a requirements file, and of those it includes, that looks like a
-    credential: a session's pip reads them, and so does whoever reads the source."""
+    """Raises InputError for every line that looks like a credential in a requirements file or in those that
+    it includes. They leave with the job, so that a session's pip can read them."""
     told: list[str] = []
     seen: list[Path] = []
     waiting = [path]
@@ -95,8 +95,8 @@ def check_requirements(path: Path) -> None:
     if told:
         more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         hint = (
-            "requirements leave with the job: list a secret's name under `secrets` and write ${NAME} here, "
-            "or make PIP_INDEX_URL such a secret"
+            "requirements leave this machine with the job: list a secret's name under `secrets` and write "
+            "${NAME} here, or make PIP_INDEX_URL such a secret"
         )
         raise InputError("\n".join([*told[:_NAMED], *more, hint]))
 
@@ -118,16 +118,16 @@ def _requirements(file: Path) -> bytes:
 
 
 def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> tuple[Part, ...]:
-    """What leaves with each input that is a path of this machine.
+    """The files of each input that is a path on this machine.
 
-    `allow` holds, for each, the paths in it that go along although they look like credentials or are links
-    out of it: exact, or as patterns (`certificates/*`); `.` is everything. Raises InputError naming all that
-    may not.
+    `allow` has, for each input, the paths in it that are included although they look like credentials or are
+    links out of it: exact, or as patterns (`certificates/*`). `.` allows everything. Raises InputError that
+    names everything that must not leave.
     """
     walks = [
         _Walk(each, frozenset(allowed))
         for each, allowed in zip(inputs, allow, strict=True)
-        if ":" not in each.origin.partition("/")[0]  # what lies elsewhere does not leave from here
+        if ":" not in each.origin.partition("/")[0]  # other inputs do not leave from here
     ]
     parts = [walk.part() for walk in walks]
     mistakes = [line for walk in walks for line in walk.mistakes()]
@@ -138,11 +138,11 @@ def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> t
 
 @dataclass
 class _Walk:
-    """One input, looked through; links are followed, as they are when it is copied."""
+    """Checks one input. Follows links, as the copying does."""
 
     given: Input
     allow: frozenset[str]
-    credentials: list[tuple[str, str]] = field(default_factory=list)  # path, and how it is told
+    credentials: list[tuple[str, str]] = field(default_factory=list)  # path, and its text in the error
     links: list[tuple[str, str]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
 
@@ -177,7 +177,7 @@ class _Walk:
                 if not entry.is_dir():
                     yield from self._file(name, path)
                 elif (real := path.resolve()) in above:
-                    self.others.append(f"{path}: a link in a circle; remove it")
+                    self.others.append(f"{path}: a link to a folder above it; remove it")
                 else:
                     stack.append((name + "/", path, (*above, real)))
 
@@ -185,7 +185,7 @@ class _Walk:
         try:
             target = path.resolve(strict=True)
         except (OSError, RuntimeError):  # a loop raises either, by version
-            self.others.append(f"{path}: a link that leads nowhere; remove it")
+            self.others.append(f"{path}: a broken link; remove it")
             return False
         if target.is_relative_to(root) or self._followed(name):
             return True
@@ -214,7 +214,7 @@ class _Walk:
         return "." in self.allow or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allow)
 
     def _followed(self, name: str) -> bool:
-        """A link that is listed is followed with the links in the folder that it leads to."""
+        """Whether `allow` lists this link, or a link above it: then all links below it are followed, too."""
         parts = name.split("/")
         return any(self._allowed("/".join(parts[:n])) for n in range(1, len(parts) + 1))
 
@@ -222,8 +222,8 @@ class _Walk:
         what = f"input {self.given.name!r}"
         yield from (f"{what}: {line}" for line in self.others[:_NAMED])
         for found, looks, cure in (
-            (self.credentials, "looks like credentials", "take them out, or list those that are none"),
-            (self.links, "links that lead out of it", "copy what they lead to, or list those to follow"),
+            (self.credentials, "looks like credentials", "remove them, or, if they are none, list them"),
+            (self.links, "links that lead out of it", "copy their targets, or, to follow them, list them"),
         ):
             if found:
                 told = ", ".join(_plain(text) for _, text in sorted(found)[:_NAMED])
@@ -231,7 +231,7 @@ class _Walk:
                 first = ", ".join(_plain(name) for name, _ in sorted(found)[:2])
                 yield (
                     f"{what}: {looks}: {told}{more} in {self.given.origin}; {cure} under this input in the "
-                    f"spec, as `allow: [{first}]`"
+                    f"spec, such as `allow: [{first}]`"
                 )
 
 

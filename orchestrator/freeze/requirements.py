@@ -1,9 +1,9 @@
-"""Locks a job's requirements at submit: every package in one version, by the hashes of its files.
+"""Locks a job's requirements at submit: one version of every package, with the hashes of its files.
 
-Decides which versions every session of a run installs. uv resolves them, for every Python and machine at
-once, and runs nothing of any package. The lock holds names, versions, hashes, and the addresses of package
-indexes that the requirements themselves give; never a login. Must never know jobs, runs or platforms: what a
-platform keeps of its own is for the agent to say (orchestrator.agent.requirements).
+Decides which versions every session of a run installs. uv resolves them for every Python and machine at once,
+and runs no code of any package. The lock holds names, versions, hashes, and the addresses of package indexes
+in the requirements, but never a login. Must never know jobs, runs or platforms. The agent decides which of
+its own packages a platform keeps (orchestrator.agent.requirements).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEAD = """# Locked when the job was submitted: what {name} comes to. Each sessi
 
 
 class NotLocked(Exception):
-    """The requirements stay as they are; the message says why."""
+    """The requirements stay unlocked; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class _Line:
 
 
 def lock(file: Path, variables: Mapping[str, str]) -> str | None:
-    """The lock of a requirements file, in pip's format; None where the file is one itself, with hashes.
+    """The lock of a requirements file, in pip's format; None if the file has hashes and so is a lock itself.
 
-    `variables` are those that a session's pip would see, PIP_INDEX_URL among them. Reaches the package index;
-    takes two minutes at most. Raises NotLocked.
+    `variables` are those that a session's pip would see, such as PIP_INDEX_URL. Contacts the package index
+    and takes at most two minutes. Raises NotLocked.
     """
     try:
         lines = list(_lines(file, seen=set()))
@@ -77,18 +77,18 @@ def lock(file: Path, variables: Mapping[str, str]) -> str | None:
 
 
 def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
-    """Its logical lines and those of the files it includes, in their order; no file twice."""
+    """The logical lines of the file and of those it includes, in order; each file once."""
     if file.resolve() in seen or len(seen) >= FILES_MAX:
         return
     seen.add(file.resolve())
     if not file.is_file():
-        raise NotLocked(f"{file.name} is no file")
+        raise NotLocked(f"{file.name} is not a file")
     with file.open("rb") as stream:
         content = stream.read(BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
         raise NotLocked(f"{file.name} is larger than {BYTES_MAX / 1e6:.0f} MB")
     if b"${" in content:
-        # uv would put it into the address it asks: with a stranger's file, anything of the environment.
+        # uv would put its value into the address: a stranger's file could send any variable anywhere.
         raise NotLocked(f"{file.name} refers to a variable; give a private index as the secret PIP_INDEX_URL")
     text, began = "", 1
     for number, raw in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
@@ -106,7 +106,7 @@ def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
 
 
 def _check(line: _Line) -> None:
-    """Raises NotLocked for what no version and no hash can pin, and for what may not be written down."""
+    """Raises NotLocked for a line that versions and hashes cannot pin, or that must not be written down."""
     if _LOGIN.search(line.text):
         raise NotLocked(f"{line} holds an address with a login; give the index as the secret PIP_INDEX_URL")
     if _SOURCE.fullmatch(line.text):
@@ -115,17 +115,17 @@ def _check(line: _Line) -> None:
             if not place.startswith(("https://", "http://")):
                 raise NotLocked(f"{line} takes packages from a folder")
     elif not _FLAG.fullmatch(line.text) and not _RELEASE.fullmatch(line.text):
-        raise NotLocked(f"{line} is no released version of a package: {line.text[:80]}")
+        raise NotLocked(f"{line} is not a released version of a package: {line.text[:80]}")
 
 
 def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
     command = [
         "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
         "--universal", "--python-version", PYTHON, "--python", sys.executable, "--no-python-downloads",
-        "--no-build",  # nothing of a package runs here
-        "--fork-strategy", "fewest",  # the same version on each Python, where one serves all
+        "--no-build",  # no code of a package runs here
+        "--fork-strategy", "fewest",  # the same version for each Python, if one works for all
         "--generate-hashes", "--no-header", "--annotation-style", "line",
-        "--index-strategy", "unsafe-best-match",  # as pip does in the session: the best of all indexes
+        "--index-strategy", "unsafe-best-match",  # like pip in the session: the best version of all indexes
         *options, f"./{file.name}",
     ]  # fmt: skip
     try:
@@ -148,15 +148,15 @@ def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ..
 
 
 def _reason(said: str) -> str:
-    """uv's own words in one line: what failed and its deepest cause, without the addresses that it tried."""
+    """uv's message in one line: what failed and its deepest cause, without the addresses that it tried."""
     words = [re.sub(r"^(?:error|cause): ", "", line.strip()) for line in said.splitlines() if line.strip()]
     fetch = next((word for word in words if word.startswith("Failed to fetch")), None)
     chosen = words[:2] if fetch is None else [fetch, words[-1]]
     shown = (re.sub(r"\bhttps?://\S+", "the package index", word) for word in chosen)
-    return (": ".join(dict.fromkeys(shown)) or "uv says nothing")[:_SAID_MAX]
+    return (": ".join(dict.fromkeys(shown)) or "uv gave no reason")[:_SAID_MAX]
 
 
-# --- The package index that pip would ask -----------------------------------------------------------------
+# --- The package index that pip would use -----------------------------------------------------------------
 
 _FROM_PIP = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -166,14 +166,14 @@ _FROM_PIP = {
     "PIP_CERT": "SSL_CERT_FILE",
     "PIP_PROXY": "ALL_PROXY",
 }
-# Of the environment uv sees no more than this: no login of anybody's is among it.
+# uv sees only these variables of the environment, because none of them holds a login.
 _KEPT = re.compile(r"PATH|HOME|USER|LANG|LC_\w+|TMPDIR|XDG_\w+|NETRC|SSL_CERT_\w+|(?i:\w+_proxy)")
 _WAIT = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
 
 
 def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """uv's variables and options, from pip's settings. An address may hold a login, so it is no argument.
-    `sources` are the file's own: an index that it names replaces all others."""
+    """uv's variables and options, from pip's settings. An address may hold a login, so it is never passed as
+    an argument. `sources` are the file's own lines: an index in them replaces all others."""
     kept = {name: value for name, value in variables.items() if _KEPT.fullmatch(name)}
     pip = _configured(variables) | {name: value for name, value in variables.items() if value}
     told = {ours: pip[theirs].strip() for theirs, ours in _FROM_PIP.items() if pip.get(theirs, "").strip()}
@@ -186,7 +186,7 @@ def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[st
 
 
 def _configured(variables: Mapping[str, str]) -> dict[str, str]:
-    """PIP_… → value, as pip's configuration files have them; later files win, as with pip."""
+    """PIP_… → value from pip's configuration files. Later files win, as with pip."""
     home = Path(variables.get("HOME") or Path.home())
     config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
     files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config / "pip" / "pip.conf"]

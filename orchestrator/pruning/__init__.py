@@ -1,9 +1,9 @@
-"""`prune`: what of the home nothing needs any more, and how it is removed.
+"""`prune`: decides what in the home is no longer needed, and removes it.
 
-    listing.py    what lies in the home, by name, age and size; follows no link
+    listing.py    the contents of the home, by name, age and size; follows no link
     needs.py      what the ledger's runs still need
     rules.py      things × needs × policy → what goes, and why; pure
-    removal.py    set aside by a rename, judged once more, then deleted
+    removal.py    sets things aside by a rename, judges them again, then deletes
     results.py    checkpoints and blobs of finished runs, through the store protocol
 
 Never knows a platform, and never decides anything about a run.

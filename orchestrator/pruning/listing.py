@@ -1,7 +1,7 @@
-"""What lies in the home: every file and folder whose name is of our layout, with its age and size.
+"""Lists the home: every file and folder whose name belongs to our layout, with its age and size.
 
-Follows no link and opens no file. What is not ours is named and never judged. Must never know what is needed.
-The layout itself is `orchestrator.home`'s.
+Follows no link and opens no file. Things that are not ours are listed, but never judged. Must never know what
+is needed. `orchestrator.home` defines the layout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from orchestrator.files import PREFIX, is_locked
 from orchestrator.home import BUNDLES, IMAGES, INPUTS, LIVE, PREPARING, RUNS, STAGED
 from orchestrator.pruning.rules import Kind, Thing
 
-SET_ASIDE = ".pruned"  # behind a name that prune took away and has not deleted yet
+SET_ASIDE = ".pruned"  # the ending of a thing that prune has renamed and not deleted yet
 _ARCHIVE = re.compile(r"([0-9a-f]{64})\.tar\.gz")
 _CONTENT = re.compile(r"([0-9a-f]{64})")
-# Of `orchestrator.files`; older versions named and locked the drafts of archives and of the agent otherwise.
+# As in `orchestrator.files`. Older versions named and locked drafts of archives and of the agent differently.
 _DRAFT = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
 _OLDER_DRAFT = re.compile(r"\.tmp-([A-Za-z0-9_]+\.tar\.gz|agent\.pyz-[0-9]+-[0-9]+)")
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -35,8 +35,8 @@ Enough = Callable[[], bool]
 
 @dataclass
 class Listing:
-    """`strange`: paths that are not ours, each with what it is. `complete` False: it was cut short, and the
-    sizes and counts are of what was seen."""
+    """`strange`: paths that are not ours, and what they are. `complete` is False if it was cut short; then
+    sizes and counts cover only what was seen."""
 
     things: list[Thing] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
@@ -44,13 +44,14 @@ class Listing:
 
 
 def look(home: Path, *, measure: bool = True, enough: Enough = lambda: False) -> Listing:
-    """Lists the home. `measure` False spares the walk through folders: their size is 0 then. Stops as soon as
-    `enough` says so."""
+    """Lists the home. Without `measure` it does not walk through folders, and their size is 0. Stops as soon
+    as `enough` returns True."""
     return _Look(home, measure, enough).listing
 
 
 def disk_bytes(folder: Path, enough: Enough = lambda: False) -> tuple[int, bool]:
-    """What a folder takes on the disk, and whether that is all of it; links and other disks' errors are 0."""
+    """The bytes that a folder uses on the disk, and whether all of it was counted. Links are not followed,
+    and entries that cannot be read count as 0."""
     total, waiting = 0, [folder]
     while waiting:
         if enough():
@@ -117,8 +118,8 @@ class _Look:
                 self._run(run, found)
 
     def _run(self, run: str, folder: os.stat_result) -> None:
-        """Each entry of a run's folder by itself, so that what somebody else put there stays. The folder is a
-        thing of its own where it is empty."""
+        """Lists each entry of a run's folder separately, so that files which somebody else put there stay. An
+        empty folder is listed itself."""
         empty = True
         for name, found, aside in self._entries(f"{RUNS}/{run}"):
             empty = False
@@ -139,7 +140,7 @@ class _Look:
             self._draft(name, name, found, aside)
 
     def _draft(self, path: str, name: str, found: os.stat_result, aside: bool) -> bool:
-        """Whether it is a draft; then it is listed."""
+        """Lists it if it is a draft; returns whether it is one."""
         plain = stat.S_ISREG(found.st_mode)
         if _DRAFT.fullmatch(name) and (plain or stat.S_ISDIR(found.st_mode)):
             self._add(Kind.DRAFT, path, found, aside, in_use=not aside and is_locked(self._home / path))
@@ -152,7 +153,7 @@ class _Look:
     # --- One entry --------------------------------------------------------------------------------------
 
     def _entries(self, folder: str) -> Iterator[tuple[str, os.stat_result, bool]]:
-        """(name without our mark, what it is, whether it bore the mark), in order of names."""
+        """(name without the mark SET_ASIDE, its stat, whether it had the mark), sorted by name."""
         try:
             there = os.lstat(self._home / folder)
         except OSError:
@@ -169,7 +170,7 @@ class _Look:
             if self._enough():
                 self.listing.complete = False
                 return
-            with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found = os.lstat(self._home / folder / name)
                 aside = name.endswith(SET_ASIDE)
                 yield name.removesuffix(SET_ASIDE), found, aside

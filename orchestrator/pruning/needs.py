@@ -1,7 +1,7 @@
-"""What the runs of the ledger still need of the home: read after the listing, and again before a removal.
+"""What the ledger's runs still need in the home. Read after the listing, and again before a removal.
 
-A run is in the ledger before anything of it is prepared, and one that is over never comes back: what is not
-needed by the newer of two readings is not needed. Must never know what lies in the home.
+A run is in the ledger before anything for it is prepared, and a run that is over never comes back. So a thing
+that the newer of two readings does not need is not needed. Must never know the contents of the home.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from orchestrator.pruning.rules import Kind, Needs, RunFacts, newest_of_each_job
 
 
 def read(ledger: Ledger | None, *, keep: int, shared: str = "") -> Needs:
-    """What this ledger needs; without one, nothing here is known to be unneeded.
+    """What this ledger needs. Without a ledger, everything may still be needed.
 
-    A record that cannot be read may need anything.
+    A record that cannot be read may need anything, too.
     """
     if ledger is None:
         return Needs(shared=shared or "there is no ledger here")
     summaries = ledger.summaries()
-    # Runs that are over, but for what is on a platform.
+    # Runs that are over, but still have something on a platform, count as live.
     live = {record.run for record in ledger.live()} | set(ledger.unreadable)
     runs = {
         each.run: RunFacts(each.run, each.name, each.phase.final and each.run not in live, each.ended_at)

@@ -1,8 +1,8 @@
-"""How things of the home are removed while a controller runs and others submit.
+"""Removes things from the home, safely while a controller runs and others submit.
 
-Each is renamed first and deleted later; between the two the ledger is read once more, and what a run needs
-by then gets its name back. So a prune may be killed at any line: the next one goes on from the names.
-Works by descriptors of folders, none of them reached through a link. Decides nothing: `again` judges.
+Each thing is renamed first and deleted later. In between the ledger is read again, and a thing that a run
+needs by then gets its name back. So a prune may be killed at any point: the next one continues from the
+names. Uses folder descriptors and follows no link. Decides nothing: `again` judges.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Outcome:
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """One prune of a home at a time, by a lock on the home itself: a full disk takes no further file. Raises
-    Transient where another is under way."""
+    """Allows one prune of a home at a time. It locks the home itself, because a full disk has no room for a
+    lock file. Raises Transient if another prune is running."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Transient(f"another prune is under way in {home}: wait for its end") from None
-        except OSError:  # no locks on this file system; a rename still succeeds for one of two only
+            raise Transient(f"another prune is running in {home}: wait until it has ended") from None
+        except OSError:  # this file system has no locks, but a rename still succeeds for only one of two
             pass
         yield
     finally:
@@ -62,8 +62,11 @@ def carry_out(
     stopped: Callable[[], bool] = lambda: False,
     told: Callable[[Thing], None] = lambda _: None,
 ) -> Outcome:
-    """Removes these things, and what an earlier call left behind. `again` lists and judges anew, with what is
-    set aside; `told` hears of each that is gone. Once `stopped` says so, what is left gets its name back."""
+    """Removes these things, and what an earlier call left behind.
+
+    `again` lists and judges once more, including things that are set aside. `told` is called with each thing
+    that was removed. After `stopped` returns True, the remaining things get their names back.
+    """
     outcome = Outcome()
     with alone(home):
         for thing in doomed:
@@ -71,7 +74,7 @@ def carry_out(
                 break
             with _reported(outcome, thing):
                 if not thing.set_aside and not _set_aside(home, thing):
-                    outcome.kept[thing.path] = "it has changed meanwhile"
+                    outcome.kept[thing.path] = "it has changed in the meantime"
         for found in again():
             if not found.thing.set_aside:
                 continue
@@ -88,7 +91,7 @@ def carry_out(
 
 @contextmanager
 def _reported(outcome: Outcome, thing: Thing) -> Iterator[None]:
-    """One thing that resists is no reason to leave the others."""
+    """Records a failure, so that one thing does not keep the others from being removed."""
     try:
         yield
     except OSError as error:
@@ -98,7 +101,7 @@ def _reported(outcome: Outcome, thing: Thing) -> Iterator[None]:
 
 
 def _set_aside(home: Path, thing: Thing) -> bool:
-    """Takes its name away. False where there is something else by now, or nothing."""
+    """Renames it. Returns False if something else has its name by now, or nothing."""
     name = thing.path.rpartition("/")[2]
     with _parent(home, thing) as folder:
         if folder is None or not _is(thing, name, folder):
@@ -107,12 +110,14 @@ def _set_aside(home: Path, thing: Thing) -> bool:
             os.rename(name, name + SET_ASIDE, src_dir_fd=folder, dst_dir_fd=folder)
             if _is(thing, name + SET_ASIDE, folder):
                 return True
-            os.rename(name + SET_ASIDE, name, src_dir_fd=folder, dst_dir_fd=folder)  # made anew in between
+            os.rename(
+                name + SET_ASIDE, name, src_dir_fd=folder, dst_dir_fd=folder
+            )  # it was replaced in between
     return False
 
 
 def _restore(home: Path, thing: Thing) -> None:
-    """Gives it its name back. Where the same content was made anew meanwhile, ours goes."""
+    """Gives it its name back. If the same content was written again in the meantime, this copy is deleted."""
     name = thing.path.rpartition("/")[2]
     with _parent(home, thing) as folder:
         if folder is None:
@@ -122,11 +127,11 @@ def _restore(home: Path, thing: Thing) -> None:
         elif thing.kind in BY_CONTENT:
             _delete(name + SET_ASIDE, folder)
         else:
-            raise FileExistsError(errno.EEXIST, f"both {name} and {name}{SET_ASIDE} are there; keep one")
+            raise FileExistsError(errno.EEXIST, f"both {name} and {name}{SET_ASIDE} exist; remove one")
 
 
 def _destroy(home: Path, thing: Thing) -> None:
-    """Deletes what was set aside, and the folder of its run once that is empty."""
+    """Deletes a thing that was set aside, and its run's folder once that is empty."""
     *above, name = thing.path.split("/")
     with _parent(home, thing) as folder:
         if folder is None:
@@ -149,7 +154,7 @@ def _delete(name: str, folder: int) -> None:
     if not stat.S_ISDIR(found.st_mode):
         os.unlink(name, dir_fd=folder)
         return
-    with contextlib.suppress(OSError):  # read-only folders let nothing be taken out
+    with contextlib.suppress(OSError):  # nothing can be deleted from a read-only folder
         for _, _, _, inner in os.fwalk(name, dir_fd=folder):
             os.fchmod(inner, 0o700)
     shutil.rmtree(name, dir_fd=folder)
@@ -179,7 +184,7 @@ def _parent(home: Path, thing: Thing) -> Iterator[int | None]:
 
 @contextmanager
 def _opened(home: Path, pieces: Sequence[str]) -> Iterator[int | None]:
-    """A descriptor of a folder below the home; None where there is none, or only through a link."""
+    """A descriptor of a folder below the home; None if it does not exist or lies behind a link."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for piece in pieces:

@@ -1,8 +1,8 @@
-"""Checkpoints and blobs of runs that are over, in the home store and only through its protocol.
+"""Removes checkpoints and blobs of runs that are over from the home store, only through the store protocol.
 
-Blobs that no manifest names go; checkpoints are results, and go only where the user says so: all but the
-newest and the best, and only while those are all there. A retirement is journalled before it is performed.
-Must never know which store it is. The store may be shared: only runs of this ledger are looked at.
+Blobs that no manifest names are removed. Checkpoints are results, so they are removed only if the user asks:
+all but the newest and the best, and only if those two are intact. A retirement is journalled before it is
+performed. Must never know which store it is. The store may be shared, so only this ledger's runs are checked.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from orchestrator.stores.store import Stat, Store
 
 @dataclass(frozen=True)
 class Surplus:
-    """What may go of one run: `checkpoints` by name, and the `blobs` that nothing needs without them.
-    `trouble`: why no checkpoint may go though one was asked for."""
+    """What may go of one run: `checkpoints` by name, and the `blobs` that nothing else needs.
+    `trouble`: why no checkpoint may go although the user asked for it."""
 
     run: str
     checkpoints: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Surplus:
 def found(
     store: Store, ledger: Ledger, runs: Iterable[str], needs: Needs, policy: Policy
 ) -> Iterator[Surplus]:
-    """What may go of those of these runs that are over. Changes nothing."""
+    """What may go of the runs among these that are over. Changes nothing."""
     wanted = [run for run in runs if run in needs.runs and _is_over(run, needs, policy)]
     for record in ledger.records(wanted):
         surplus = _of_run(store, record, needs, policy)
@@ -47,10 +47,10 @@ def found(
 
 
 def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
-    """Removes it; looks at the store once more before it deletes. Idempotent: a second call goes on.
+    """Removes it. Checks the store again before it deletes. Idempotent: a second call continues.
 
-    Before a checkpoint goes, those that stay are read, every byte. Raises CorruptCheckpoint where one of them
-    is not whole, LedgerConflict where the run changed meanwhile; nothing is removed then.
+    Before it removes a checkpoint, it reads every byte of those that stay. Raises CorruptCheckpoint if one of
+    them is not intact, LedgerConflict if the run has changed in the meantime; then nothing is removed.
     """
     record = ledger.record(surplus.run)
     accepted = frozenset(c.name for c in record.accepted)
@@ -70,7 +70,7 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
 
 
 def _check_whole(store: Store, record: RunRecord, gone: tuple[str, ...]) -> None:
-    """Raises CorruptCheckpoint unless every accepted checkpoint but those in `gone` is whole."""
+    """Raises CorruptCheckpoint unless every accepted checkpoint except those in `gone` is intact."""
     for kept in record.accepted:
         if kept.name in gone:
             continue
@@ -98,7 +98,7 @@ def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Su
             {name: why for name in kept if (why := stored.lacks(store, record.run, name))} if gone else {}
         )
         for name, why in troubles.items():
-            gone, trouble = (), f"{name} is not all there ({why}), so the others stay"
+            gone, trouble = (), f"{name} is incomplete ({why}), so the others stay"
     keep = [name for name in accepted if name not in gone]
     return Surplus(record.run, gone, stored.orphans(store, record.run, keep, gone), trouble)
 
@@ -106,8 +106,8 @@ def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Su
 def superseded_results(
     record: RunRecord, listed: Iterable[CheckpointRef]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(names that may go, names that stay): the newest stays, and the best by the job's own metric. What is
-    in the store and newer than the newest accepted one stays too, whoever brought it."""
+    """(names that may go, names that stay). The newest stays, and the best by the job's own metric. So does
+    everything in the store that is newer than the newest accepted checkpoint."""
     best = record.job.checkpoint.keep.best
     going = superseded(
         record.accepted,

@@ -1,7 +1,7 @@
-"""What may be removed, and why: things × the runs' needs × the user's policy → a judgement of each.
+"""Decides what may be removed, and why: things × the runs' needs × the user's policy → a judgement of each.
 
 Pure: the caller lists, reads the ledger and knows the time. Must never touch a file, a store or a platform.
-In doubt a thing stays: what changed lately, what a run may need, what this ledger does not know.
+In doubt a thing stays: if it changed recently, if a run may need it, or if this ledger does not know it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Kind(StrEnum):
     IMAGE = "image folders"  # frozen folders that images are built from, by their content
     INPUT = "inputs"  # verified copies, by their content
     RESUME = "resume copies"  # a checkpoint on its way into a session
-    LOG = "logs"  # what was brought of a session: log, progress, status, result
-    DRAFT = "drafts"  # what a writer left that was killed
+    LOG = "logs"  # collected from a session: log, progress, status, result
+    DRAFT = "drafts"  # left by a writer that was killed
 
 
 BY_CONTENT = frozenset({Kind.SOURCE, Kind.IMAGE, Kind.INPUT})
@@ -29,11 +29,12 @@ BY_CONTENT = frozenset({Kind.SOURCE, Kind.IMAGE, Kind.INPUT})
 
 @dataclass(frozen=True)
 class Thing:
-    """A file or folder of ours. `path` is relative to the home, with forward slashes; `size` is what it takes
-    on the disk; `changed_at` is unix time. `run` is whose it is, or `key` the content it is named by.
+    """A file or folder of ours. `path` is relative to the home, with forward slashes. `size` is its bytes on
+    the disk; `changed_at` is unix time. `run` is the run that it belongs to, or `key` the content hash in
+    its name.
 
-    `identity` tells it from another of the same name. `set_aside`: an earlier prune renamed it and died.
-    `unpublished`: it holds a checkpoint that was brought and never reached the store.
+    `identity` distinguishes it from another thing of the same name. `set_aside`: an earlier prune renamed it
+    and died. `unpublished`: it holds a checkpoint that was collected but never reached the store.
     """
 
     kind: Kind
@@ -50,7 +51,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run of the ledger. `over`: final, and nothing of it is on a platform any more."""
+    """A run of the ledger. `over`: it is final and has nothing on a platform any more."""
 
     run: str
     job: str
@@ -60,10 +61,10 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the ledger says: its runs, and the content that those which are not over (or are kept) name.
+    """The ledger's runs, and the content that runs which are not over (or are kept) need.
 
-    `shared`: why another ledger may need what this one does not know of; `unread`: why a run of this one may
-    need any content. Empty where nothing says so.
+    `shared`: why another ledger may need things that this one does not know. `unread`: why a run of this
+    ledger may need any content. Both are empty if there is no such reason.
     """
 
     runs: Mapping[str, RunFacts] = field(default_factory=dict)
@@ -75,7 +76,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Policy:
-    """What the user asked for. `unknown`: also what this ledger does not know. `checkpoints`: results too."""
+    """What the user asked for. `unknown`: include what this ledger does not know. `checkpoints`: include
+    results."""
 
     now: float
     older_than_seconds: float
@@ -94,7 +96,7 @@ class Judgement:
 
 
 def newest_of_each_job(runs: Iterable[RunFacts], count: int) -> frozenset[str]:
-    """The `count` runs of each job that ended last: they keep everything."""
+    """The `count` runs of each job that ended last. They keep everything."""
     over = [run for run in runs if run.over]
     over.sort(key=lambda run: (run.ended_at or 0.0, run.run), reverse=True)
     taken: dict[str, int] = {}
@@ -107,7 +109,7 @@ def newest_of_each_job(runs: Iterable[RunFacts], count: int) -> frozenset[str]:
 
 
 def old_enough(run: RunFacts, needs: Needs, policy: Policy) -> str:
-    """Why what is left of a run stays; empty where it may go."""
+    """Why a run's things stay; empty if they may go."""
     if not run.over:
         return "its run is not over, or has a session on a platform"
     if run.run in needs.kept:
@@ -118,13 +120,13 @@ def old_enough(run: RunFacts, needs: Needs, policy: Policy) -> str:
 
 
 def judge(things: Sequence[Thing], needs: Needs, policy: Policy) -> tuple[Judgement, ...]:
-    """One judgement for each thing, in their order."""
+    """One judgement for each thing, in the same order."""
     shared = shared_with(things, needs)
     return tuple(_judged(thing, needs, policy, shared) for thing in things)
 
 
 def shared_with(things: Iterable[Thing], needs: Needs) -> str:
-    """Why another ledger may need what this one does not; empty where nothing says so."""
+    """Why another ledger may need things that this one does not; empty if there is no reason."""
     strangers = sorted({thing.run for thing in things if thing.run and thing.run not in needs.runs})
     return needs.shared or (f"this ledger does not know {_some(strangers)}" if strangers else "")
 
@@ -138,7 +140,7 @@ def _reason(thing: Thing, needs: Needs, policy: Policy, shared: str) -> tuple[st
     """(why, whether it stays)."""
     if thing.in_use:
         return "it is being written", True
-    if thing.kind is Kind.LOG and thing.run in needs.runs:  # its age is its run's
+    if thing.kind is Kind.LOG and thing.run in needs.runs:  # the run's age counts, not its own
         return _of_run(thing, needs, policy)
     if not thing.set_aside and policy.now - thing.changed_at < GRACE_SECONDS:
         return f"changed less than {span(GRACE_SECONDS)} ago", True
@@ -155,7 +157,7 @@ def _of_content(thing: Thing, needs: Needs, policy: Policy, shared: str) -> tupl
     if needs.unread:
         return f"a run may need it: {needs.unread}", True
     if shared and not policy.unknown:
-        return f"another ledger may need it, as {shared} (--unknown)", True
+        return f"another ledger may need it, because {shared} (--unknown)", True
     return "no run that is under way needs it", False
 
 

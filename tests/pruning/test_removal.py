@@ -125,7 +125,7 @@ def test_what_is_made_anew_under_the_name_stays(home: Path) -> None:
     (home / "bundles" / "draft").write_text("another submit's")
     (home / "bundles" / "draft").replace(home / BUNDLE)
     outcome = remove(home, things)
-    assert outcome.kept == {BUNDLE: "it has changed meanwhile"}
+    assert outcome.kept == {BUNDLE: "it has changed in the meantime"}
     assert (home / BUNDLE).read_text() == "another submit's"
 
 
@@ -182,7 +182,7 @@ def test_two_prunes_at_once(home: Path) -> None:
     descriptor = os.open(home, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        with pytest.raises(Transient, match="another prune is under way"):
+        with pytest.raises(Transient, match="another prune is running"):
             remove(home, listing.look(home).things)
     finally:
         os.close(descriptor)
