@@ -39,7 +39,7 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     if watch.absent_for(traits.visibility_seconds) and not (is_shipped and is_heard):
         if session.began_at is None and session.incarnation is None and session.stop is None:
             return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
-        return Ended(now, Outcome.LOST, "it is not there any more", confirmed=False)
+        return Ended(now, Outcome.LOST, "it no longer exists on the platform", confirmed=False)
     wall = traits.session_seconds
     if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)

@@ -227,7 +227,7 @@ def test_an_image_that_is_nowhere_is_refused(box: Box) -> None:
     order = box.order("a-s01", image="127.0.0.1:1/nowhere/nothing:1")
     with pytest.raises(Transient, match="nowhere/nothing:1 cannot be pulled"):
         box.platform.prepare(order, box.materials())
-    with pytest.raises(Rejected, match="alone cannot be pulled"):
+    with pytest.raises(Rejected, match="cannot be pulled by its id alone"):
         box.platform.prepare(replace(order, image="sha256:" + "0" * 64), box.materials())
     assert box.left() == ([], [])
 
@@ -328,7 +328,7 @@ def test_a_failed_gpu_start_is_named_and_cleaned(box: Box) -> None:
     assert offer.unavailable.until.kind is UntilKind.HUMAN
     order = box.order("a-s01", accelerator="RTX3050", precision=Precision.FP16)
     box.platform.prepare(order, box.materials())
-    with pytest.raises(Rejected, match="gives no GPU"):
+    with pytest.raises(Rejected, match="provides no GPU"):
         box.platform.launch(order)
     assert box.client.api.inspect_container("a-s01")["State"]["Status"] == "created"
     assert box.platform.stop("a-s01") is StopReply.ENDED

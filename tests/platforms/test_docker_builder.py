@@ -186,7 +186,7 @@ RUN for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do \\
     assert isinstance(error, Rejected)
     first, *lines = str(error).split("\n")
     assert first.startswith("image failing (plain): step 3/4 failed: RUN for i in 1 2 3")
-    assert " exit 3 (exit code 3); mend its folder and submit again" in first
+    assert " exit 3 (exit code 3); fix its folder and submit again" in first
     assert first.endswith("; its last lines:")
     assert lines == [*(f"  | line {i}" for i in range(4, 17)), "  | to the", "  | end"]
     assert tags(client, "failing") == set()
@@ -212,7 +212,7 @@ def test_a_missing_or_telling_build_argument_is_told(client: docker.DockerClient
         "https://ada:secret@index.example/simple",
         "http://a/ https://secret@index.example/simple",
     ):
-        with pytest.raises(Rejected, match="PIP_INDEX_URL: the address holds a login") as error:
+        with pytest.raises(Rejected, match="PIP_INDEX_URL: the address contains a login") as error:
             make(client, folders / "top", {**ARGUMENTS, "PIP_INDEX_URL": address})
         assert "secret" not in str(error.value)
 
@@ -373,7 +373,7 @@ def test_an_image_of_this_engine_alone_is_pinned_by_its_id(client: docker.Docker
         ("tests/none:1", Rejected, "is the name right?"),
         ("tests/private:1", AccessDenied, "`docker login` where the controller runs"),
         ("tests/busy:1", Transient, "for now: "),
-        ("tests/broken:1", Transient, "its registry was not reached"),
+        ("tests/broken:1", Transient, "its registry cannot be reached"),
     ],
 )
 def test_a_registrys_no_is_told_by_what_to_do_next(
@@ -389,10 +389,10 @@ def test_a_registrys_no_is_told_by_what_to_do_next(
 @pytest.mark.parametrize(
     ("reference", "kind", "told"),
     [
-        ("127.0.0.1:9/tests/small:1", Transient, "its registry was not reached"),
-        ("registry.invalid/tests/small:1", Transient, "its registry was not reached"),
+        ("127.0.0.1:9/tests/small:1", Transient, "its registry cannot be reached"),
+        ("registry.invalid/tests/small:1", Transient, "its registry cannot be reached"),
         ("Tests/Small:1", Rejected, "lowercase"),
-        (f"sha256:{'0' * 64}", Rejected, "an id alone cannot be pulled"),
+        (f"sha256:{'0' * 64}", Rejected, "an image cannot be pulled by its id alone"),
     ],
 )
 def test_an_unreachable_registry_and_an_impossible_name_are_told_apart(

@@ -235,7 +235,7 @@ def test_plain_tcp_works_where_the_engine_speaks_it(
 ) -> None:
     with on_tcp() as (engine, host):
         live(rig_folder, agent, engine, host=host)
-        with pytest.raises(AccessDenied, match="is its port the TLS one"):
+        with pytest.raises(AccessDenied, match="the port is its TLS port"):
             survey(host=host, tls=tls(certificates))
 
 
@@ -249,7 +249,7 @@ def test_an_unknown_context_names_the_known_ones(
 ) -> None:
     make_context(tmp_path / "settings", "gpu-box", "tcp://127.0.0.1:1", certificates)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "settings"))
-    with pytest.raises(InputError, match="no docker context 'gpubox'; valid: default, gpu-box"):
+    with pytest.raises(InputError, match="unknown docker context 'gpubox'; valid: default, gpu-box"):
         survey(context="gpubox")
 
 
@@ -298,7 +298,9 @@ def test_engines_over_ssh_come_later() -> None:
     "host", ["", "nonsense", "/var/run/docker.sock", "tcp://gpu-box", "unix://", "fd://"]
 )
 def test_an_address_that_is_none_is_not_tried_again(host: str) -> None:
-    with pytest.raises(InputError, match=r"'here'.* is no engine's address; valid: unix:///PATH, tcp://"):
+    with pytest.raises(
+        InputError, match=r"'here'.* is not the address of an engine; valid: unix:///PATH, tcp://"
+    ):
         survey(host=host)
 
 

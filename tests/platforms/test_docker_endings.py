@@ -22,7 +22,7 @@ BEGAN, ENDED = "2026-11-20T12:00:00.123456789Z", "2026-11-20T12:00:10.5+00:00"  
     ("code", "killed_for_memory", "wall", "asked", "outcome", "words"),
     [
         (137, False, None, False, Outcome.LOST, "docker kill"),
-        (137, True, None, False, Outcome.OUT_OF_MEMORY, "want of memory"),
+        (137, True, None, False, Outcome.OUT_OF_MEMORY, "ran out of memory"),
         (137, False, 9.0, False, Outcome.LOST, "session limit"),
         (137, False, 60.0, False, Outcome.LOST, "docker kill"),
         (137, True, 9.0, True, Outcome.LOST, "session limit"),

@@ -171,7 +171,7 @@ def test_a_segment_that_is_too_large_hides_none_behind_it(
         assert container.wait()["StatusCode"] == 0
         pages = paged(opened(docker_engine, str(container.id), alive=not ended), tmp_path)
         assert (tmp_path / "log" / "000003.log").read_text() == "Traceback"
-        assert "a segment of the log is larger than 16 MB, or no file: it was not brought" in pages[0].notes
+        assert "a log segment was not copied: larger than 16 MB, or not a regular file" in pages[0].notes
     finally:
         container.remove(force=True)
         client.close()

@@ -1,1 +1,1 @@
-"""The docker platform: a session is a container on a Docker engine, near or far. See docs/docker.md."""
+"""The docker platform: a session is a container on a local or remote Docker engine. See docs/docker.md."""

@@ -1,6 +1,6 @@
-"""Files into and out of a container as tar streams: nothing is held in memory but one chunk.
+"""Copies files into and out of a container as tar streams. Only one chunk is in memory at a time.
 
-Trusts nothing that comes out: only plain files below the folder asked for are taken. Knows no session.
+Does not trust what comes out: it takes only regular files below the requested folder. Knows no session.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _BLOCK = tarfile.BLOCKSIZE
 
 @dataclass(frozen=True)
 class Entry:
-    """One member: a folder (None), bytes, or a local file that does not change meanwhile. `mode` is a file's;
-    a folder may be entered as well by whoever may read it."""
+    """One member: a folder (None), bytes, or a local file that must not change during the copy.
+
+    `mode` is the mode of a file. A folder gets it too, plus the right to enter for those who may read.
+    """
 
     name: str
     content: bytes | Path | None
@@ -31,8 +33,10 @@ class Entry:
 
 
 def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
-    """A tar stream in which everything belongs to `uid` and `gid`. Raises Transient where a local file
-    cannot be read."""
+    """A tar stream whose members all belong to `uid` and `gid`.
+
+    Raises Transient if a local file cannot be read.
+    """
     for entry in entries:
         info = tarfile.TarInfo(entry.name)
         info.uid, info.gid, info.mode = uid, gid, entry.mode
@@ -42,7 +46,7 @@ def pack(entries: Iterable[Entry], uid: int, gid: int) -> Iterator[bytes]:
             continue
         try:
             yield from _file(info, entry.content)
-        except OSError as error:  # HTTP clients take any OSError for one of their connection
+        except OSError as error:  # HTTP clients mistake any OSError for a connection error
             raise Transient(f"{error.strerror} ({entry.content!s:.200})") from error
     yield b"\0" * (2 * _BLOCK)
 
@@ -57,7 +61,7 @@ def _file(info: tarfile.TarInfo, content: bytes | Path) -> Iterator[bytes]:
 
 
 def tree(folder: Path, name: str, *, read_only: bool = False) -> Iterator[Entry]:
-    """A local folder and all below it, as `name`; `read_only`: so that its owner there cannot write to it."""
+    """A local folder and everything below it, as `name`. With `read_only`, its owner cannot write to it."""
     mode = 0o400 if read_only else 0o600
     yield Entry(name, None, mode)
     for path in sorted(folder.rglob("*")):
@@ -66,19 +70,19 @@ def tree(folder: Path, name: str, *, read_only: bool = False) -> Iterator[Entry]
 
 
 def only_file(stream: Iterable[bytes], size_max: int) -> bytes:
-    """The content of the one file in a stream. Raises ValueError where there is none, or it is larger."""
+    """The content of the one file in a stream. Raises ValueError if there is no file or it is too large."""
     with _opened(stream) as archive:
         member = archive.next()
         content = archive.extractfile(member) if member is not None and member.isreg() else None
         if member is None or content is None:
-            raise ValueError("is no plain file")
+            raise ValueError("is not a regular file")
         if member.size > size_max:
             raise ValueError(f"is larger than {bounds.size_text(size_max)}")
         return content.read()
 
 
 def unpack_file(stream: Iterable[bytes], target: Path, size_max: int) -> bool:
-    """Writes the one file in a stream to the new file `target`; False for none, or a larger one."""
+    """Writes the one file in a stream to the new file `target`. False if it is missing or too large."""
     with _opened(stream) as archive:
         member = archive.next()
         if member is None or not member.isreg() or member.size > size_max:
@@ -97,9 +101,9 @@ def unpack(
 ) -> bool:
     """Writes the `wanted` files of a folder's stream below `into`, without the folder's own name.
 
-    Ends, with False, before the first file that is larger, and before more than `total_max` bytes or too many
-    names have passed: a stream is not passed over but by reading it, and a sparse file of terabytes costs who
-    made it nothing.
+    Stops and returns False before the first file larger than `size_max`, and before more than `total_max`
+    bytes or too many names have been read. To skip a file we must read it, and a sparse file of terabytes
+    costs its author nothing.
     """
     passed = 0
     with _opened(stream) as archive:
@@ -108,7 +112,7 @@ def unpack(
             beyond = total_max is not None and passed > total_max
             if member.size > size_max or beyond or number > bounds.LISTED_MAX:
                 return False
-            archive.members = []  # type: ignore[attr-defined]  # else every one that has passed is remembered
+            archive.members = []  # type: ignore[attr-defined]  # tarfile would keep them all
             parts = PurePosixPath(member.name).parts[1:]
             if not member.isreg() or not parts or ".." in parts or not wanted("/".join(parts)):
                 continue

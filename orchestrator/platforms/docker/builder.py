@@ -1,8 +1,8 @@
-"""Builds a frozen chain of images on one engine, or pulls an image by its name: each only where it is absent.
+"""Builds a frozen chain of images on one engine, or pulls an image by name, if the engine lacks it.
 
 Decides whether there is anything to build, and what a failure means to the caller. Must never know jobs,
-sessions or the folders on this machine: an archive comes in (orchestrator.freeze.images says what is in it),
-the id of an image goes out. Everything blocks. Raises Transient, AccessDenied or Rejected.
+sessions or the folders on this machine. It takes an archive (orchestrator.freeze.images defines its content)
+and returns the id of an image. Every function blocks. Raises Transient, AccessDenied or Rejected.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 Say = Callable[[str], None]
 
 LABEL = "orchestrator.image"
-HOME_LABEL = "orchestrator.image.home"  # not that of containers: whatever runs in an image has its labels too
+HOME_LABEL = "orchestrator.image.home"  # not the containers' label: a container inherits its image's labels
 _CHAIN = "chain.json"
 _BASE = "BASE"
 _VARIANT = "VARIANT"
-# A build or pull that says nothing for so long has lost its engine; quiet steps (a large wheel) take minutes.
+# After so long without output the engine counts as lost. Quiet steps (a large wheel) take minutes.
 _SILENCE_SECONDS = 1800
 _LINES_MAX = 15
 _COMMAND_CHARS_MAX = 100
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
-# The engine's own: layers, cache hits and the containers of its steps.
+# Lines by the engine itself: layers, cache hits and the containers of its steps.
 _REMARKS = (" ---> ", "Removing intermediate container ", "Successfully ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LOGIN = re.compile(r"://[^/\s@]+@")
@@ -58,7 +58,7 @@ _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HT
 
 @dataclass(frozen=True)
 class _Image:
-    """One image of a chain: `digest` covers every file of its context with name, mode and content."""
+    """One image of a chain. `digest` covers the name, mode and content of every file of its context."""
 
     number: int
     name: str
@@ -80,12 +80,12 @@ def build(
     network: str | None = None,
     home: str = "",
 ) -> str:
-    """The id of the last image of the chain, every image of it built unless this engine has it already.
+    """Builds every image of the chain that this engine lacks. Returns the id of the last one.
 
-    An image is the same as long as its files, the build arguments that it declares and what it builds on are
-    the same; it is tagged `orchestrator/<name>:<variant>-<12 hex digits of those>`. `network` is what build
-    steps may reach, in docker's words. `say` hears of every step and line. What is built bears the id of the
-    `home` it is built for.
+    Two images are the same if their files, the build arguments that they declare and their parent images are
+    the same. The tag is `orchestrator/<name>:<variant>-<12 hex digits of those>`. `network` is docker's
+    network mode for build steps. `say` gets every step and every line of output. Each built image is
+    labelled with the id of its `home`.
     """
     _check(arguments)
     images = _chain(archive)
@@ -94,13 +94,15 @@ def build(
     for image in images:
         below = _ensure(site, image, _given(image, arguments, below))
     if below is None:
-        raise Rejected(f"the frozen image {archive.name} holds no image: submit again")
+        raise Rejected(f"the frozen image {archive.name} is empty: submit again")
     return below
 
 
 def tags(client: docker.DockerClient, archive: Path, arguments: Mapping[str, str]) -> frozenset[str] | None:
-    """The tags that `build` finds or makes for this archive; builds and pulls nothing. None where that cannot
-    be told now, as the engine lacks what an image builds on."""
+    """The tags that `build` finds or makes for this archive. Builds and pulls nothing.
+
+    None if the engine lacks a parent image: the tags are then unknown.
+    """
     images = _chain(archive)
     site = _Site(client, archive, _variant(images, arguments), lambda _: None, None)
     found: set[str] = set()
@@ -122,14 +124,16 @@ def tags(client: docker.DockerClient, archive: Path, arguments: Mapping[str, str
 
 
 def pull(client: docker.DockerClient, reference: str, say: Say) -> str:
-    """What an image given by name is at this moment: `name@sha256:…`, or its id where it is on this engine
-    alone. Pulled only if absent."""
+    """Resolves an image name to `name@sha256:…`, or to its id if only this engine has the image.
+
+    Pulls the image if the engine lacks it.
+    """
     found = _inspect(client, reference)
     if found is None:
         _pull(client, reference, say)
         found = _inspect(client, reference)
         if found is None:
-            raise Transient(f"{reference} was pulled, and is gone again from the engine")
+            raise Transient(f"{reference} was pulled, but the engine has already lost it")
     digests: list[str] = found.get("RepoDigests") or []
     own = [each for each in digests if each.partition("@")[0] == _repository(reference)]
     return next(iter([*own, *digests]), str(found["Id"]))
@@ -140,7 +144,7 @@ def pull(client: docker.DockerClient, reference: str, say: Say) -> str:
 
 @dataclass(frozen=True)
 class _Site:
-    """Where the images of one chain are built, and who hears of it."""
+    """Where the images of one chain are built, and who is told about progress."""
 
     client: docker.DockerClient
     archive: Path
@@ -174,12 +178,12 @@ def _fingerprint(image: _Image, given: Mapping[str, str], origins: Mapping[str, 
 
 
 def _check(arguments: Mapping[str, str]) -> None:
-    """An image keeps its build arguments for everyone to read."""
+    """Refuses logins in build arguments: anyone who has an image can read its build arguments."""
     for name, value in arguments.items():
         if _LOGIN.search(value):
             raise Rejected(
-                f"build argument {name}: the address holds a login, and the image would keep it; use an "
-                "index that asks for none"
+                f"build argument {name}: the address contains a login, which would stay readable in the "
+                "image; use an index that needs no login"
             )
 
 
@@ -204,13 +208,13 @@ def _chain(archive: Path) -> list[_Image]:
 def _opened(files: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     stream = files.extractfile(member)
     if stream is None:
-        raise tarfile.TarError(f"{member.name} is no file")
+        raise tarfile.TarError(f"{member.name} is not a file")
     return stream
 
 
 @contextmanager
 def _context(archive: Path, image: _Image) -> Iterator[IO[bytes]]:
-    """The image's own files as a tar archive in a file, since bytes are sent slowly
+    """The image's own files as a tar archive in a file: the client sends bytes slowly
     (docs/references/engines.md#sending-an-archive)."""
     with tempfile.TemporaryFile() as stream:
         with (
@@ -245,7 +249,7 @@ def _ensure(site: _Site, image: _Image, given: Mapping[str, str]) -> str:
     for written in image.origins:
         reference = _filled(written, image, given)
         if not reference:
-            raise Rejected(f"image {title}: FROM {written} needs a build argument that is not given")
+            raise Rejected(f"image {title}: FROM {written} needs a build argument that is not set")
         origins[reference] = _origin(site, reference, title)
     tag = site.tag(image, _fingerprint(image, given, origins))
     found = _inspect(site.client, tag)
@@ -253,25 +257,25 @@ def _ensure(site: _Site, image: _Image, given: Mapping[str, str]) -> str:
         _build(site, image, given, tag)
         found = _inspect(site.client, tag)
     if found is None:
-        raise Transient(f"image {title}: the engine ended the build without a word")
+        raise Transient(f"image {title}: the engine ended the build without an image or an error")
     return str(found["Id"])
 
 
 def _origin(site: _Site, reference: str, title: str) -> str:
-    """The id of what an image builds on, brought by ourselves so that a failure says why."""
+    """The id of the parent image. We pull it ourselves so that the error says why a pull failed."""
     try:
         pull(site.client, reference, site.say)
     except (Transient, AccessDenied, Rejected) as error:
         raise type(error)(f"image {title} builds on {reference}: {error}") from error
     found = _inspect(site.client, reference)
     if found is None:
-        raise Transient(f"image {title} builds on {reference}, which is gone again from the engine")
+        raise Transient(f"image {title} builds on {reference}, but the engine has already lost it")
     return str(found["Id"])
 
 
 @dataclass
 class _Watch:
-    """What a build has said: its step, the step's command and its newest lines."""
+    """Output of a build so far: its step, the step's command and its newest lines."""
 
     title: str
     say: Say
@@ -300,7 +304,7 @@ class _Watch:
             self._line(line)
 
     def end(self) -> None:
-        """A last line may have no end."""
+        """Reports the last line even if it has no line break."""
         self._line(self.begun)
         self.begun = ""
 
@@ -319,7 +323,7 @@ def _build(site: _Site, image: _Image, given: Mapping[str, str], tag: str) -> No
             decode=True, timeout=_SILENCE_SECONDS, network_mode=site.network, labels=labels,
         )  # fmt: skip
         error = ""
-        # Heard to the end, as only that gives the connection back.
+        # Read to the end: only then is the connection released.
         for event in events:
             if "stream" in event:
                 watch.hear(str(event["stream"]))
@@ -343,20 +347,20 @@ def _failed(client: docker.DockerClient, watch: _Watch, message: str) -> Backend
     if code is None and not watch.step.strip():
         return Rejected(f"{title}: {message}")
     why = message if code is None else f"exit code {code}"
-    killed = "; killed, as when the engine runs out of memory" if code == _KILLED + 9 else ""
+    killed = "; killed, maybe because the engine ran out of memory" if code == _KILLED + 9 else ""
     last = f"; its last lines:\n{said}" if said else ""
-    cure = "mend its folder and submit again: this run keeps what was frozen"
+    cure = "fix its folder and submit again (this run keeps its frozen copy)"
     return Rejected(f"{title}: {watch.step} failed: {watch.command} ({why}{killed}); {cure}{last}")
 
 
 def no_room(text: str) -> bool:
-    """Whether an engine says that its disk is full."""
+    """Whether a message of the engine says that its disk is full."""
     return any(sign in text.lower() for sign in _NO_ROOM)
 
 
 def full(message: str) -> str:
-    """That, and what to do."""
-    return f"the engine's disk is full ({message}): free some, e.g. with `docker system prune`"
+    """The error text for a full disk, with what to do."""
+    return f"the engine's disk is full ({message}): free some space, e.g. with `docker system prune`"
 
 
 def _answers(client: docker.DockerClient) -> bool:
@@ -380,7 +384,7 @@ def _inspect(client: docker.DockerClient, reference: str) -> dict[str, Any] | No
 
 def _pull(client: docker.DockerClient, reference: str, say: Say) -> None:
     if reference.startswith("sha256:"):
-        raise Rejected(f"{reference} is not on this engine, and an id alone cannot be pulled")
+        raise Rejected(f"{reference} is not on this engine, and an image cannot be pulled by its id alone")
     done: dict[str, tuple[int, int]] = {}
     error = ""
     with _told(reference, _refusal):
@@ -403,7 +407,7 @@ def _progress(event: Mapping[str, Any]) -> str:
 
 
 def _refusal(reference: str, message: str) -> BackendError:
-    """A registry's no, by what to do next. Docker Hub does not tell a private image from a missing one."""
+    """A registry's refusal as one of our errors. Docker Hub reports a private image as a missing one."""
     low = message.lower()
     if no_room(message):
         return Transient(f"{reference}: {full(message)}")
@@ -415,7 +419,7 @@ def _refusal(reference: str, message: str) -> BackendError:
         )
     if any(sign in low for sign in _MISSING):
         return Rejected(f"{reference} cannot be pulled: {message}; is the name right?")
-    return Transient(f"{reference} cannot be pulled, its registry was not reached: {message}")
+    return Transient(f"{reference} cannot be pulled: its registry cannot be reached: {message}")
 
 
 def _repository(reference: str) -> str:
@@ -437,22 +441,22 @@ def _refused(what: str, message: str) -> BackendError:
 
 @contextmanager
 def _told(what: str, refused: Callable[[str, str], BackendError] = _refused) -> Iterator[None]:
-    """Turns what the SDK raises inside into ours."""
+    """Turns the SDK's errors into ours."""
     try:
         yield
     except APIError as error:
         message = str(error.explanation or error)
         code = error.status_code or 500
         if refused is _refused and (code >= 500 or code in (408, 409, 429)) and not no_room(message):
-            raise Transient(f"{what}: the engine could not: {message}") from error
+            raise Transient(f"{what}: the engine failed: {message}") from error
         raise refused(what, message) from error
     except (DockerException, StoreError, *_LOST) as error:
         if isinstance(error, StoreError) or "Credentials store" in str(error):
             said = " ".join(str(error).split())
             raise AccessDenied(
-                f"{what}: docker's credential store fails ({said}): mend it, or take it out of "
+                f"{what}: docker's credential store fails ({said}): fix it, or remove it from "
                 "docker's config.json"
             ) from error
         if "Permission denied" in str(error):
-            raise AccessDenied(f"{what}: no right to use the Docker engine: {error}") from error
+            raise AccessDenied(f"{what}: no permission to use the Docker engine: {error}") from error
         raise Transient(f"{what}: the engine was lost: {error}") from error

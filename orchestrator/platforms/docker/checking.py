@@ -1,7 +1,7 @@
-"""What a docker platform says of its engine when `doctor` asks: place, size, disk, limits, GPUs.
+"""Checks of a Docker engine for `doctor`: address, size, disk, limits, GPUs.
 
-The disk is asked of this machine's file system where the engine is here, and not at all elsewhere: the
-engine's own account of its disk (`docker system df`) walks every layer and volume, for minutes on a big one.
+Disk space is read from this machine's file system if the engine runs here, and otherwise not checked.
+The engine's own report (`docker system df`) walks every layer and volume, which can take minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEND_KERNEL = "give the engine's kernel these cgroup controllers: cpu, memory, 
 def findings(
     client: docker.DockerClient, options: DockerOptions, info: dict[str, Any], *, place: str, home: str
 ) -> tuple[Finding, ...]:
-    """`info` is the engine's own, `place` where it is; what keeps its offers away is told by the offers."""
+    """`info` is the engine's own report, `place` its address. Why an offer is unavailable: see the offer."""
     return (
         _engine(info, place),
         *_disk(info),
@@ -51,8 +51,8 @@ def _engine(info: dict[str, Any], place: str) -> Finding:
     )
     open_to_all = [each for each in info.get("Warnings") or () if "without encryption" in each]
     if open_to_all:
-        told = f"{text}; anybody who reaches its port is root there: {open_to_all[0]}"
-        return Finding("engine", Health.WARNING, told, "let it ask for TLS: dockerd --tlsverify")
+        told = f"{text}; anyone who reaches its port has root rights there: {open_to_all[0]}"
+        return Finding("engine", Health.WARNING, told, "make it require TLS: dockerd --tlsverify")
     return Finding("engine", Health.OK, text + (", rootless" if _rootless(info) else ""))
 
 
@@ -61,7 +61,7 @@ def _rootless(info: dict[str, Any]) -> bool:
 
 
 def _disk(info: dict[str, Any]) -> Iterator[Finding]:
-    """A folder of that name may be here too where the engine is not: the host's name tells."""
+    """Compares host names: this machine may have a folder of that name even if the engine is elsewhere."""
     root = Path(str(info.get("DockerRootDir") or ""))
     if info.get("Name") != os.uname().nodename or not root.is_dir():
         return
@@ -70,22 +70,22 @@ def _disk(info: dict[str, Any]) -> Iterator[Finding]:
     except OSError:
         return
     health = Health.OK if free >= DISK_GB_MIN else Health.WARNING
-    mend = "" if health is Health.OK else "free some: `docker system prune`"
+    mend = "" if health is Health.OK else "free some space: `docker system prune`"
     yield Finding("disk", health, f"{free:.1f} GB free in {root}", mend)
 
 
 def limits(options: DockerOptions, info: dict[str, Any]) -> Iterator[Finding]:
-    """Limits that the config sets and the engine cannot: it drops some silently and refuses others."""
+    """Limits in the config that the engine cannot enforce. It drops some silently and refuses others."""
     mend = _MEND_ROOTLESS if _rootless(info) else _MEND_KERNEL
     dropped = [f"pids ({options.pids})"] if info.get("PidsLimit") is False else []
     if options.memory_gb is not None and info.get("MemoryLimit") is False:
         dropped.append(f"memory_gb ({options.memory_gb:g})")
     if dropped:
-        text = f"the engine cannot limit containers, these do not hold: {', '.join(dropped)}"
+        text = f"the engine cannot limit containers, so it ignores: {', '.join(dropped)}"
         yield Finding("limits", Health.WARNING, text, mend)
     if options.cpus is not None and info.get("CpuCfsQuota") is False:
         text = f"the engine cannot limit CPUs and refuses containers with cpus ({options.cpus:g})"
-        yield Finding("limits", Health.MISSING, text, f"{mend}\nor take `cpus` out of the config")
+        yield Finding("limits", Health.MISSING, text, f"{mend}\nor remove `cpus` from the config")
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _gpus(
     if not probe.found:
         ids = f": {', '.join(gpus.cdi_ids(info))}" if gpus.cdi_ids(info) else ""
         yield Finding(
-            "gpus", Health.OK, f"containers can have them{ids}; named once an image is there to ask in"
+            "gpus", Health.OK, f"available to containers{ids}; models unknown until the engine has an image"
         )
         return
     holders = {gpu: each.session for each in containers.listed(client) for gpu in gpus.held([each])}
@@ -135,7 +135,7 @@ def _judged(options: DockerOptions, found: tuple[Gpu, ...], text: str) -> Findin
 
 
 def _others(options: DockerOptions, found: Iterable[Gpu]) -> set[str]:
-    """The rows that the configured GPUs are, where that is not what the config says."""
+    """The catalogue rows of the configured GPUs that differ from the configured accelerator."""
     row = catalogue.get(options.accelerator)
     count = row.devices if row is not None else 1
     used = [each for each in found if {each.index, each.uuid} & set(options.gpus)]

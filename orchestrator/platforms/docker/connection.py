@@ -1,6 +1,6 @@
-"""The way to one Docker engine, and its errors by what to do next.
+"""Connects to one Docker engine, and turns its errors into ours, each with what to do next.
 
-Decides nothing about sessions. A client belongs to one thread, as its HTTP session does.
+Decides nothing about sessions. Each thread has its own client: HTTP sessions are not shared between threads.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from orchestrator.platforms.docker.contexts import Certificates, Endpoint
 from orchestrator.platforms.docker.endings import no_python
 from orchestrator.platforms.docker.options import DockerOptions
 
-# How a container's start fails where the engine cannot give the GPU:
+# How the start of a container fails if the engine cannot provide the GPU:
 # docs/references/engines.md#a-gpu-that-the-engine-cannot-give
 NO_GPU = ("could not select device driver", "unknown runtime specified nvidia", "nvidia-container-cli",
           "unresolvable cdi devices", "cdi device injection failed")  # fmt: skip
 _NO_BOUND = "--storage-opt"  # "… is supported only for overlay over xfs with 'pquota' mount option"
 _NO_PROGRAM = ("executable file not found", "no such file or directory: unknown", "exec format error")
 _HTTPS = "http request to an https server"
-_ADDRESS = re.compile(r"unix:///?[^:]+|(tcp|https?)://[^/]+:[0-9]+/?")  # the SDK calls others silent engines
-# What matters of the chains of errors that urllib3 and requests wrap into one another.
+_ADDRESS = re.compile(r"unix:///?[^:]+|(tcp|https?)://[^/]+:[0-9]+/?")  # for others, the SDK says "no answer"
+# The useful part of the errors that urllib3 and requests wrap into one another.
 _REASONS = (re.compile(r"\[SSL: \w+\] ([^(\"']+)"), re.compile(r"\w+Error\(-?\d+, '([^']+)'\)"),
             re.compile(r"\[Errno -?\d+\] ([^(\"']+)"), re.compile(r"(Read timed out)"))  # fmt: skip
 _TLS = ("certificate", "wrong_version_number", "wrong version number")
 
 
 class _Api(docker.APIClient):
-    """Trusts the engine's own authority and no other: requests would let REQUESTS_CA_BUNDLE, which is for
-    the web, take its place."""
+    """Trusts only the engine's own certificate authority: requests would otherwise prefer
+    REQUESTS_CA_BUNDLE, which is meant for the web."""
 
     def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
         ours = self.verify if verify is None else verify
@@ -53,7 +53,7 @@ class _Client(docker.DockerClient):
 
 
 class Connection:
-    """Clients of one engine, made when they are needed; `name` is the platform's, for error texts."""
+    """Clients of one engine, created when first needed. `name` is the platform's name, for errors."""
 
     def __init__(self, name: str, options: DockerOptions) -> None:
         self._name = name
@@ -61,7 +61,7 @@ class Connection:
         self._local = threading.local()
 
     def client(self, operation: str) -> docker.DockerClient:
-        """This thread's client. Raises Transient, AccessDenied or InputError where there is none."""
+        """This thread's client. Raises Transient, AccessDenied or InputError if it cannot connect."""
         client: docker.DockerClient | None = getattr(self._local, "client", None)
         if client is None:
             endpoint = self._endpoint()
@@ -73,7 +73,7 @@ class Connection:
                 )
             if not _ADDRESS.fullmatch(endpoint.host):
                 raise InputError(
-                    f"platform {self._name!r}: {endpoint.host!r} is no engine's address; valid: "
+                    f"platform {self._name!r}: {endpoint.host!r} is not the address of an engine; valid: "
                     "unix:///PATH, tcp://NAME:PORT"
                 )
             tls = self._tls(endpoint.certificates)
@@ -85,7 +85,7 @@ class Connection:
 
     @property
     def place(self) -> str:
-        """Where the engine is, in words. Raises InputError for a context that is not there."""
+        """The engine's address. Raises InputError for an unknown context."""
         return self._endpoint().host
 
     def _endpoint(self) -> Endpoint:
@@ -113,7 +113,7 @@ class Connection:
 
     @contextmanager
     def told(self, operation: str) -> Iterator[None]:
-        """Turns what the SDK raises inside into ours."""
+        """Turns the SDK's errors into ours."""
         try:
             yield
         except APIError as error:
@@ -128,21 +128,21 @@ class Connection:
             return self._error(
                 AccessDenied,
                 operation,
-                f"no right to use {self.place}: join its group, `sudo usermod -aG docker $USER`, and log in "
-                "again",
+                f"no permission to use {self.place}: add yourself to its group "
+                "(`sudo usermod -aG docker $USER`), then log in again",
             )
-        if _HTTPS in text.lower():  # said to the SDK's first question, which wraps it
+        if _HTTPS in text.lower():  # the answer to the SDK's first request, wrapped by it
             return self._error(
                 AccessDenied,
                 operation,
-                f"{self.place} speaks TLS only: set `tls` (ca, cert, key) in the config",
+                f"{self.place} accepts only TLS: set `tls` (ca, cert, key) in the config",
             )
         if any(sign in text.lower() for sign in _TLS):
             return self._error(
                 AccessDenied,
                 operation,
-                f"TLS with {self.place} failed: {reason}; do `ca`, `cert` and `key` belong to this engine, "
-                "and is its port the TLS one?",
+                f"TLS with {self.place} failed: {reason}; check that `ca`, `cert` and `key` belong to this "
+                "engine and that the port is its TLS port",
             )
         return self._error(
             Transient, operation, f"the Docker engine at {self.place} does not answer: {reason}"
@@ -157,13 +157,13 @@ class Connection:
             return self._error(Transient, operation, builder.full(text))
         if any(sign in low for sign in NO_GPU):
             return self._error(
-                Rejected, operation, f"the engine gives no GPU ({text}): see `orchestrator doctor`"
+                Rejected, operation, f"the engine provides no GPU ({text}): see `orchestrator doctor`"
             )
         if _NO_BOUND in low:
             return self._error(
                 Rejected,
                 operation,
-                f"the engine's storage cannot bound what a container writes ({text}): remove `image_disk_gb` "
+                f"the engine's storage cannot limit what a container writes ({text}): remove `image_disk_gb` "
                 "from the platform's options, or keep the engine's data on XFS mounted with pquota",
             )
         if any(sign in low for sign in _NO_PROGRAM):
@@ -175,7 +175,7 @@ class Connection:
         return self._error(Transient, operation, text)
 
     def _absent(self, text: str, operation: str) -> BackendError:
-        """What was there a moment ago: a container or volume that somebody took away may come again."""
+        """Something is gone. A missing container or volume is worth a retry: it can be made again."""
         if operation == "collect":
             return self._error(NotFound, operation, text)
         if "no such container" in text.lower() or "no such volume" in text.lower():

@@ -1,7 +1,7 @@
-"""One session as the engine has it: a container, a volume, labels; found by its name and nothing else.
+"""One session on the engine: a container with a volume and labels, found by its name alone.
 
-The container is filled under a passing name and then renamed: docker's names are unique, so a session is
-prepared whole or not at all, and once. Decides nothing about when. Layout inside: docs/session-folder.md.
+The container is filled under a temporary name and then renamed. Docker's names are unique, so a session is
+prepared completely or not at all, and only once. Does not decide when. Layout inside: docs/session-folder.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LAST_LINES, _LAST_CHARS = 5, 1000
 
 @dataclass(frozen=True)
 class Found:
-    """A container of ours as a listing shows it. `state` is docker's: created, running, paused, exited …"""
+    """One of our containers in a listing. `state` is docker's word: created, running, paused, exited …"""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ class Found:
 
     @property
     def home(self) -> str:
-        """Which orchestrator it is of."""
+        """The orchestrator that made it."""
         return self.labels.get(f"{LABEL}.home", "")
 
     @property
@@ -74,23 +74,26 @@ class Found:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The ids of the GPUs that were given to it."""
+        """The ids of the GPUs that it was given."""
         return tuple(each for each in self.labels.get(f"{LABEL}.gpus", "").split(",") if each)
 
     @property
     def pin(self) -> str | None:
-        """What the job's image was when it was made."""
+        """The exact image that the job's image resolved to when the container was made."""
         return self.labels.get(f"{LABEL}.pin") or None
 
     @property
     def prepared(self) -> bool:
-        """Whether it bears its session's name: until then it is being filled."""
+        """Whether it has its session's name already. Until then it is being filled."""
         return self.name == self.session
 
     @property
     def is_named(self) -> bool:
-        """Whether its name fits its label, as ours do. `docker commit` hands our labels on to an image, and
-        that to containers which are somebody else's: a label alone says nothing."""
+        """Whether its name matches its label, as in all our containers.
+
+        A label alone proves nothing: `docker commit` copies our labels to an image, and somebody else's
+        containers inherit them from it.
+        """
         if not self.session:
             return _PROBE.fullmatch(self.name) is not None
         return SESSION.fullmatch(self.session) is not None and (
@@ -103,12 +106,12 @@ class Found:
 
     @property
     def alive(self) -> bool:
-        """What is being removed does not run: the engine calls it running until it has ended."""
+        """Whether it runs. A container that is being removed does not count (state "removing")."""
         return self.state in ("running", "paused", "restarting")
 
 
 def listed(client: docker.DockerClient, **labels: str) -> tuple[Found, ...]:
-    """Every container with these labels and a name that fits them, in one call."""
+    """Every container with these labels and a name that matches them, in one call."""
     wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()] or [f"{LABEL}.session"]
     rows = client.api.containers(all=True, filters={"label": wanted})
     found = (
@@ -122,7 +125,7 @@ def _name(names: list[str]) -> str:
 
 
 def fingerprint(order: Order) -> str:
-    """What tells one order from another, small enough for a label."""
+    """A hash that identifies an order, short enough for a label."""
     return hashlib.sha256(wire.encode(order)).hexdigest()
 
 
@@ -131,7 +134,7 @@ def fingerprint(order: Order) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a container is made of. `gpus` are ids."""
+    """Everything needed to make a container. `gpus` are ids."""
 
     order: Order
     image: Image
@@ -151,13 +154,13 @@ class Plan:
 
 
 def create(client: docker.DockerClient, plan: Plan, materials: Materials) -> None:
-    """Makes and fills the session's container, unless another controller has done so meanwhile.
+    """Makes and fills the session's container, unless another controller has just done so.
 
-    Raises Rejected where a container that is not ours bears its name.
+    Raises Rejected if a container that is not ours has its name.
     """
     mark = uuid.uuid4().hex[:8]
     order = plan.order
-    entries = list(_entries(order, materials))  # before anything is on the engine: it may be refused
+    entries = list(_entries(order, materials))  # first, because this can be refused
     volume, passing = f"{order.session}.{mark}", f"{order.session}.preparing-{mark}"
     client.api.create_volume(volume, labels=plan.labels)
     container = ""
@@ -171,7 +174,7 @@ def create(client: docker.DockerClient, plan: Plan, materials: Materials) -> Non
             if any(found.prepared for found in listed(client, session=order.session)):
                 return
             raise Rejected(
-                f"a container named {order.session} that is not ours is on the engine: rename or remove it"
+                f"the engine has a container {order.session} that is not ours: rename or remove it"
             ) from error
         raise
 
@@ -181,7 +184,7 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
     memory = None if options.memory_gb is None else int(options.memory_gb * _GIB)
     host = client.api.create_host_config(
         mounts=[Mount(ROOT, volume)],
-        init=True,  # reaps what a training leaves behind, and hands signals on
+        init=True,  # reaps the training's orphans, and forwards signals
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         mem_limit=memory,
@@ -190,7 +193,7 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
         pids_limit=options.pids,
         shm_size=int(options.shm_gb * _GIB),
         network_mode=options.network if order.internet else "none",
-        # What the agent itself prints, at most: its training's output is in the session's log.
+        # Limits what the agent itself prints. The training's output goes to the session's log.
         log_config=LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
         storage_opt=None if options.image_disk_gb is None else {"size": f"{options.image_disk_gb:g}G"},
         device_requests=[gpu_request(plan.gpus, plan.cdi)] if plan.gpus else None,
@@ -219,14 +222,14 @@ def _container(client: docker.DockerClient, plan: Plan, name: str, volume: str) 
 
 
 def gpu_request(ids: tuple[str, ...], cdi: bool) -> DeviceRequest:
-    """These GPUs, by the nvidia runtime or as CDI devices."""
+    """A request for these GPUs, through the nvidia runtime or as CDI devices."""
     if cdi:
         return DeviceRequest(driver="cdi", device_ids=[f"nvidia.com/gpu={each}" for each in ids])
     return DeviceRequest(driver="nvidia", device_ids=list(ids), capabilities=[["gpu"]])
 
 
 def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
-    """The session folder before its start, and a home for programs that want one."""
+    """The session folder before the start, and a home folder for programs that want one."""
     yield Entry("home", None)
     yield Entry("session", None)
     made = set()
@@ -246,8 +249,10 @@ def _entries(order: Order, materials: Materials) -> Iterator[Entry]:
 
 
 def read(client: docker.DockerClient, container: str, path: str, size_max: int) -> bytes | None:
-    """A small file of the session folder; None where it is not there. Raises ValueError where something else
-    is, or a larger one."""
+    """A small file of the session folder; None if it is missing.
+
+    Raises ValueError if it is too large or not a regular file.
+    """
     return _taken(client, container, path, lambda stream: archives.only_file(stream, size_max))
 
 
@@ -261,8 +266,10 @@ def bring(
     total_max: int | None = None,
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> bool:
-    """The `wanted` files of a folder of the session folder; nothing where it is not there. False: it has
-    more, which `archives.unpack` left."""
+    """Copies the `wanted` files of a folder in the session folder; none if the folder is missing.
+
+    False if `archives.unpack` had to leave some out.
+    """
 
     def take(stream: Iterable[bytes]) -> bool:
         return archives.unpack(stream, into, size_max, total_max=total_max, wanted=wanted)
@@ -273,16 +280,20 @@ def bring(
 def bring_file(
     client: docker.DockerClient, container: str, path: str, target: Path, size_max: int
 ) -> bool | None:
-    """A file of the session folder into `target`; None where nothing is there, False where it is larger, or
-    something else."""
+    """Copies a file of the session folder to `target`.
+
+    None if it is missing; False if it is too large or not a regular file.
+    """
     return _taken(client, container, path, lambda stream: archives.unpack_file(stream, target, size_max))
 
 
 def _taken(
     client: docker.DockerClient, container: str, path: str, take: Callable[[Iterable[bytes]], T]
 ) -> T | None:
-    """What `take` makes of the archive of a path; None where it is not there. An archive breaks off where a
-    file is replaced by a shorter one while the engine packs it: then once more."""
+    """Passes the archive of a path to `take` and returns the result; None if the path is missing.
+
+    An archive breaks off if a shorter file replaces one while the engine packs it. Then we try again.
+    """
     for attempt in range(_ATTEMPTS):
         try:
             stream, _ = client.api.get_archive(container, f"{FOLDER}/{path}")
@@ -296,21 +307,21 @@ def _taken(
 
 
 def put(client: docker.DockerClient, container: str, options: DockerOptions, entry: Entry) -> None:
-    """A file into the session folder."""
+    """Copies a file into the session folder."""
     client.api.put_archive(container, FOLDER, archives.pack([entry], options.uid, options.gid))
 
 
 def last_words(client: docker.DockerClient, container: str) -> str:
-    """The last lines of what the agent itself printed: of one that works, none."""
+    """The last lines that the agent itself printed. An agent that works prints nothing."""
     try:
         said = client.api.logs(container, tail=_LAST_LINES)
-    except APIError:  # a log driver that is not read
+    except APIError:  # a log driver that cannot be read
         return ""
     return str(said.decode(errors="replace")).strip()[-_LAST_CHARS:]
 
 
 class EngineClock:
-    """The engine's own time, asked for at most once."""
+    """The engine's own time, read at most once."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
@@ -324,8 +335,10 @@ class EngineClock:
 
 
 def remove(client: docker.DockerClient, container: str) -> None:
-    """Takes a container that does not run away, with its volume and those its image made. No error where it
-    is gone already; raises APIError (409) for one that runs."""
+    """Removes a container that does not run, with its volume and those that its image made.
+
+    No error if it is already gone. Raises APIError (409) if it runs.
+    """
     try:
         inspected: dict[str, Any] = client.api.inspect_container(container)
         client.api.remove_container(container, v=True)
@@ -350,12 +363,12 @@ def _remove(client: docker.DockerClient, container: str, volume: str) -> None:
 
 
 def is_volume_of(session: str, name: str) -> bool:
-    """Whether a volume of this name is one that we make for the session."""
+    """Whether this is the name of a volume that we make for the session."""
     return SESSION.fullmatch(session) is not None and re.fullmatch(f"{session}{_VOLUME}", name) is not None
 
 
 def remove_volumes(client: docker.DockerClient, *, keep: str = "", **labels: str) -> None:
-    """Takes away what volumes with these labels are left without a container, except `keep`."""
+    """Removes the volumes with these labels that no container uses, except `keep`."""
     wanted = [f"{LABEL}.{key}={value}" for key, value in labels.items()]
     for row in client.api.volumes(filters={"label": wanted})["Volumes"] or ():
         session = (row["Labels"] or {}).get(f"{LABEL}.session", "")

@@ -1,7 +1,7 @@
-"""Where docker's own settings say an engine is: DOCKER_HOST and its companions, or a context's files.
+"""Finds an engine in docker's own settings: DOCKER_HOST and related variables, or a context's files.
 
-Read here by hand: the SDK finds contexts only beside a config.json, which docker's CLI does without, and
-not by DOCKER_CONTEXT. Opens no connection and reads no certificate.
+We read them ourselves. The SDK ignores DOCKER_CONTEXT, and it finds contexts only next to a config.json,
+which docker's CLI does not need. Opens no connection and reads no certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDPOINT = "docker"
 
 @dataclass(frozen=True)
 class Certificates:
-    """The client's side of mutual TLS; with `verify` False the server may be anybody."""
+    """The client's side of mutual TLS. With `verify` False, the server's certificate is not checked."""
 
     ca: Path
     cert: Path
@@ -33,16 +33,16 @@ class Certificates:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One engine's address, and what TLS with it needs."""
+    """One engine's address, and its TLS files if any."""
 
     host: str
     certificates: Certificates | None = None
 
 
 def chosen(context: str | None) -> Endpoint:
-    """The engine of this context; of None, what a docker command typed here would talk to.
+    """The engine of this context. For None, the engine that a docker command would use here.
 
-    Raises InputError for a context that is not there, naming those that are.
+    Raises InputError for an unknown context, with the names of the known ones.
     """
     if context is None and (host := os.environ.get("DOCKER_HOST")):
         return Endpoint(host, _of_environment())
@@ -85,7 +85,7 @@ def _of_context(name: str) -> Endpoint:
     key = hashlib.sha256(name.encode()).hexdigest()
     meta = _folder() / "contexts" / "meta" / key / "meta.json"
     if not meta.is_file():
-        raise InputError(f"there is no docker context {name!r}; valid: {', '.join(known())}")
+        raise InputError(f"unknown docker context {name!r}; valid: {', '.join(known())}")
     endpoint = (_json(meta).get("Endpoints") or {}).get(_ENDPOINT) or {}
     tls = _folder() / "contexts" / "tls" / key / _ENDPOINT
     verify = not endpoint.get("SkipTLSVerify", False)

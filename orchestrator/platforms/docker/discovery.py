@@ -1,6 +1,7 @@
-"""`init`'s question: is there a Docker engine here, which GPUs does it give, and what would its config be.
+"""For `init`: is there a Docker engine here, which GPUs does it provide, and what would its config be?
 
-Asks where a docker command typed here would ask, and at a rootless engine's usual place. Writes nothing.
+Asks the engine that a docker command would use here, or a rootless engine at its usual socket.
+Writes nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ ASK_NVIDIA = gpus.PROBE
 
 @dataclass(frozen=True)
 class FoundEngine:
-    """An engine that answers. `options` are how the config reaches it; `lack` is why it gives no GPU, with
-    `mend`, a command or sentence a line; `gpus` those that it gives, where anybody could name them."""
+    """An engine that answers.
+
+    `options` are the config's options to reach it. `lack` says why it provides no GPU; `mend` says how to
+    change that, one command or sentence per line. `gpus` are the GPUs that it provides, as far as known.
+    """
 
     options: Mapping[str, object]
     place: str
@@ -42,19 +46,19 @@ class FoundEngine:
 
 
 def is_expected() -> bool:
-    """Whether anything here speaks of an engine: settings of docker's, or a socket."""
+    """Whether docker's settings or a socket suggest that there is an engine."""
     return bool(way_in()) or _SOCKET.exists() or any(map(os.environ.get, ("DOCKER_HOST", "DOCKER_CONTEXT")))
 
 
 def seen_here(said: str) -> tuple[Gpu, ...]:
-    """This machine's GPUs, of what ASK_NVIDIA prints here."""
+    """This machine's GPUs, from the output of ASK_NVIDIA."""
     return tuple(gpus.read(said))
 
 
 def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
-    """The engine, of whose machine, if it is this one, the GPUs `known` are known already.
+    """The engine. `known` are this machine's GPUs, used if the engine runs here and cannot be probed.
 
-    Raises Transient, AccessDenied or InputError where none answers.
+    Raises Transient, AccessDenied or InputError if no engine answers.
     """
     reached = way_in()
     options = DockerOptions.model_validate({**reached, "timeout_seconds": _ANSWER_SECONDS})
@@ -84,12 +88,12 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
 
 
 def way_in() -> dict[str, object]:
-    """What the config must say so that a controller with another environment reaches the same engine."""
+    """The config options with which a controller in another environment reaches the same engine."""
     if host := os.environ.get("DOCKER_HOST"):
         files = contexts.chosen(None).certificates
         if files is None:
             return {"host": host}
-        if not files.verify:  # the config cannot say that the server may be anybody
+        if not files.verify:  # the config has no option for an unverified server
             return {}
         tls = {"ca": str(files.ca), "cert": str(files.cert), "key": str(files.key)}
         return {"host": host, "tls": tls}
@@ -104,11 +108,11 @@ def way_in() -> dict[str, object]:
 
 
 def entries(engine: FoundEngine, memory_gb: float) -> dict[str, dict[str, object]]:
-    """Names and options of platforms on this engine: one for each kind of GPU, and one more where several of
-    a kind are one accelerator; where there is no GPU that the catalogue knows, one of its CPU. The first is
-    `docker`.
+    """Names and options of platforms on this engine.
 
-    Platforms that name the same GPUs never use one at the same time: who holds it is seen on the engine.
+    There is one for each kind of GPU, and one more if the catalogue has an accelerator made of several of
+    them. If the catalogue knows none of the GPUs, there is one for the CPU. The first is called `docker`.
+    Platforms that name the same GPU never use it at the same time: the engine shows who holds it.
     """
     kinds: dict[str, list[str]] = {}
     for gpu in engine.gpus:
@@ -123,7 +127,7 @@ def entries(engine: FoundEngine, memory_gb: float) -> dict[str, dict[str, object
         return {"docker": {**engine.options, "accelerator": CPU, "memory_gb": max(1, int(memory_gb))}}
     return {
         f"docker-{name.lower()}" if number else "docker": {
-            **deepcopy(dict(engine.options)),  # one value in two places is an anchor in YAML
+            **deepcopy(dict(engine.options)),  # YAML would write a shared value as an anchor
             "accelerator": name,
             "gpus": list(ids),
         }
@@ -132,6 +136,6 @@ def entries(engine: FoundEngine, memory_gb: float) -> dict[str, dict[str, object
 
 
 def strange(engine: FoundEngine) -> tuple[str, ...]:
-    """The names of its GPUs that the catalogue does not know, or that no torch runs on any more."""
+    """The names of its GPUs that are not in the catalogue, or that torch no longer supports."""
     kinds = {gpu.name: accelerator_of(gpu.name) for gpu in engine.gpus}
     return tuple(name for name, kind in kinds.items() if kind is None or catalogue[kind].retired is not None)

@@ -1,4 +1,4 @@
-"""What a container's end without a result means, from the engine's own word. Pure: reads no engine."""
+"""What it means that a container ended without a result, from the engine's report. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from datetime import UTC, datetime
 from orchestrator.core.order import Outcome
 
 _KILLED = 137  # 128 + SIGKILL
-_NO_PROGRAM = (126, 127)  # as a shell says it, and the init that starts the agent
+_NO_PROGRAM = (126, 127)  # exit codes of a shell, and of the init that starts the agent
 
 
 def no_python(python: str) -> str:
-    """Said of an image without the interpreter that the agent is started with."""
-    return f"the image has no `{python}` that starts: it must hold Python 3.11 or newer"
+    """The error for an image without the Python that the agent needs."""
+    return f"the image has no `{python}` that works: it needs Python 3.11 or newer"
 
 
 def how(
     state: Mapping[str, object], *, wall_seconds: float | None, asked: bool, said: str, python: str
 ) -> tuple[Outcome, str]:
-    """`state` is inspect's; `wall_seconds` when it is killed, if ever; `asked`: it had been asked to stop;
-    `said` is what it printed last, `python` what it was started with."""
+    """How a container ended, and why.
+
+    `state` comes from inspect. `wall_seconds` is the session limit, if any. `asked`: it had been asked to
+    stop. `said` is its last output, and `python` the interpreter that it was started with.
+    """
     code = state.get("ExitCode")
     if code == _KILLED and wall_seconds is not None and _lived(state) > wall_seconds:
-        return Outcome.LOST, "it was killed: it ran past its session limit"
+        return Outcome.LOST, "it was killed: it ran longer than its session limit"
     if code == _KILLED and asked:
-        return Outcome.LOST, "it was killed: it had been asked to stop and did not leave"
+        return Outcome.LOST, "it was killed: it did not end after it had been asked to stop"
     if state.get("OOMKilled"):
-        return Outcome.OUT_OF_MEMORY, "the whole container was killed for want of memory"
+        return Outcome.OUT_OF_MEMORY, "the whole container was killed because it ran out of memory"
     if code == _KILLED:
-        return Outcome.LOST, "the container was killed (docker kill, or its engine went down)"
+        return Outcome.LOST, "the container was killed (by docker kill, or because its engine went down)"
     words = f": {said}" if said else ""
     if code in _NO_PROGRAM:
         return Outcome.DENIED, f"{no_python(python)}{words}"
@@ -37,7 +40,7 @@ def how(
 
 
 def moment(text: str) -> datetime:
-    """RFC 3339 with nanoseconds, which datetime does not read."""
+    """Parses RFC 3339 with nanoseconds, which datetime cannot."""
     seconds, _, rest = text.partition(".")
     return datetime.fromisoformat(seconds + rest.lstrip("0123456789") if rest else text).astimezone(UTC)
 

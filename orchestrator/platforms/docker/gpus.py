@@ -1,7 +1,7 @@
-"""The GPUs of an engine: whether containers can have them, which there are, which are free.
+"""The GPUs of an engine: whether containers can use them, which exist, which are free.
 
-GPUs go by the ids that the user configured. Who holds one is read from the labels of containers, those of
-other homes and platforms included, and from nothing else: name a GPU the same way (index or UUID) everywhere.
+GPUs have the ids that the user configured. The labels of containers alone say who holds one, including the
+containers of other homes and platforms. So name a GPU the same way (index or UUID) everywhere.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ HOW_TO_ADD = (
 )
 _WAYS_OUT = {
     "unknown device": (
-        "set `gpus` of this platform in the config to ids that the engine's machine has: `nvidia-smi -L`",
+        "set `gpus` of this platform in the config to ids of the engine's machine: `nvidia-smi -L`",
     ),
-    "nvidia-container-cli": ("mend the NVIDIA driver on the engine's machine: `nvidia-smi` must work there",),
+    "nvidia-container-cli": ("fix the NVIDIA driver on the engine's machine: `nvidia-smi` must work there",),
     "cdi": (
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
         "set `gpus` of this platform in the config to ids that `nvidia-ctk cdi list` shows",
@@ -43,7 +43,7 @@ _WAYS_OUT = {
 }
 ALL = ("all",)
 _CDI = "nvidia.com/gpu="
-_LISTS_DEVICES_SINCE = (28, 2)  # API 1.50: an engine that finds none leaves the field out
+_LISTS_DEVICES_SINCE = (28, 2)  # API 1.50: the field is missing if there are none
 PROBE = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 _PROBE_SECONDS = 30
 _MIB = 1024**2
@@ -52,27 +52,27 @@ _LOOK_SECONDS = 0.1
 
 
 def lack(info: dict[str, Any]) -> str | None:
-    """Why containers of this engine get no GPU, or None. `info` is the engine's own."""
+    """Why containers of this engine get no GPU, or None if they do. `info` is the engine's own report."""
     if "nvidia" in (info.get("Runtimes") or {}) or _has_cdi(info):
         return None
     return "the engine has neither the nvidia runtime nor CDI devices of nvidia.com/gpu"
 
 
 def by_cdi(info: dict[str, Any]) -> bool:
-    """Whether GPUs are asked for as CDI devices: only where the engine lacks the nvidia runtime."""
+    """Whether to request GPUs as CDI devices: only if the engine lacks the nvidia runtime."""
     return "nvidia" not in (info.get("Runtimes") or {}) and _has_cdi(info)
 
 
 def cdi_ids(info: dict[str, Any]) -> tuple[str, ...]:
-    """The ids of the GPUs that the engine lists as CDI devices, `all` left out."""
+    """The ids of the GPUs that the engine lists as CDI devices, without `all`."""
     names = (str(each.get("ID", "")) for each in info.get("DiscoveredDevices") or ())
     ids = (name.removeprefix(_CDI) for name in names if name.startswith(_CDI))
     return tuple(each for each in ids if each not in ALL)
 
 
 def _has_cdi(info: dict[str, Any]) -> bool:
-    """Newer engines list the devices; of older ones it is only known that they look for some, which a
-    container that asks for one then shows."""
+    """Newer engines list the devices. Older ones only report that they look for some; whether there are
+    any shows when a container requests one."""
     if info.get("DiscoveredDevices"):
         return bool(cdi_ids(info))
     numbers = re.match(r"(\d+)\.(\d+)", str(info.get("ServerVersion", "")))
@@ -85,12 +85,12 @@ def _has_cdi(info: dict[str, Any]) -> bool:
 
 
 def held(found: Iterable[Found]) -> set[str]:
-    """The ids that containers hold which run or are about to."""
+    """The ids held by containers that run or are about to run."""
     return {gpu for each in found if each.alive or not each.started for gpu in each.gpus}
 
 
 def choose(client: docker.DockerClient, options: DockerOptions, order: Order) -> tuple[str, ...]:
-    """The ids a session gets. Raises QuotaExhausted where too few are free."""
+    """Chooses the ids for a session. Raises QuotaExhausted if too few are free."""
     if not options.gpus:
         return ()
     holders = Counter(gpu for each in containers.listed(client) for gpu in held([each]))
@@ -99,7 +99,7 @@ def choose(client: docker.DockerClient, options: DockerOptions, order: Order) ->
         free.sort(key=lambda each: holders[each])
     if len(free) < order.devices:
         raise QuotaExhausted(
-            f"{order.devices} GPU(s) wanted; of {', '.join(options.gpus)} free: {', '.join(free) or 'none'}"
+            f"needs {order.devices} GPU(s); free among {', '.join(options.gpus)}: {', '.join(free) or 'none'}"
         )
     return tuple(free[: order.devices])
 
@@ -107,11 +107,11 @@ def choose(client: docker.DockerClient, options: DockerOptions, order: Order) ->
 def check_alone(
     client: docker.DockerClient, options: DockerOptions, order: Order, chosen: tuple[str, ...]
 ) -> None:
-    """Returns once no other container is in sight that has a GPU of this session's.
+    """Returns once no other container holds a GPU of this session.
 
-    Whoever was there first may have looked before there was anybody to see, so nobody keeps a GPU beside
-    another: of several that chose the same in one moment the smallest container id waits for the others to
-    leave, and leaves too if one stays. Raises Transient having removed the session's container.
+    Two sessions may choose the same GPU at the same moment, each before it can see the other. Then the
+    container with the smallest id waits for the others to leave, and leaves too if one stays; the others
+    leave at once. To leave is to remove the session's container and raise Transient.
     """
     if not chosen or options.share_gpus:
         return
@@ -129,7 +129,7 @@ def check_alone(
     for own in mine:
         if not own.started:
             containers.remove(client, own.id)
-    raise Transient(f"GPU {', '.join(chosen)} was taken by {rivals[0].session} in this moment")
+    raise Transient(f"GPU {', '.join(chosen)} was taken by {rivals[0].session} at the same moment")
 
 
 # --- Which there are --------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def check_alone(
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi knows it; a config may name it by `index` (as a container sees it) or `uuid`."""
+    """One GPU as nvidia-smi reports it. A config names it by `index` (as containers see it) or `uuid`."""
 
     index: str
     uuid: str
@@ -147,22 +147,24 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a container with GPUs said of them: `found`, or in words why the engine gave none. Both are empty
-    where no image is there to ask in, or nothing answered."""
+    """The GPUs that a container reports: `found`, or the engine's `refusal` to provide any.
+
+    Both are empty if the engine has no image for the probe, or nothing answered.
+    """
 
     found: tuple[Gpu, ...] = ()
     refusal: str | None = None
 
     @property
     def memory_gb(self) -> float | None:
-        """Of the smallest."""
+        """Memory of the smallest GPU."""
         return min((each.memory_gb for each in self.found), default=None)
 
 
 def probe(
     client: docker.DockerClient, options: DockerOptions, ids: tuple[str, ...], *, cdi: bool, home: str = ""
 ) -> Probe:
-    """Asks nvidia-smi in a moment's container that has these GPUs, labelled as of `home`."""
+    """Runs nvidia-smi in a short-lived container with these GPUs, labelled with `home`."""
     image = _image_to_ask_in(client, options)
     if image is None:
         return Probe()
@@ -198,7 +200,7 @@ def probe(
 
 
 def _refusal(text: str) -> str | None:
-    """What matters of a failed start; None where it says nothing of GPUs."""
+    """The useful part of a failed start's message; None if it is not about GPUs."""
     if not any(sign in text.lower() for sign in NO_GPU):
         return None
     own_words = re.search(r"nvidia-container-cli: .*", text)
@@ -206,13 +208,13 @@ def _refusal(text: str) -> str | None:
 
 
 def way_out(refusal: str) -> tuple[str, ...]:
-    """What a human does about a refusal."""
+    """What a human can do about a refusal."""
     low = refusal.lower()
     return next((ways for sign, ways in _WAYS_OUT.items() if sign in low), HOW_TO_ADD)
 
 
 def read(said: str) -> Iterable[Gpu]:
-    """What PROBE printed."""
+    """Parses the output of PROBE."""
     for line in said.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4 and cells[3].isdecimal():
@@ -220,12 +222,12 @@ def read(said: str) -> Iterable[Gpu]:
 
 
 def _image_to_ask_in(client: docker.DockerClient, options: DockerOptions) -> str | None:
-    """Any image will do that is there: the runtime brings nvidia-smi along."""
+    """Any image on the engine will do: the runtime adds nvidia-smi."""
     if options.image is not None:
         try:
             return str(client.images.get(options.image).id)
         except ImageNotFound:
             pass
     rows = client.api.images(filters={"label": builder.LABEL}) or client.api.images()
-    largest = max(rows, key=lambda row: int(row["Size"]), default=None)  # no shell of a few bytes
+    largest = max(rows, key=lambda row: int(row["Size"]), default=None)  # the largest is not an empty stub
     return str(largest["Id"]) if largest is not None else None

@@ -1,6 +1,6 @@
-"""Which image a session runs: built from the job's frozen folders, or by name; pinned either way.
+"""Which image a session runs: built from the job's frozen folders, or given by name. Both are pinned.
 
-Decides which variant of an image an accelerator needs, and which that were built here no job needs any more.
+Decides which variant of an image an accelerator needs, and which built images no job needs any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BUILT = re.compile(r"orchestrator/[a-z0-9-]+:[A-Za-z0-9_.-]+-[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class Image:
-    """`reference` is an id or a name with a digest. `pin` is what the run keeps to, None where it knows."""
+    """`reference` is an id or a name with a digest. `pin` is what the run must record, None if it has it."""
 
     reference: str
     pin: str | None = None
@@ -38,7 +38,7 @@ class Image:
 def resolve(
     client: docker.DockerClient, options: DockerOptions, order: Order, materials: Materials, home: str = ""
 ) -> Image:
-    """The image of this session, built or pulled if the engine lacks it, which may take long."""
+    """The image of this session. Builds or pulls it if the engine lacks it, which may take long."""
     if frozen_image(order.image) is not None:
         if materials.image is None or not materials.image.is_file():
             raise Rejected("the frozen folders of the job's image are gone: submit the job again")
@@ -60,8 +60,10 @@ def _arguments(options: DockerOptions, accelerator: str) -> dict[str, str]:
 def unneeded(
     client: docker.DockerClient, options: DockerOptions, home: str, needed: Iterable[Path]
 ) -> tuple[Leftover, ...]:
-    """The images built for jobs of this home that none of these archives leads to: ours by label and by name.
-    None at all where it cannot be told what one of the archives leads to."""
+    """Images built for this home (by label and name) that none of the `needed` archives needs.
+
+    Empty if the tags of one of the archives are unknown.
+    """
     wanted: set[str] = set()
     for archive in needed:
         tags = builder.tags(client, archive, _arguments(options, options.accelerator))
@@ -74,8 +76,10 @@ def unneeded(
 
 
 def remove(client: docker.DockerClient, home: str, tag: str) -> None:
-    """Removes an image of this home, and the layers that no other needs; no error where it is gone. Raises
-    Transient where a container uses it."""
+    """Removes an image of this home, and the layers that no other image needs.
+
+    No error if it is already gone. Raises Transient if a container uses it.
+    """
     try:
         labels = client.images.get(tag).labels
         if _BUILT.fullmatch(tag) and labels.get(builder.HOME_LABEL) == home:

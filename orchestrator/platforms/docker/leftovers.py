@@ -1,7 +1,7 @@
-"""What this home has on an engine: its containers and volumes, by label; and which home this is.
+"""What this home has on an engine: its containers and volumes, by label. Also: the id of this home.
 
-Must never know which session lives: the ledger does. Touches nothing of another home,
-and nothing whose name or label alone looks like ours.
+Must never know which session is alive; the ledger does. Does not touch another home's things, nor anything
+for which only the name or only the label looks like ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOME_ID = "home-id"
 
 
 def known_home(folder: Path) -> str | None:
-    """The id of this home in the platform's own folder; None where nothing was ever prepared."""
+    """The id of this home, from the platform's own folder; None if nothing was ever prepared."""
     try:
         return (folder / _HOME_ID).read_text()
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def known_home(folder: Path) -> str | None:
 
 
 def home(folder: Path) -> str:
-    """The id of this home, drawn where there is none yet: the same for all who draw at once."""
+    """The id of this home, created if missing. Concurrent callers get the same id."""
     found = known_home(folder)
     if found is not None:
         return found
@@ -46,7 +46,7 @@ def home(folder: Path) -> str:
 
 
 def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:
-    """Everything with this home's label and a name that fits; volumes go with their containers."""
+    """Everything with this home's label and a matching name. A container's volumes are not listed."""
     mine = containers.listed(client, home=home)
     rows = client.api.volumes(filters={"label": [f"{LABEL}.home={home}"]})["Volumes"] or ()
     used = {
@@ -61,7 +61,7 @@ def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:
             name=row["Name"],
             session=(row["Labels"] or {}).get(f"{LABEL}.session", ""),
             run=(row["Labels"] or {}).get(f"{LABEL}.run", ""),
-            state="of no container",
+            state="without a container",
         )
         for row in rows
         if row["Name"] not in used and _is_ours(row, home)
@@ -81,7 +81,7 @@ def _container(each: Found) -> Leftover:
 
 
 def remove(client: docker.DockerClient, home: str, leftover: Leftover) -> None:
-    """Removes one, if it is still there and as it was found. Raises Transient where it has come alive."""
+    """Removes one if it still exists unchanged. Raises Transient if it is running now."""
     try:
         if leftover.kind == VOLUME:
             if _is_ours(client.api.inspect_volume(leftover.name), home):

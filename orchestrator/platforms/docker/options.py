@@ -11,7 +11,7 @@ from orchestrator.platforms.session_options import SessionOptions
 
 
 class Tls(BaseModel):
-    """The client's side of mutual TLS, as docker's own `--tlscacert`, `--tlscert`, `--tlskey`."""
+    """The client's side of mutual TLS, like docker's own `--tlscacert`, `--tlscert`, `--tlskey`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,16 +21,17 @@ class Tls(BaseModel):
 
 
 class DockerOptions(SessionOptions):
-    """Sessions as containers of one engine: at `host`, of the docker `context`, or where DOCKER_HOST, and
-    then the current context, say.
+    """Sessions as containers of one engine: at `host`, or of the docker `context`. If both are unset,
+    DOCKER_HOST and then the current context apply.
 
-    `accelerator` is what the containers get: `cpu`, or the name of the GPU whose ids are `gpus` (as
-    `--gpus device=` takes them); a session takes as many as the accelerator has devices, and shares none
-    unless `share_gpus`. `slots` counts CPU sessions; with GPUs it follows from them. `memory_gb`, `cpus`,
-    `shm_gb`, `pids` bound a container; `image_disk_gb` what it may write over its image, on engines whose
-    storage driver can bound that (unset: not bounded). `image` serves jobs that name none. A job has the
-    network `network` if it asks for the internet, otherwise none. A session is killed `grace_seconds` after
-    it was asked to stop, or when it runs longer than `session_seconds` and `slack_seconds`.
+    `accelerator` is what the containers get: `cpu`, or the name of the GPU whose ids are `gpus` (in the form
+    that `--gpus device=` takes). A session takes as many GPUs as the accelerator has devices, and shares them
+    with no other session unless `share_gpus` is set. `slots` counts CPU sessions; with GPUs it follows from
+    them. `memory_gb`, `cpus`, `shm_gb` and `pids` limit a container. `image_disk_gb` limits what it may write
+    on top of its image, if the engine's storage driver can do that (unset: no limit). `image` is for jobs
+    that name none. A job gets the network `network` if it asks for the internet, otherwise none. A session is
+    killed `grace_seconds` after it was asked to stop, or when it runs longer than `session_seconds` plus
+    `slack_seconds`.
     """
 
     host: str | None = None

@@ -1,7 +1,7 @@
-"""A container's outbox: running, paused or ended, all the same.
+"""The outbox of a container, whether it runs, is paused or has ended.
 
-Reads by archives, so that the engine may be anywhere. Manifests come in one call, blobs one by one. Nothing
-comes that is beyond `orchestrator.core.bounds`: whoever trains may write here too.
+Reads it as archives, so it works with remote engines too. Manifests come in one call, blobs one by one.
+Whatever exceeds `orchestrator.core.bounds` is left out: the training can write here too.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ from orchestrator.session.layout import (
 from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth
 
-_LISTED_BYTES_MAX = 128 * bounds.MIB  # of all manifests together, which are held in memory
+_LISTED_BYTES_MAX = 128 * bounds.MIB  # for all manifests together, which are kept in memory
 _MANIFEST = re.compile(rf"[^/]+/{re.escape(MANIFEST)}")
-# What one container's files may cost their reader; the engine itself is well.
+# Errors that the files of one container can cause; the engine itself is fine.
 _UNREADABLE = (tarfile.TarError, ValueError, KeyError, TypeError, ArithmeticError)
 
 
 class ContainerOutbox:
-    """The outbox of one container, by its id. The result of one that is `alive` is not looked for: it leaves
-    it and ends. `incarnations`, container → what its first agent left there for good, is read and filled."""
+    """The outbox of one container, by its id.
+
+    A container that is `alive` has no result yet: it ends right after it wrote one. `incarnations` is a
+    cache, read and filled here: container id → the incarnation file, which never changes.
+    """
 
     def __init__(
         self, connection: Connection, container: str, *, alive: bool, incarnations: dict[str, bytes]
@@ -53,7 +56,7 @@ class ContainerOutbox:
         self._alive = alive
         self._incarnations = incarnations
         self._listed: dict[str, bytes] = {}
-        self._more = False  # of checkpoints, than were looked at
+        self._more = False  # whether there are more checkpoints than were listed
 
     def small(self, name: str) -> bytes | None:
         if name == RESULT and self._alive:
@@ -78,7 +81,7 @@ class ContainerOutbox:
         return list(self._listed)
 
     def manifest(self, name: str) -> bytes | None:
-        """As it was listed the first time it is asked for; then as it is now: it may be superseded."""
+        """The first call returns it as listed; later calls read it again, because it may be superseded."""
         listed = self._listed.pop(name, None)
         return listed or self._read(manifest_path(name), bounds.MANIFEST_BYTES_MAX)
 
@@ -86,7 +89,7 @@ class ContainerOutbox:
         return self._file(blob_path(sha256), target, bounds.PART_BYTES_MAX) or False
 
     def growing(self, here: Path, folder: Path) -> Growth:
-        notes = [f"{OUTBOX}/{CHECKPOINTS} holds too much: not all of it was looked at"] if self._more else []
+        notes = [f"{OUTBOX}/{CHECKPOINTS} is too large: not all of it was listed"] if self._more else []
         (folder / LOG).mkdir()
         newest = newest_segment(here / LOG)
         if self._alive:
@@ -95,14 +98,16 @@ class ContainerOutbox:
             progress_max = bounds.SESSION_PROGRESS_BYTES_MAX
             whole = self._whole_log(folder / LOG, newest)
             if not whole:
-                notes.append(f"{OUTBOX}/{LOG} holds too much: not all of it was brought")
+                notes.append(f"{OUTBOX}/{LOG} is too large: not all of it was copied")
         more = not whole and self._log(folder / LOG, newest, notes)
         self._file(PROGRESS, folder / PROGRESS, progress_max)
         return Growth(folder, tuple(notes), more)
 
     def _log(self, into: Path, newest: int, notes: list[str]) -> bool:
-        """One by one, from the newest segment on that was brought before. Returns whether there may be more
-        than fits into this collect."""
+        """Copies segments one by one, from the newest one that is here already.
+
+        Returns whether there may be more than fits into this collect.
+        """
         first = max(newest, newest_segment(into) + 1, 1)
         left = bounds.COLLECT_LOG_BYTES_MAX
         for number in range(first, first + bounds.COLLECT_LOG_SEGMENTS_MAX):
@@ -112,15 +117,17 @@ class ContainerOutbox:
                 return False
             if not taken:
                 limit = bounds.size_text(bounds.LOG_SEGMENT_BYTES_MAX)
-                notes.append(f"a segment of the log is larger than {limit}, or no file: it was not brought")
+                notes.append(f"a log segment was not copied: larger than {limit}, or not a regular file")
             left -= (target.stat().st_size if taken else bounds.LOG_SEGMENT_BYTES_MAX) + 1
             if left <= 0:
                 break
-        return newest_segment(into) > newest  # else another collect would get no further
+        return newest_segment(into) > newest  # otherwise the next collect would make no progress
 
     def _whole_log(self, into: Path, newest: int) -> bool:
-        """All at once, which finds segments beyond any gap, as much as the agent keeps at most. False: there
-        is more, or something too large."""
+        """Copies all segments at once, so gaps do not matter, up to the most that the agent keeps.
+
+        False if there is more, or something is too large.
+        """
         with self._reading(LOG):
             return containers.bring(
                 self._client, self._container, f"{OUTBOX}/{LOG}", into, bounds.LOG_SEGMENT_BYTES_MAX,
@@ -138,7 +145,7 @@ class ContainerOutbox:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """What the engine refuses as our errors; what is wrong with the files as Odd."""
+        """Turns the engine's errors into ours, and errors caused by the files into Odd."""
         with self._connection.told("collect"):
             try:
                 yield

@@ -1,7 +1,8 @@
-"""Sessions as containers of a Docker engine, near or far: nothing is mounted from any machine.
+"""Sessions as containers of a local or remote Docker engine. Nothing is mounted from any machine.
 
-A session is its container, by name and label: whoever asks finds the same. Files go in before the start and
-come out at any time as archives. Must never decide, and hold no state but clients and a stop's patience.
+A session is its container, found by name and label, so every controller sees the same. Files go in before
+the start and come out at any time, as archives. Must never decide, and keeps no state except its clients,
+caches and when it asked sessions to stop.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from orchestrator.session.layout import SESSION, STOP
 from orchestrator.session.staging import Materials
 
 _FILE_BYTES_MAX = 1 << 20
-# What one container's files or answers may cost the reader: never what the engine's connection may.
+# Errors that the files or answers of one container can cause; never errors of the engine's connection.
 _UNREADABLE = (tarfile.TarError, ValueError, KeyError, TypeError, ArithmeticError)
 
 
 class DockerPlatform:
-    """The docker platform `name`; `folder` is its own on this machine and holds the id of this home."""
+    """The docker platform `name`. `folder` is its own folder on this machine, with the id of this home."""
 
     def __init__(self, name: str, options: DockerOptions, folder: Path, clock: Clock) -> None:
         self._name = name
@@ -70,7 +71,7 @@ class DockerPlatform:
         return (found.home, found.platform) == (leftovers.known_home(self._folder), self._name)
 
     def _probed(self, client: docker.DockerClient, info: dict[str, Any]) -> Probe:
-        """Asked until there is an answer: a GPU does not grow."""
+        """Asked again until there is an answer, then kept: GPUs do not change."""
         if not self._probe.found and self._options.gpus and gpus.lack(info) is None:
             home = leftovers.known_home(self._folder) or ""
             self._probe = gpus.probe(
@@ -106,7 +107,7 @@ class DockerPlatform:
             return image.pin
 
     def _cleared(self, client: docker.DockerClient, order: Order) -> Found | None:
-        """The container if the order is prepared already; otherwise the way is clear for it now."""
+        """The container if the order is prepared already; otherwise None, after removing leftovers."""
         for found in containers.listed(client, session=order.session):
             if found.prepared and found.order == containers.fingerprint(order):
                 return found
@@ -142,7 +143,7 @@ class DockerPlatform:
         self._options.check(order, self._name)
 
     def _home(self) -> str:
-        """Tells the containers of this home from those of another on the same engine."""
+        """The id that separates this home's containers from those of other homes on the engine."""
         return leftovers.home(self._folder)
 
     # --- Looking ----------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class DockerPlatform:
             return {name: sight for name, sight in seen if sight is not None}
 
     def _sight(self, client: docker.DockerClient, found: Found | None, clock: EngineClock) -> Sight | None:
-        """None: the engine says nothing of a container while a file goes in or out of it."""
+        """None if the engine does not answer for this container, as while a file goes in or out of it."""
         if found is None:
             return Sight(Sighting.ABSENT)
         try:
@@ -180,7 +181,7 @@ class DockerPlatform:
             return None
 
     def _not_started(self, client: docker.DockerClient, found: Found) -> Sight:
-        """Absent, unless the engine has tried to start it and could not."""
+        """Absent, unless the engine tried to start it and failed."""
         error = client.api.inspect_container(found.id)["State"].get("Error")
         if not error:
             return Sight(Sighting.ABSENT)
@@ -192,11 +193,11 @@ class DockerPlatform:
         outbox = self._outbox(found)
         if found.state != "paused":
             return Sight(Sighting.RUNNING, outbox)
-        detail = f"the container is paused; `docker unpause {found.name}` lets it go on"
+        detail = f"the container is paused; to resume it: `docker unpause {found.name}`"
         return Sight(Sighting.RUNNING, outbox, detail=detail, notes=(detail,))
 
     def _ended(self, client: docker.DockerClient, found: Found) -> Sight:
-        """How it ended, by the engine; what it left may know better."""
+        """How it ended according to the engine. A result in its outbox takes precedence."""
         state = client.api.inspect_container(found.id)["State"]
         asked = self._asked_to_stop(client, found)
         said, python = containers.last_words(client, found.id), self._options.python
@@ -252,7 +253,7 @@ class DockerPlatform:
             return self._ask(client, found)
 
     def _never_starts(self, client: docker.DockerClient, name: str) -> bool:
-        """Sees to it that nothing of this name starts any more; False where something just has."""
+        """Makes sure that nothing of this name can start any more. False if it has just started."""
         if not SESSION.fullmatch(name):
             return True
         given = {"session": name, "platform": self._name, "home": self._home()}
@@ -262,7 +263,7 @@ class DockerPlatform:
         found = self._named(client, name)
         if found is None:
             return True
-        try:  # should it be started in this moment, it leaves at once and without training
+        try:  # if it is started at this moment, it ends at once without training
             containers.put(client, found.id, self._options, Entry(STOP, b""))
             containers.remove(client, found.id)
         except APIError as error:
@@ -279,7 +280,7 @@ class DockerPlatform:
             if asked is None:
                 containers.put(client, found.id, self._options, Entry(STOP, b""))
                 _signal(client, found, "SIGTERM")
-                with self._asked_lock:  # only now: its patience is for who has heard
+                with self._asked_lock:  # only now: the grace time starts when it was told
                     self._asked.setdefault(found.session, now)
             elif now - asked > self._options.grace_seconds:
                 _signal(client, found, "SIGKILL")
@@ -330,7 +331,7 @@ class DockerPlatform:
             leftovers.remove(client, self._home(), leftover)
 
     def _named(self, client: docker.DockerClient, name: str) -> Found | None:
-        """The session's container; None where none of ours bears its name."""
+        """The session's container; None if none of ours has its name."""
         if not SESSION.fullmatch(name):
             return None
         for found in containers.listed(client, session=name, platform=self._name):
@@ -340,7 +341,7 @@ class DockerPlatform:
 
 
 def _stopped(session: str) -> str:
-    """The name of the volume that says: never start this."""
+    """The name of the volume that marks a session as never to be started."""
     return f"{session}.stopped"
 
 
@@ -353,7 +354,7 @@ def _tombstone(client: docker.DockerClient, session: str) -> bool:
 
 
 def _signal(client: docker.DockerClient, found: Found, signal: str) -> None:
-    """What is paused hears nothing, not even SIGKILL, before it goes on."""
+    """A paused container receives no signal, not even SIGKILL, until it is resumed."""
     if found.state == "paused":
         client.api.unpause(found.id)
     client.api.kill(found.id, signal)

@@ -1,4 +1,4 @@
-"""What one engine offers now, from what was read of it. Reads nothing itself."""
+"""What one engine offers now, computed from what was read before. Reads nothing itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ CPU = "cpu"
 def offers(
     name: str, options: DockerOptions, info: dict[str, Any], *, others: tuple[Found, ...], probe: Probe
 ) -> tuple[Offer, ...]:
-    """`info` is the engine's own; `others` are containers that are not of this home's platform `name`;
-    `probe` is what the configured GPUs said."""
+    """The engine's offers.
+
+    `info` is its own report, `others` are the containers of other homes and platforms, and `probe` is what
+    the configured GPUs reported.
+    """
     if options.accelerator == CPU:
         return (_cpu(name, options, info),)
     reason = gpus.lack(info)
@@ -31,19 +34,19 @@ def offers(
         return (_gpu(name, options, 1, unfit),)
     left = set(options.gpus) - (set() if options.share_gpus else gpus.held(others))
     slots = options.slots if options.share_gpus else len(left) // devices
-    taken = Unavailable("sessions of others hold its GPUs", Until(UntilKind.TIME))
+    taken = Unavailable("its GPUs are in use by other sessions", Until(UntilKind.TIME))
     return (_gpu(name, options, max(1, slots), None if slots else taken, probe.memory_gb),)
 
 
 def _unfit(name: str, options: DockerOptions, devices: int, probe: Probe) -> Unavailable | None:
-    """Why the GPUs that the config names are no such accelerator."""
+    """Why the configured GPUs cannot be this accelerator."""
     named = len(set(options.gpus))
     if named < devices:
         ids = ", ".join(f"'{number}'" for number in range(devices))
-        reason = f"{options.accelerator} takes {devices} GPU(s), the config names {named or 'none'}"
+        reason = f"{options.accelerator} needs {devices} GPU(s), but the config names {named or 'none'}"
         return Unavailable(reason, until_human(f"write `gpus: [{ids}]` under {name} in the config"))
     if probe.refusal is not None:
-        reason = f"the engine does not give GPU {', '.join(options.gpus)}: {probe.refusal}"
+        reason = f"the engine does not provide GPU {', '.join(options.gpus)}: {probe.refusal}"
         return Unavailable(reason, until_human(*gpus.way_out(probe.refusal)))
     return None
 
