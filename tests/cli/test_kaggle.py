@@ -93,7 +93,7 @@ def test_init_without_an_account_writes_none(user: Caller) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("kaggle.json", "k1-secret", "is no Kaggle key file"),
+        ("kaggle.json", "k1-secret", "is not a Kaggle key file"),
         ("kaggle.json", '{"username": "ada", "key": "k1-secret\\n"}', "copy it again"),
         ("access_token", "two k1-secret", "copy it again"),
         ("credentials.json", "{}", "is a browser login; create a token at kaggle.com/settings"),
@@ -207,7 +207,7 @@ def test_doctor_says_how_to_get_a_quota(user: Caller, tmp_path: Path) -> None:
         with_account(user, kaggle)
         found = states(user)
     assert found["kaggle: tpu quota"] == (
-        "warning", "none", "verify your phone, for a TPU your person: kaggle.com/settings → API"
+        "warning", "none", "verify your phone (TPU: your identity): kaggle.com/settings → API"
     )  # fmt: skip
     assert "TPUv5e-8, not now: this account has no TPU quota" in found["platform kaggle"][1]
     assert found["kaggle: gpu quota"][0] == "ok"
@@ -225,7 +225,7 @@ def test_doctor_says_what_is_wrong_with_a_key_file(user: Caller, kaggle: LocalKa
     path = keep(user, "kaggle.json", "k1-secret")
     with_account(user, kaggle)
     text = user("doctor", "kaggle", code=3).out
-    assert f"{path} is no Kaggle key file" in text
+    assert f"{path} is not a Kaggle key file" in text
     assert "k1-secret" not in text
 
 

@@ -22,7 +22,9 @@ def test_every_type_is_built_without_options(kind: str, tmp_path: Path) -> None:
 
 
 def test_options_that_do_not_go_together_are_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"\(kaggle\): wall_margin_seconds leaves nothing of a session$"):
+    with pytest.raises(
+        InputError, match=r"\(kaggle\): wall_margin_seconds is not shorter than a session: set a smaller one$"
+    ):
         build("k", "kaggle", {"wall_margin_seconds": 50000}, folder=tmp_path, clock=SystemClock())
 
 

@@ -99,7 +99,7 @@ def test_a_kernel_without_what_it_needs_is_deleted(box: Box) -> None:
     order = box.resuming(SECOND, 11, 2)
     box.platform.prepare(order, box.materials(box.into(FIRST)))
     box.platform.discard(FIRST)  # and with it the output that holds the checkpoint
-    with pytest.raises(Rejected, match="does not know"):
+    with pytest.raises(Rejected, match="cannot find the data"):
         box.platform.launch(order)
     assert box.see(SECOND) == ABSENT
     assert box.trainings(SECOND) == 0
@@ -299,7 +299,7 @@ def test_how_it_ended_without_our_marker_is_no_success(box: Box) -> None:
     ended = box.until_ended(FIRST)
     assert box.kaggle.kernel(FIRST).state is State.COMPLETE
     assert ended.result is None
-    assert ended.detail == "Kaggle calls it complete, and it has left no result"
+    assert ended.detail == "Kaggle reports it as complete, but it left no result"
     assert ended.incarnations == ("other",)
 
 
@@ -337,7 +337,7 @@ def test_outputs_that_never_come_are_lost_after_a_while(boxes: Boxes) -> None:
     box = boxes(Warts(error_loses_outputs=True))
     box.run(FAILS)
     box.until(lambda: box.kaggle.kernel(FIRST).state is State.ERROR)
-    assert "not to be seen yet" in box.see(FIRST).detail
+    assert "not visible yet" in box.see(FIRST).detail
     ended = box.until_ended(FIRST)
     assert (ended.ending, ended.incarnations) == (Outcome.CRASHED, ())
     with pytest.raises(NotFound):
@@ -349,7 +349,7 @@ def test_late_outputs_are_waited_for(boxes: Boxes) -> None:
     box.use(publish_seconds=30.0)
     box.start(box.order())
     box.until(lambda: box.kaggle.kernel(FIRST).state is State.COMPLETE)
-    assert "not to be seen yet" in box.see(FIRST).detail
+    assert "not visible yet" in box.see(FIRST).detail
     result = box.until_ended(FIRST).result
     assert result is not None
     assert result.outcome is Outcome.COMPLETED

@@ -143,7 +143,7 @@ def test_a_deletion_that_was_refused_is_not_taken_for_done(kaggle: LocalKaggle) 
     client = account(kaggle)
     client.push(push("a-s01", ENDLESS))
     kaggle.fail("DeleteKernel", Fault.NESTED)
-    with pytest.raises(Transient, match="was not removed"):
+    with pytest.raises(Transient, match="did not remove it"):
         client.delete_kernel("a-s01")
     client.delete_kernel("a-s01")
     client.delete_kernel("a-s01")  # it is gone

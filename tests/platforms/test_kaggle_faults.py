@@ -48,7 +48,7 @@ def test_what_is_prepared_twice_is_uploaded_once(box: Box) -> None:
 
 def test_a_dataset_that_fails_is_made_anew(boxes: Boxes) -> None:
     box = boxes(Warts(dataset_end="FAILED"))
-    with pytest.raises(Transient, match="could not take in"):
+    with pytest.raises(Transient, match="failed to process"):
         box.platform.prepare(box.order(), box.materials())
     assert box.mounted() == []
     box.kaggle.warts.dataset_end = "READY"
@@ -142,7 +142,7 @@ def test_what_is_mounted_is_not_trusted(box: Box, damage: str) -> None:
     result = box.until_ended(FIRST).result
     assert result is not None
     assert result.outcome is Outcome.LOST
-    assert ("arrived altered" if damage == "altered" else "was not mounted") in result.message
+    assert ("was changed on the way" if damage == "altered" else "was not mounted") in result.message
     assert box.trainings(FIRST) == 0
 
 

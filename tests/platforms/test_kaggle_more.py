@@ -29,7 +29,7 @@ __all__ = ["agent", "box", "boxes"]
 def test_a_listed_output_that_does_not_come_is_not_taken_for_none(box: Box, tmp_path: Path) -> None:
     box.run_to_end()
     box.kaggle.fail("download", Fault.NESTED, times=2)  # a 403, and again with the new address
-    with pytest.raises(Transient, match="lists what does not come"):
+    with pytest.raises(Transient, match="lists a missing file"):
         collected(box.platform, FIRST, tmp_path / "into")
     assert collected(box.platform, FIRST, tmp_path / "into").manifests[-1].ref.step == 6
 
@@ -97,7 +97,7 @@ def test_an_output_that_is_listed_in_part_is_waited_for(boxes: Boxes) -> None:
     outputs = box.kaggle.kernel(FIRST).outputs
     [late, *_] = [each for each in outputs if "/blobs/" in each[0]]
     outputs.remove(late)
-    with pytest.raises(Transient, match="not all there yet"):
+    with pytest.raises(Transient, match="not complete yet"):
         box.collect(FIRST)
     outputs.append(late)
     assert box.collect(FIRST).corrupt == ()

@@ -111,6 +111,6 @@ def test_what_a_verb_found_amiss_is_made_anew_by_the_wrapper(box: Box) -> None:
     """No request failed: Kaggle lost a part of the upload."""
     platform, pauses = wrapped(box.platform)
     box.kaggle.warts.dataset_end = "FAILED"
-    with pytest.raises(Transient, match="could not take in"):
+    with pytest.raises(Transient, match="failed to process"):
         platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("CreateDataset") == len(pauses) + 1 > 1

@@ -255,5 +255,5 @@ def test_what_an_account_without_internet_cannot_do_is_refused_before_anything_i
     nobody: Any = None  # no client: the order itself is wrong
     platform = KagglePlatform("kaggle", KaggleOptions(internet=False), nobody, tmp_path, SystemClock())
     order = replace(any_order("a-7f3kq2vd-s01", 10, 1), platform="kaggle", requirements="requirements.txt")
-    with pytest.raises(Rejected, match="requirements come from the internet"):
+    with pytest.raises(Rejected, match="requirements need the internet"):
         platform.launch(order)

@@ -1,7 +1,7 @@
-"""The one account whose kernels our sessions are: its credentials when they are needed, and its client.
+"""The Kaggle account that our sessions run on: its credentials and its client.
 
-Made without asking anybody; what is missing is said at the first call, so that a config may name a platform
-that waits for its user. Credentials that the user renews are used from the next call on.
+Creating one makes no request. Missing credentials raise at the first call, so a config may name a platform
+that is not set up yet. Renewed credentials are used from the next call on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.platforms.kaggle.options import KaggleOptions
 
 
 class Account:
-    """`client` raises AccessDenied where there are no credentials, with the way to get some."""
+    """`client` raises AccessDenied if there are no credentials, and says how to get some."""
 
     def __init__(self, name: str, options: KaggleOptions, clock: Clock) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class Account:
 
     @property
     def client(self) -> KaggleClient:
-        """The same one as long as the credentials are."""
+        """The same client as long as the credentials stay the same."""
         found, made = self._credentials(), self._made
         if made is None or made[0] != found:
             made = self._made = (found, self._client(found))
@@ -38,7 +38,7 @@ class Account:
         return KaggleClient(found, endpoint=self._options.endpoint, backend=self._name, clock=self._clock)
 
     def exposed(self) -> tuple[Path, ...]:
-        """Files with the credentials that others on this machine can read."""
+        """Credential files that other users of this machine can read."""
         if self._options.username is None:
             return credentials.exposed(os.environ, Path.home())
         files = (self._options.token_file, self._options.key_file)
@@ -51,7 +51,7 @@ class Account:
             raise AccessDenied(str(error), backend=self._name) from error
         if found is None:
             raise AccessDenied(
-                f"there are no Kaggle credentials: create a token at {SETTINGS} and save it as "
+                f"no Kaggle credentials found: create a token at {SETTINGS} and save it as "
                 "~/.kaggle/access_token",
                 backend=self._name,
             )

@@ -1,9 +1,9 @@
-"""What went wrong between us and Kaggle, in words that hold no secret, and whether to ask again.
+"""What went wrong between us and Kaggle, in text without secrets, and whether to retry.
 
-Kaggle's requests are retried here, one by one, and by no wrapper: a verb makes many of them, and to repeat it
-would multiply the tries, forget what Retry-After asks for, and upload gigabytes again.
-Decides nothing about sessions. Must never repeat a header, a URL or a body that is not Kaggle's own message:
-the error texts of `requests` hold signed URLs, so none of them is passed on.
+Requests to Kaggle are retried here, one by one. No wrapper retries a whole verb: a verb makes many requests,
+and repeating it would multiply the attempts, ignore Retry-After, and upload gigabytes again.
+Decides nothing about sessions. Must never repeat a header, a URL or a body, except Kaggle's own message. The
+error texts of `requests` contain signed URLs, so none of them is passed on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 from orchestrator.clock import Clock
 from orchestrator.errors import BackendError, Rejected, Transient
 
-AFTER_SECONDS_MAX = 60.0  # whoever is told to wait for longer does not hold a worker meanwhile
+AFTER_SECONDS_MAX = 60.0  # a longer wait must not block a worker
 FIRST_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 300
@@ -33,8 +33,11 @@ _QUERY = re.compile(r"\?[^\s\"'<>]*=[^\s\"'<>]*")
 
 
 class Failure(Exception):
-    """A request that brought nothing usable. `status` is HTTP's, 0 where there was no answer or none that
-    can be read; `after` what Retry-After asked for, in seconds; `sent`: it may have taken effect."""
+    """A request without a usable answer.
+
+    `status` is the HTTP status, or 0 if there was no readable answer. `after` is what Retry-After asked
+    for, in seconds. `sent`: the request may have taken effect.
+    """
 
     def __init__(self, text: str, *, status: int = 0, after: float | None = None, sent: bool = True) -> None:
         super().__init__(text)
@@ -44,12 +47,12 @@ class Failure(Exception):
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may bring something the next time."""
+        """Whether the same request may succeed the next time."""
         return self.status in _PASSING or self.status >= 500
 
     @property
     def untouched(self) -> bool:
-        """Whether it certainly took no effect and may pass: safe to repeat what must not happen twice."""
+        """Whether it certainly took no effect and may succeed next time. Then a write is safe to repeat."""
         return self.passing and (self.status == 429 or not self.sent)
 
     @property
@@ -59,14 +62,14 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How often and after which pauses something is tried: exponential with jitter, or as the server says."""
+    """How often to try, and how long to wait: exponential with jitter, or what the server asks for."""
 
     attempts: int
     sleep: Callable[[float], None]
     random: Random
 
     def seconds(self, failed: int, after: float | None) -> float:
-        """The pause after so many failures (from 1)."""
+        """The pause after the given number of failures (from 1)."""
         if after is not None:
             return after + self.random.uniform(0.0, FIRST_SECONDS)
         return self.random.uniform(0.0, min(PAUSE_SECONDS_MAX, FIRST_SECONDS * 2.0**failed))
@@ -90,15 +93,17 @@ class Patience:
 
 
 def told(failure: Failure, text: str, *, backend: str, operation: str) -> BackendError:
-    """The error to raise for a request that failed for good: by here it was made as often as is worth it. One
-    that may have taken effect was made once; the caller looks before it asks again."""
+    """The error to raise for a request that failed after all its retries.
+
+    A request that may have taken effect was made only once; the caller must look before it tries again.
+    """
     if failure.passing:
         return Transient(text, backend=backend, operation=operation, retried=True)
     return Rejected(text, backend=backend, operation=operation)
 
 
 class Tries:
-    """The tries of one transfer: they count anew with each byte that was never reached before."""
+    """Counts the failed tries of one transfer. Progress beyond the furthest byte so far resets the count."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -106,7 +111,7 @@ class Tries:
         self._furthest = 0
 
     def again(self, failure: Failure, reached: int) -> None:
-        """Waits before the next try. Raises the failure where it will not pass, or the tries are over."""
+        """Waits before the next try. Raises the failure if it is permanent or no tries are left."""
         if reached > self._furthest:
             self._furthest, self._failed = reached, 0
         self._failed += 1
@@ -117,8 +122,10 @@ class Tries:
 
 def of_response(response: requests.Response, clock: Clock, *, secrets: tuple[str, ...] = (),
                 with_message: bool = True) -> Failure:  # fmt: skip
-    """What an answer with an error's status says. Without a message for signed URLs, whose storage repeats
-    in its errors what was signed."""
+    """The failure that an error response describes.
+
+    Use `with_message=False` for signed URLs: the storage's error messages repeat what was signed.
+    """
     message, code = _message(response) if with_message else ("", 0)
     status = response.status_code if response.status_code >= 400 else code
     try:
@@ -130,7 +137,7 @@ def of_response(response: requests.Response, clock: Clock, *, secrets: tuple[str
 
 
 def of_error(error: BaseException) -> Failure:
-    """What `requests` raised, in a few words of ours."""
+    """The failure for an error of `requests`, in our own words."""
     chain = list(_chain(error))
     refused = any(isinstance(each, requests.ConnectTimeout | ConnectionRefusedError | socket.gaierror)
                   or type(each).__name__ in ("NewConnectionError", "NameResolutionError")
@@ -141,13 +148,13 @@ def of_error(error: BaseException) -> Failure:
 def _reason(chain: list[BaseException]) -> str:
     for each in chain:
         if isinstance(each, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {each.verify_message}"
+            return f"the server's certificate is not trusted: {each.verify_message}"
         if isinstance(each, requests.ConnectTimeout):
             return "no connection in time"
         if isinstance(each, requests.Timeout) or type(each).__name__ == "ReadTimeoutError":
             return "no answer in time"
         if isinstance(each, socket.gaierror):
-            return "its name is not found: is there a network?"
+            return "host name not found: check the network"
         if isinstance(each, OSError) and each.errno and each.strerror:
             return each.strerror.lower()
     if any(
@@ -169,7 +176,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def clean(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """One line without secrets and without the query of any URL, where signatures stand."""
+    """One line without secrets, and without the query part of any URL, because it contains signatures."""
     for secret in secrets:
         text = text.replace(secret, "…") if secret else text
     line = _QUERY.sub("?…", " ".join(text.split()))
@@ -177,7 +184,7 @@ def clean(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def _message(response: requests.Response) -> tuple[str, int]:
-    """Kaggle's own words and code: at the top, or nested in `error` (docs/references/kaggle.md#errors)."""
+    """Kaggle's message and code: at the top level or inside `error` (docs/references/kaggle.md#errors)."""
     try:
         body = response.json()
         inner = body.get("error", body)
@@ -189,7 +196,7 @@ def _message(response: requests.Response) -> tuple[str, int]:
 
 
 def _after(response: requests.Response, clock: Clock) -> float | None:
-    """Retry-After in seconds from now; it is a number or a date."""
+    """Retry-After in seconds from now. The header is a number or a date."""
     given = response.headers.get("Retry-After", "").strip()
     if given.isdecimal():
         return float(given)

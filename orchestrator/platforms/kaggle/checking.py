@@ -1,7 +1,7 @@
-"""What a kaggle platform says of its account when `doctor` asks, and what of this home lies there.
+"""Checks of a Kaggle account for `doctor`, and what this home has left on the account.
 
-Changes nothing but by `remove`. Must never touch what another home, or the user, has on the account: only
-datasets whose files bear this home's digits, and the kernels of the same name.
+Only `remove` changes anything. Must never touch what another home or the user has on the account. Ours are
+datasets with this home's digits in their file names, and the kernels of the same name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ KERNEL, DATASET = "kernel", "dataset"
 
 
 def findings(client: KaggleClient, endpoint: str, exposed: Iterable[Path]) -> tuple[Finding, ...]:
-    """`exposed` are credential files that others on this machine can read."""
+    """`exposed` are credential files that other users of this machine can read."""
     quotas = client.quota()
     account = Finding("account", Health.OK, f"{client.username()} at {endpoint}")
     files = [
-        Finding("credentials", Health.WARNING, f"others on this machine can read {path}", f"chmod 600 {path}")
+        Finding("credentials", Health.WARNING, f"other users can read {path}", f"chmod 600 {path}")
         for path in exposed
     ]
     return (account, *files, *_quotas(quotas))
@@ -42,7 +42,7 @@ def _quotas(quotas: Quotas) -> Iterator[Finding]:
 def _quota(name: str, pool: Pool | None, refresh_at: float | None) -> Finding:
     what = f"{name} quota"
     if pool is None or not pool.allowed:
-        return Finding(what, Health.WARNING, "none", f"verify your phone, for a TPU your person: {SETTINGS}")
+        return Finding(what, Health.WARNING, "none", f"verify your phone (TPU: your identity): {SETTINGS}")
     renewed = (
         "" if refresh_at is None else f", renewed {datetime.fromtimestamp(refresh_at, UTC):%Y-%m-%d %H:%MZ}"
     )
@@ -54,7 +54,8 @@ def _quota(name: str, pool: Pool | None, refresh_at: float | None) -> Finding:
 
 
 def leftovers(client: KaggleClient, home: str) -> Iterator[Leftover]:
-    """Sessions' datasets and kernels; a dataset is taken away after its kernel, so that it leads there."""
+    """Datasets and kernels of sessions. Each dataset comes after its kernel, because we find kernels by
+    their datasets: remove them in this order."""
     for slug in client.datasets():
         if not is_session(slug) or not _is_ours(client, slug, home):
             continue
@@ -74,8 +75,10 @@ def _is_ours(client: KaggleClient, slug: str, home: str) -> bool:
 
 
 def remove(client: KaggleClient, home: str, leftover: Leftover) -> None:
-    """Removes it if it is a session's of this home; a kernel that runs only where it was found running.
-    Raises Transient otherwise."""
+    """Removes it if it belongs to a session of this home.
+
+    Raises Transient for a kernel that is running now but was not when it was listed.
+    """
     if not is_session(leftover.name) or not _is_ours(client, leftover.name, home):
         return
     status = client.status(leftover.name)

@@ -1,7 +1,7 @@
 """The kernels, datasets and quota of one Kaggle account.
 
-Decides what each refusal means to the caller; nothing about sessions. What a request is and which one is made
-again stands in connection.py, the wire format in values.py.
+Decides what each refusal means to the caller; nothing about sessions. Requests and their retries are in
+connection.py, the wire format is in values.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OUTPUT_PAGE = 200  # the most there may be: docs/references/kaggle.md#output
 PAGE = 100
 _KERNELS = "kernels.KernelsApiService"
 _DATASETS = "datasets.DatasetApiService"
-# Kaggle says of a full account with HTTP 200 what it may say with an error's status, too.
+# Kaggle reports a full account with HTTP 200, but may also use an error status.
 _FULL = ("quota", "session count")
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ T = TypeVar("T")
 class KaggleClient(Connection):
     """Every verb raises Transient, AccessDenied or Rejected with `backend` and the operation.
 
-    Kaggle says 401 or 403 also of what is not there (docs/references/kaggle.md#missing-or-denied). So it is
-    asked for the quota then: without an answer access is denied; with one the thing is missing (None, or
-    NotFound).
+    Kaggle also answers 401 or 403 for things that do not exist (docs/references/kaggle.md#missing-or-denied).
+    In that case we ask for the quota. If that fails too, access is denied; otherwise the thing is missing
+    (None, or NotFound).
     """
 
     _proven_until = -1.0
@@ -59,7 +59,7 @@ class KaggleClient(Connection):
     # --- The account ------------------------------------------------------------------------------------
 
     def quota(self) -> Quotas:
-        """What is used, reserved and allowed now. AccessDenied where the credentials are not valid."""
+        """What is used, reserved and allowed now. Raises AccessDenied if the credentials are invalid."""
         request = sdk.kernels.ApiGetAcceleratorQuotaStatisticsRequest()
         try:
             found = self._read(f"{_KERNELS}/GetAcceleratorQuotaStatistics", request, decode_quotas)
@@ -85,13 +85,16 @@ class KaggleClient(Connection):
     # --- Kernels ----------------------------------------------------------------------------------------
 
     def status(self, slug: str) -> Status | None:
-        """Of the newest version (docs/references/kaggle.md#status); None where there is no such kernel."""
+        """Status of the newest version (docs/references/kaggle.md#status). None if the kernel is missing."""
         request = self._of_kernel(sdk.kernels.ApiGetKernelSessionStatusRequest(), slug)
         return self._found(f"{_KERNELS}/GetKernelSessionStatus", request, decode_status, "status")
 
     def push(self, push: Push) -> Pushed:
-        """Saves a private kernel and runs it. Transient where nobody knows whether it did: look before
-        pushing again (docs/references/kaggle.md#push). What Kaggle refuses comes as `error` or `invalid`."""
+        """Saves a private kernel and runs it (docs/references/kaggle.md#push).
+
+        Raises Transient if it is unknown whether that worked: look before you push again. A refusal is
+        returned as `error` or `invalid`.
+        """
         request = encode_push(sdk.kernels.ApiSaveKernelRequest(), self.username(), push)
         try:
             return self._write(f"{_KERNELS}/SaveKernel", request, decode_pushed)
@@ -101,8 +104,10 @@ class KaggleClient(Connection):
             raise self._refused(failure, "push") from None
 
     def output(self, slug: str) -> Output | None:
-        """The files and the log of the newest version, all pages; None where there is no such kernel.
-        Names are the server's, and may lead anywhere. The log is empty while it runs."""
+        """The files and the log of the newest version, all pages. None if the kernel is missing.
+
+        Names are the server's and may lead anywhere. The log is empty while the kernel runs.
+        """
         request = self._of_kernel(sdk.kernels.ApiListKernelSessionOutputRequest(), slug)
         request.page_size = OUTPUT_PAGE
         rpc = f"{_KERNELS}/ListKernelSessionOutput"
@@ -113,13 +118,16 @@ class KaggleClient(Connection):
         return Output(tuple(files), next((page.log for page in pages if page.log), ""))
 
     def delete_kernel(self, slug: str) -> None:
-        """Ends and removes it with all its outputs; nothing where there is none. Transient where it stays."""
+        """Ends and removes a kernel with all its outputs. No error if it is missing; Transient if it stays."""
         request = self._of_kernel(sdk.kernels.ApiDeleteKernelRequest(), slug)
         self._removed(f"{_KERNELS}/DeleteKernel", request, "delete_kernel", lambda: self.status(slug))
 
     def log_response(self, slug: str) -> requests.Response | None:
-        """The log as a stream, which the caller closes: server-sent events while the kernel runs, a JSON
-        array after (docs/references/kaggle.md#log). None where there is no such kernel."""
+        """The log as a stream, which the caller closes. None if the kernel is missing.
+
+        While the kernel runs it has server-sent events, afterwards a JSON array
+        (docs/references/kaggle.md#log).
+        """
         path = f"kernels/logs/stream/{quote(self.username())}/{quote(slug)}"
         again = self.patience.retrying(lambda failure: failure.passing)
         return self._missing_is_none("logs", lambda: again(self._stream, path))
@@ -127,12 +135,12 @@ class KaggleClient(Connection):
     # --- Datasets ---------------------------------------------------------------------------------------
 
     def dataset_status(self, slug: str) -> str | None:
-        """As `ready`, `blobs_received` or `failed`; None where there is none, or none yet."""
+        """Such as `ready`, `blobs_received` or `failed`. None if the dataset does not exist (yet)."""
         request = self._of_dataset(sdk.datasets.ApiGetDatasetStatusRequest(), slug)
         return self._found(f"{_DATASETS}/GetDatasetStatus", request, decode_dataset_state, "dataset_status")
 
     def dataset_files(self, slug: str) -> Mapping[str, int]:
-        """Names and bytes of its newest version, all pages. Raises NotFound."""
+        """Names and sizes in bytes of the files in its newest version, all pages. Raises NotFound."""
         request = self._of_dataset(sdk.datasets.ApiListDatasetFilesRequest(), slug)
         request.page_size = OUTPUT_PAGE
         try:
@@ -142,9 +150,11 @@ class KaggleClient(Connection):
         return {name: size for page in pages for name, size in page.items()}
 
     def create_dataset(self, slug: str, tokens: Sequence[str]) -> None:
-        """A private dataset of uploaded files. What did not arrive is dropped without a word
-        (docs/references/kaggle.md#uploads): compare `dataset_files`. Transient where nobody knows whether it
-        was made."""
+        """Creates a private dataset of uploaded files.
+
+        Kaggle silently drops files that did not arrive (docs/references/kaggle.md#uploads): compare
+        `dataset_files`. Raises Transient if it is unknown whether the dataset was created.
+        """
         request = sdk.datasets.ApiCreateDatasetRequest()
         request.owner_slug, request.slug, request.title = self.username(), slug, slug
         request.license_name, request.is_private = "other", True
@@ -154,10 +164,10 @@ class KaggleClient(Connection):
         except Failure as failure:
             raise self._refused(failure, "create_dataset") from None
         if refused:
-            raise self._error(Rejected, "create_dataset", f"Kaggle made no dataset {slug}: {refused}")
+            raise self._error(Rejected, "create_dataset", f"Kaggle did not create dataset {slug}: {refused}")
 
     def delete_dataset(self, slug: str) -> None:
-        """Nothing where it is not there. Transient where it stays."""
+        """Removes a dataset. No error if it is missing; Transient if it stays."""
         request = self._of_dataset(sdk.datasets.ApiDeleteDatasetRequest(), slug)
         rpc = f"{_DATASETS}/DeleteDataset"
         self._removed(rpc, request, "delete_dataset", lambda: self.dataset_status(slug))
@@ -209,33 +219,36 @@ class KaggleClient(Connection):
         raise told
 
     def _removed(self, rpc: str, request: Any, operation: str, look: Callable[[], object | None]) -> None:
-        """Once: a second deletion could hit what was made anew under the same name. A refusal reads like
-        "there is none" (docs/references/kaggle.md#missing-or-denied), so it is looked for then."""
+        """Deletes once: a second deletion could hit a new thing of the same name.
+
+        Kaggle's refusal looks like "not found" (docs/references/kaggle.md#missing-or-denied), so `look`
+        checks whether it still exists.
+        """
         done = self._missing_is_none(operation, lambda: self._write(rpc, request, lambda _: True))
         if done is None and look() is not None:
-            raise self._error(Transient, operation, "Kaggle: it is there and was not removed")
+            raise self._error(Transient, operation, "Kaggle did not remove it: it still exists")
 
     def _told(self, failure: Failure, operation: str) -> BackendError:
-        """The error to raise; itself raises AccessDenied or Transient where the quota is refused, too."""
+        """The error to raise. Raises AccessDenied or Transient itself if the quota is refused too."""
         if failure.status in (401, 403, 404):
             if failure.status != 404:
                 self._prove(operation, fresh=failure.status == 401)
             return self._error(
-                NotFound, operation, f"Kaggle has no such thing of {self.username()}: {failure}"
+                NotFound, operation, f"not found in the Kaggle account of {self.username()}: {failure}"
             )
         return self._failed(failure, operation)
 
     def _refused(self, failure: Failure, operation: str) -> BackendError:
-        """As `_told`, of a request that makes something: nothing is missing, Kaggle does not allow it."""
+        """Like `_told`, for a request that creates something: "not found" then means "not allowed"."""
         told = self._told(failure, operation)
         if isinstance(told, NotFound):
             return self._error(
-                Rejected, operation, f"Kaggle does not allow {self.username()} that: {failure}"
+                Rejected, operation, f"Kaggle does not allow this for {self.username()}: {failure}"
             )
         return told
 
     def _prove(self, operation: str, *, fresh: bool) -> None:
-        """That the credentials are valid: the quota says so, or said so a moment ago."""
+        """Checks that the credentials are valid, by asking for the quota now or a moment ago."""
         if not fresh and self.clock.monotonic() < self._proven_until:
             return
         try:

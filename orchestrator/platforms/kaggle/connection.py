@@ -1,8 +1,8 @@
-"""The way to one Kaggle account: its endpoint, credentials, timeouts and retries, over the `kaggle` package.
+"""Connects to one Kaggle account through the `kaggle` package: endpoint, credentials, timeouts and retries.
 
-Decides which answers are worth asking again. Must never log in by itself, read KAGGLE_* variables or files,
-print, or repeat a secret. Every request has a connection of its own: threads share nothing, and no idle one
-is cut under a push.
+Decides which requests to retry. Must never log in by itself, read KAGGLE_* variables or files, print, or
+repeat a secret. Every request uses its own connection, so threads share nothing, and a push never meets an
+idle connection that was cut.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from orchestrator.platforms.kaggle.values import decode_username
 NO_PRODUCTION = "ORCHESTRATOR_NO_PRODUCTION"  # set: only endpoints on this machine's loopback
 T = TypeVar("T")
 
-if TYPE_CHECKING:  # the package has no types; with Any as its base, no misspelt verb would be found
+if TYPE_CHECKING:  # the package has no types; with Any as its base, mypy would find no typos
     _KaggleApi = object
 else:
     _KaggleApi = sdk.KaggleApi
 
 
 class _Json:
-    """The answer as it came: the SDK's decoder fails on unknown values (docs/references/kaggle.md#status)."""
+    """The undecoded answer: the SDK's decoder fails on unknown values (docs/references/kaggle.md#status)."""
 
     @staticmethod
     def prepare_from(response: requests.Response) -> dict[str, Any]:
@@ -46,12 +46,12 @@ class _Json:
             raise ValueError
         code = body.get("code")
         if isinstance(body.get("error"), dict) or (isinstance(code, int) and code >= 400):
-            raise requests.HTTPError(response=response)  # also where the status says 200
+            raise requests.HTTPError(response=response)  # even if the status is 200
         return body
 
 
 class _Redacted(logging.Filter):
-    """urllib3 logs every path with its query, where signatures stand; some of it as a warning."""
+    """urllib3 logs every path with its query, which contains signatures. It logs some as warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = clean(record.getMessage()), ()
@@ -62,7 +62,7 @@ logging.getLogger("urllib3.connectionpool").addFilter(_Redacted())
 
 
 class _Timeouts(HTTPAdapter):
-    """The SDK sets none and ignores the socket's (docs/references/kaggle.md#timeouts-and-retries)."""
+    """The SDK sets no timeouts and ignores the socket's (docs/references/kaggle.md#timeouts-and-retries)."""
 
     def __init__(self, timeout: tuple[float, float]) -> None:
         self._timeout = timeout
@@ -74,16 +74,16 @@ class _Timeouts(HTTPAdapter):
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Set as a session's auth, it keeps `requests` from sending what ~/.netrc holds."""
+    """As a session's auth, it keeps `requests` from sending credentials from ~/.netrc."""
     return request
 
 
 class Connection(_KaggleApi):
     """Requests of one account; safe to use from several threads.
 
-    `timeout`: seconds to connect, and between two bytes. A read is tried `attempts` times in all, a write
-    only once where it may have taken effect; between two tries `sleep` waits. `backend` is the platform's
-    name, for error texts.
+    `timeout`: seconds to connect, and between two bytes. A read is tried `attempts` times in total. A write
+    is not repeated if it may have taken effect. `sleep` waits between two tries. `backend` is the platform's
+    name, for errors.
     """
 
     args: tuple[str, ...] = ()
@@ -103,30 +103,30 @@ class Connection(_KaggleApi):
         self._username = credentials.username
 
     def build_kaggle_client(self) -> Any:
-        """The SDK's client of this account, its session ready: no variable and no file has a say in it."""
+        """The SDK's client for this account, with its session set up. Ignores all variables and files."""
         production = self.endpoint == PRODUCTION
         env = sdk.kagglesdk.KaggleEnv.PROD if production else sdk.kagglesdk.KaggleEnv.LOCAL
         client = sdk.kagglesdk.KaggleClient(env=env)
         http = client.http_client()
         http._endpoint = self.endpoint
-        http._signed_in = True  # or it would look for credentials by itself
+        http._signed_in = True  # otherwise it looks for credentials by itself
         http._init_session()
         http._session.auth = self._auth()
         self._mount(http._session)
         return client
 
     def session(self) -> requests.Session:
-        """For one request to a signed URL: the timeouts, without the credentials. The caller closes it."""
+        """A session for one request to a signed URL: timeouts, no credentials. The caller closes it."""
         session = requests.Session()
         session.auth = _without_credentials
-        session.headers["Accept-Encoding"] = "identity"  # lengths and ranges count what is stored
+        session.headers["Accept-Encoding"] = "identity"  # so that lengths and ranges match the stored bytes
         self._mount(session)
         return session
 
     # --- How it is asked --------------------------------------------------------------------------------
 
     def username(self) -> str:
-        """The account's name, asked for once where a token came without one."""
+        """The account's name. Asks Kaggle once if the token came without a name."""
         if self._username:
             return self._username
         request = sdk.oauth.IntrospectTokenRequest()
@@ -135,7 +135,7 @@ class Connection(_KaggleApi):
             name = self._read("security.OAuthService/IntrospectToken", request, decode_username)
         except Failure as failure:
             if not failure.passing:
-                failure.status = 401  # of a token it does not know it says 400 or 404, too
+                failure.status = 401  # for an unknown token Kaggle may answer 400 or 404
             raise self._denied(failure, "login") from None
         if not name:
             raise self._denied(Failure("the token is not active", status=401), "login")
@@ -150,7 +150,7 @@ class Connection(_KaggleApi):
 
     def _mount(self, session: requests.Session) -> None:
         session.headers["Connection"] = "close"
-        session.trust_env = self.endpoint == PRODUCTION  # proxies; a local server is reached without any
+        session.trust_env = self.endpoint == PRODUCTION  # proxies are for production, not for a local server
         for scheme in ("https://", "http://"):
             session.mount(scheme, _Timeouts(self._timeout))
 
@@ -175,8 +175,8 @@ class Connection(_KaggleApi):
                 return decode(kaggle.http_client().call(service, method, request, _Json))
         except requests.HTTPError as error:
             raise of_response(error.response, self.clock, secrets=self._credentials.secrets) from None
-        except (KeyError, TypeError, ValueError, AttributeError):  # `requests` calls bad JSON a ValueError
-            raise Failure("an answer that cannot be read") from None
+        except (KeyError, TypeError, ValueError, AttributeError):  # `requests` raises ValueError for bad JSON
+            raise Failure("the answer cannot be read") from None
         except requests.RequestException as error:
             raise of_error(error) from None
 
@@ -193,7 +193,7 @@ class Connection(_KaggleApi):
             return response
         with response:
             if response.ok:
-                raise Failure("a page instead of a log")
+                raise Failure("Kaggle sent a web page instead of the log")
             raise of_response(response, self.clock, secrets=self._credentials.secrets)
 
     def _pages(self, rpc: str, request: Any, decode: Callable[[dict[str, Any]], T]) -> Iterator[T]:
@@ -206,7 +206,7 @@ class Connection(_KaggleApi):
             if not token:
                 return
             if token in seen:
-                raise Failure("its pages do not end")
+                raise Failure("the list of pages does not end")
             seen.add(token)
             request.page_token = token
 
@@ -228,15 +228,15 @@ class Connection(_KaggleApi):
 
 
 def _checked(endpoint: str) -> str:
-    """Credentials go to Kaggle, or to a server on this machine. Raises InputError."""
+    """Checks that credentials go only to an https server or to this machine. Raises InputError."""
     _keep_home(endpoint)
     if urlsplit(endpoint).scheme != "https" and not _on_loopback(endpoint):
-        raise InputError(f"{_host(endpoint)!r} would get the credentials in the clear; use https")
+        raise InputError(f"{_host(endpoint)!r} would get the credentials unencrypted; use https")
     return endpoint.rstrip("/")
 
 
 def _keep_home(url: str) -> None:
-    """Raises InputError for what is not on this machine, where NO_PRODUCTION is set."""
+    """Raises InputError for a URL outside this machine if NO_PRODUCTION is set."""
     if os.environ.get(NO_PRODUCTION) and not _on_loopback(url):
         raise InputError(f"{NO_PRODUCTION} is set and {_host(url)!r} is not on this machine's loopback")
 

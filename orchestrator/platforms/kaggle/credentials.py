@@ -1,6 +1,6 @@
-"""Whose account it is, and where the `kaggle` package itself keeps its keys.
+"""Finds an account's credentials, in the places where the `kaggle` package itself looks.
 
-Reads what it is given and nothing else: no call, no folder, no cache. Must never repeat a key in any text.
+Reads only what it is given: makes no request, no folder and no cache. Must never repeat a key in any text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ _KEY_FILE = "kaggle.json"
 
 @dataclass(frozen=True)
 class Credentials:
-    """An access token, or a user's legacy key; a token wins. The name may be empty beside a token, which
-    says whose it is. Raises InputError for what no HTTP header can hold, without repeating it."""
+    """An access token, or a user name with a legacy key. A token takes precedence.
+
+    The name may be empty with a token, because a token identifies its user. Raises InputError for characters
+    that an HTTP header cannot contain, without repeating the value.
+    """
 
     username: str
     key: str = field(repr=False, default="")
@@ -29,27 +32,27 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not (self.token or (self.username and self.key)):
-            raise InputError(f"a Kaggle token, or a username and a key, is needed; both are from {SETTINGS}")
+            raise InputError(f"needs a Kaggle token, or a username and a key; get one at {SETTINGS}")
         for what, value in (("username", self.username), ("key", self.key), ("token", self.token)):
             if not (value.isascii() and value.isprintable()) or " " in value:
                 raise InputError(
-                    f"the Kaggle {what} holds spaces or other signs that none has; copy it again"
+                    f"the Kaggle {what} contains spaces or other invalid characters; copy it again"
                 )
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no text may hold."""
+        """The values that no text may contain."""
         return tuple(each for each in (self.key, self.token) if each)
 
 
 def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
     """What kaggle itself would use, in its own order (docs/references/kaggle.md#credentials).
 
-    That is KAGGLE_API_TOKEN (a token, or the path of one), ~/.kaggle/access_token; else KAGGLE_USERNAME and
-    KAGGLE_KEY over kaggle.json. None where there is nothing. A browser login does not count: it would have to
-    be renewed over the network.
+    First KAGGLE_API_TOKEN (a token, or the path of one), then ~/.kaggle/access_token. Then KAGGLE_USERNAME
+    and KAGGLE_KEY, which override kaggle.json. None if there is nothing. A browser login does not count: it
+    would have to be renewed over the network.
 
-    Raises InputError where a file is there and holds no credentials.
+    Raises InputError if a file exists but contains no credentials.
     """
     token = _token(environ, home)
     if token:
@@ -62,7 +65,7 @@ def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
 
 
 def exposed(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """The credential files there that others on this machine can read: `chmod 600` is advised."""
+    """The credential files that other users of this machine can read (fix: `chmod 600`)."""
     found = [home / ".kaggle" / name for name in _TOKEN_FILES]
     key_file = _key_file(environ, home)
     found += [] if key_file is None else [key_file]
@@ -81,7 +84,7 @@ def _token(environ: Mapping[str, str], home: Path) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a long token is no path
+    except (OSError, ValueError):  # a long token is not a path
         return False
 
 
@@ -90,11 +93,13 @@ def _text(path: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """The text of a file with credentials, which may begin with ~/. Raises InputError."""
+    """The text of a credentials file. The path may begin with ~/. Raises InputError."""
     try:
         return path.expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+        raise InputError(
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
+        ) from None
 
 
 def _key_file(environ: Mapping[str, str], home: Path) -> Path | None:
@@ -110,4 +115,4 @@ def _read(path: Path) -> dict[str, str]:
         stored = json.loads(text or "{}")
         return {name: str(stored.get(name) or "") for name in ("username", "key")}
     except (ValueError, AttributeError):
-        raise InputError(f"{path} is no Kaggle key file; get a new one from {SETTINGS}") from None
+        raise InputError(f"{path} is not a Kaggle key file; get a new one at {SETTINGS}") from None

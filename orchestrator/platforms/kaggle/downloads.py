@@ -1,7 +1,7 @@
-"""A file from a signed URL: streamed, resumed, verified, and only then under its name.
+"""Downloads a file from a signed URL: streamed, resumed and verified before it gets its name.
 
-The SDK's own downloader saves error pages as files, holds each in memory and trusts names
-(docs/references/kaggle.md#output). Must never save what is not the file, send credentials, or repeat a URL.
+The SDK's own downloader saves error pages as files, keeps whole files in memory and trusts names
+(docs/references/kaggle.md#output). Must never save anything but the file, send credentials, or repeat a URL.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ from orchestrator.platforms.kaggle.answers import Failure, Tries, of_error, of_r
 from orchestrator.platforms.kaggle.client import KaggleClient
 
 CHUNK_BYTES = 1 << 20
-_EXPIRED = (400, 401, 403, 404, 410)  # what storages say of a signed URL that is too old; Google's says 400
+_EXPIRED = (400, 401, 403, 404, 410)  # answers to a signed URL that has expired; Google's is 400
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _PAGES = (".html", ".htm", ".xhtml")
 
 
 class TooLarge(Rejected):
-    """It has more bytes than were allowed."""
+    """The file has more bytes than allowed."""
 
 
 def download(client: KaggleClient, url: str, target: Path, *, size_max: int, sha256: str | None = None,
              renew: Callable[[], str] | None = None) -> None:  # fmt: skip
-    """Leaves the file at `target`, whose folder is there, or nothing.
+    """Leaves the complete file at `target`, or nothing. The target's folder must exist.
 
-    It is tried again from where it broke off, while that brings new bytes; `renew` gives a new URL when this
-    one has expired. Without `sha256` the length that the server states must be met.
-    Raises TooLarge for more than `size_max` bytes, Rejected for another content, NotFound, Transient;
-    OSError where the disk is full.
+    Resumes a broken transfer as long as that brings new bytes. `renew` gives a new URL after this one has
+    expired. Without `sha256`, the length must be the one that the server stated.
+    Raises TooLarge for more than `size_max` bytes, Rejected for wrong content, NotFound, Transient, and
+    OSError if the disk is full.
     """
     transfer = _Transfer(client, url, target.name, size_max, renew)
     with draft_file(target.parent) as draft:
         with draft.stream() as file:
             transfer.run(file)
             found = _sha256(file)
-            if sha256 is not None and found != sha256:  # once more from the start: resumed pieces may not fit
+            if (
+                sha256 is not None and found != sha256
+            ):  # once more from the start: resumed pieces may not match
                 transfer.restart(file)
                 transfer.run(file)
                 found = _sha256(file)
             if sha256 is not None and found != sha256:
-                raise transfer.error(Rejected, f"its sha256 is {found[:12]}… and should be {sha256[:12]}…")
+                raise transfer.error(Rejected, f"its sha256 is {found[:12]}…, expected {sha256[:12]}…")
         draft.replace(target)
 
 
 @dataclass
 class _Transfer:
-    """One file on its way. `length` and `version` are what the first answer said of it."""
+    """One transfer. `length` and `version` are what the first answer said about the file."""
 
     client: KaggleClient
     url: str
@@ -87,7 +89,7 @@ class _Transfer:
         return self.length is not None and file.tell() == self.length
 
     def _renewed(self, failure: Failure) -> bool:
-        """Whether there is a new URL; a second refusal in a row is none of age."""
+        """Whether there is a new URL. A second refusal in a row is not because of age."""
         if failure.status not in _EXPIRED or self.renew is None or self.renewed:
             return False
         self.url, self.renewed = self.renew(), True
@@ -102,7 +104,7 @@ class _Transfer:
             raise told(last, self._text(str(last)), **self._where) from None
 
     def _attempt(self, file: BinaryIO) -> None:
-        """From where the file ends to the end, or as far as it goes. Raises Failure, Rejected."""
+        """Downloads from the current end of the file as far as it gets. Raises Failure, Rejected."""
         start = file.tell()
         headers = {"Range": f"bytes={start}-", "If-Range": self.version} if start and self.version else {}
         try:
@@ -115,47 +117,47 @@ class _Transfer:
                     self._keep(file, piece)
         except (requests.RequestException, TransferError) as error:
             raise of_error(error) from None
-        if self.length is None:  # no length was stated: the end of the chunks is the end
+        if self.length is None:  # no length was stated: the last chunk ends the file
             self.length = file.tell()
         if file.tell() < self.length:
             raise Failure("the connection was cut")
 
     def _keep(self, file: BinaryIO, piece: bytes) -> None:
-        """Raises Rejected where it becomes more than was allowed; a wrong length starts anew."""
+        """Raises TooLarge for more bytes than allowed. After a wrong length it starts again."""
         size = file.tell() + len(piece)
         if size > self.size_max:
-            raise self.error(TooLarge, f"it has more than {self.size_max} bytes")
+            raise self.error(TooLarge, f"larger than the limit of {self.size_max} bytes")
         if self.length is not None and size > self.length:
             self.restart(file)
-            raise Failure("more bytes than it stated")
+            raise Failure("the server sent more bytes than it announced")
         file.write(piece)
 
     def _check(self, response: requests.Response, file: BinaryIO, start: int) -> None:
-        """That what comes is the file, at the place where ours ends. Raises Failure, Rejected."""
+        """Checks that the response is the file, from where ours ends. Raises Failure, Rejected."""
         if response.status_code == 416:
             self.restart(file)
-            raise Failure("the part asked for is not there")
+            raise Failure("the requested part does not exist")
         if not response.ok:
             raise of_response(response, self.client.clock, with_message=False)
         if response.status_code not in (200, 206):
             raise Failure(f"HTTP {response.status_code}", status=400)
         if "html" in response.headers.get("Content-Type", "").lower() and not self._is_page():
-            raise Failure("a page instead of the file")
+            raise Failure("Kaggle sent a web page instead of the file")
         if response.status_code == 206:
             self._check_part(response, file, start)
         else:
-            self.restart(file)  # the whole of it: this server resumes nothing, or the file has changed
+            self.restart(file)  # the whole file: the server cannot resume, or the file has changed
             self.length = _length(response)
         self.version = self.version or _version(response)
         if self.length is not None and self.length > self.size_max:
-            raise self.error(TooLarge, f"it has {self.length} bytes; {self.size_max} at most")
+            raise self.error(TooLarge, f"{self.length} bytes is more than the limit of {self.size_max}")
 
     def _check_part(self, response: requests.Response, file: BinaryIO, start: int) -> None:
         match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         total = None if match is None or match[2] == "*" else int(match[2])
         if match is None or not start or int(match[1]) != start or total not in (None, self.length):
             self.restart(file)
-            raise Failure("another part than the one asked for")
+            raise Failure("the server sent another part than the requested one")
 
     def _is_page(self) -> bool:
         return self.name.lower().endswith(_PAGES)
@@ -172,18 +174,18 @@ class _Transfer:
 
 
 def _length(response: requests.Response) -> int | None:
-    """What the server states; None where the chunks say by themselves where they end."""
+    """The length that the server states; None for chunked transfers, which mark their own end."""
     stated = response.headers.get("Content-Length", "")
     chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
     if chunked:
         return None
     if not stated.isdecimal():
-        raise Failure("it does not say how long it is")
+        raise Failure("the server does not state the file's length")
     return int(stated)
 
 
 def _version(response: requests.Response) -> str:
-    """What If-Range may hold: a strong tag, else a date."""
+    """The value for If-Range: a strong tag, else a date."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
 

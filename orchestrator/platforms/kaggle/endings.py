@@ -1,6 +1,6 @@
-"""How a kernel ended that left no result of ours: Kaggle's word, its log and the quota → outcome, in words.
+"""How a kernel without a result of ours ended: an outcome and a text, from its status, log and the quota.
 
-Pure. A user's cancel and the wall share one state and differ by the time:
+Pure functions. A user's cancel and the session limit give the same state and differ only in the time:
 docs/references/kaggle.md#how-sessions-end
 """
 
@@ -13,11 +13,11 @@ from orchestrator.core.order import Outcome
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 
-SAVED = "NEW_SCRIPT"  # and not run: not yet, or never, where the run was refused
+SAVED = "NEW_SCRIPT"  # saved but not run: not yet, or never if the run was refused
 WAITING = frozenset({"QUEUED", SAVED})
 SAVING = "CANCEL_REQUESTED"
 OVER = frozenset({"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"})
-_NEAR = 0.97  # of the session's limit: what ended later ended by it
+_NEAR = 0.97  # of the session limit: a session that ended later was ended by the limit
 _USED_UP_SECONDS = 300.0
 _TOO_LONG = "exceeded the max allowed execution duration"
 _MACHINE = re.compile(rf"^{SAYS}\S+ on a (gpu|tpu|cpu) for (\d+) s$", re.MULTILINE)
@@ -25,16 +25,19 @@ _LAST_LINES, _LAST_CHARS = 5, 1000
 
 
 def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tuple[Outcome, str]:
-    """`log` is the kernel's, as listed with its output: a JSON array in a text, or empty. What machine it had
-    and for how long stands there; where it is empty yet, any quota may be its own, and `session_seconds` its
-    limit."""
+    """How the kernel ended, and why.
+
+    `log` is the kernel's log as listed with its output: a JSON array as text, or empty. It says which machine
+    the kernel had and for how long. If it is still empty, any quota may be the kernel's, and its limit is
+    taken to be `session_seconds`.
+    """
     seconds, said = _log(log)
     machine = _MACHINE.search(said)
     limit = float(machine[2]) if machine else session_seconds
     if status.state == "COMPLETE":
-        return Outcome.COMPLETED, "Kaggle calls it complete, and it has left no result"
+        return Outcome.COMPLETED, "Kaggle reports it as complete, but it left no result"
     if seconds >= _NEAR * limit or _TOO_LONG in status.message:
-        return Outcome.LOST, "it was ended at Kaggle's session limit, with no result"
+        return Outcome.LOST, "Kaggle ended it at the session limit, without a result"
     pools = {"gpu": quotas.gpu, "tpu": quotas.tpu}
     own = {machine[1]} if machine else pools.keys()
     used_up = [name.upper() for name, pool in pools.items() if name in own and pool and _used_up(pool)]
@@ -51,7 +54,7 @@ def _used_up(pool: Pool) -> bool:
 
 
 def _log(text: str) -> tuple[float, str]:
-    """For how long the log goes on, in seconds, and what it says; zero and nothing where it is unfit."""
+    """The log's duration in seconds, and its text. Zero and empty if it cannot be parsed."""
     try:
         entries = [each for each in json.loads(text) if isinstance(each, dict)]
     except (ValueError, TypeError):

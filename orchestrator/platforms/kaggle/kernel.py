@@ -1,7 +1,7 @@
-"""One session as Kaggle has it: a private kernel and a private dataset, both found by the session's name.
+"""One session on Kaggle: a private kernel and a private dataset, both found by the session's name.
 
-The dataset's file names say what is in it, so that nothing about a session need be remembered elsewhere.
-Pure: talks to nobody.
+The dataset's file names say what is in it, so nothing about a session has to be remembered elsewhere.
+Pure: makes no request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.platforms.kaggle.values import Push
 
 SLUG_MAX = 50  # of a dataset's name: docs/references/kaggle.md#datasets
 _NAME = re.compile(r"(?P<job>[a-z0-9][a-z0-9-]*)(?P<rest>-[a-z0-9]{8}-s\d{2,})")
-# No suffix that Kaggle knows: it unpacks archives (docs/references/kaggle.md#datasets).
+# A suffix unknown to Kaggle, which unpacks archives (docs/references/kaggle.md#datasets).
 _FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")
 AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
 
@@ -30,8 +30,8 @@ AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
 class Machine:
     """What a push asks for (docs/references/kaggle.md#accelerators).
 
-    `shape` is Kaggle's word; none means a machine without an accelerator. `pool` is the quota it spends,
-    empty: none.
+    `shape` is Kaggle's name for it; empty means no accelerator. `pool` is the quota that it spends; empty
+    means none.
     """
 
     shape: str
@@ -40,20 +40,23 @@ class Machine:
 
 MACHINES = {
     "T4x2": Machine("NvidiaTeslaT4", "gpu"),
-    "T4": Machine("NvidiaTeslaT4", "gpu"),  # one of the two; there is no machine with one
+    "T4": Machine("NvidiaTeslaT4", "gpu"),  # uses one of two GPUs: no machine has only one
     "TPUv5e-8": Machine("TpuV5E8", "tpu"),
     "cpu": Machine("", ""),
 }
 RETIRED = {
-    "P100": "Kaggle has retired it and gives another GPU in its place without a word",
-    "TPUv3-8": "Kaggle has retired it and gives another machine in its place without a word",
+    "P100": "Kaggle has retired it and silently gives another GPU instead",
+    "TPUv3-8": "Kaggle has retired it and silently gives another machine instead",
 }
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file of a session's dataset: `kind` is materials or checkpoint; `home` and `order` are the first
-    digits of who staged it, and for which order."""
+    """One file of a session's dataset.
+
+    `kind` is materials or checkpoint. `home` and `order` are the first digits of the id of the home that
+    staged it and of the order's hash.
+    """
 
     kind: str
     home: str
@@ -71,7 +74,7 @@ class StagedFile:
 
 
 def slug(session: str) -> str:
-    """The session's name on Kaggle: its own, a long one shortened in the job's part."""
+    """The session's name on Kaggle. If it is too long, the job's part is shortened."""
     match = _NAME.fullmatch(session)
     if match is None or len(session) <= SLUG_MAX:
         return session[:SLUG_MAX]
@@ -80,24 +83,28 @@ def slug(session: str) -> str:
 
 
 def is_session(name: str) -> bool:
-    """Whether a slug may be a session's."""
+    """Whether a slug looks like a session's."""
     return _NAME.fullmatch(name) is not None
 
 
 def writer(order: Order) -> str | None:
-    """The kernel that wrote the checkpoint to resume from, if a session on Kaggle did; None: none resumed."""
+    """The slug of the session that wrote the checkpoint to resume from. It is a kernel only if that session
+    ran on Kaggle. None if the order does not resume."""
     ref = None if order.resume is None else CheckpointRef.parse(order.resume)
     return None if ref is None else slug(session_name(order.run, ref.generation))
 
 
 def fingerprint(order: Order) -> str:
-    """What tells one order from another, small enough for a file's name."""
+    """A hash that identifies an order, short enough for a file name."""
     return hashlib.sha256(wire.encode(order)).hexdigest()[:12]
 
 
 def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand_over: str | None) -> Push:
-    """What starts the session: its dataset holds `files`, `hand_over` is the slug of the kernel in whose
-    output the checkpoint to resume from lies, if it is not among them."""
+    """The push that starts the session. Its dataset has `files`.
+
+    If the checkpoint to resume from is not among them, `hand_over` is the slug of the kernel whose output
+    has it.
+    """
     machine = MACHINES[order.accelerator]
     session = {
         "name": slug(order.session),
@@ -123,19 +130,19 @@ def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand
 
 
 def needs_internet(order: Order) -> bool:
-    """Also where the job asks for none: its requirements are installed from there."""
+    """Whether the kernel needs the internet: for the job, or to install its requirements."""
     return order.internet or order.requirements is not None
 
 
 def text(session: object) -> str:
-    """The kernel's source: the runner, and the call of it. The session goes in as JSON inside a literal."""
+    """The kernel's source: the runner and a call of it. The session is JSON inside a string literal."""
     runner = Path(__file__).with_name("runner.py").read_text()
     call = f"sys.exit(main(json.loads({json.dumps(json.dumps(session))})))"
     return f"{runner}\n\n{call}\n"
 
 
 def wall_seconds(options: KaggleOptions, accelerator: str) -> float:
-    """After how long Kaggle ends a session."""
+    """The time after which Kaggle ends a session."""
     if MACHINES[accelerator].pool == "tpu":
         return options.tpu_session_seconds
     return options.session_seconds

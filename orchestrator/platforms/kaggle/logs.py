@@ -1,7 +1,7 @@
-"""What a kernel has said so far, from the log's stream (docs/references/kaggle.md#log).
+"""What a kernel has logged so far, from the log's stream (docs/references/kaggle.md#log).
 
-The stream starts over with each call, so a look is bounded in time and size: it is not followed. Must never
-fail because a running kernel's log broke off; what came until then counts.
+Each call gets the stream from the start, so reading is limited in time and size. A running kernel's log that
+breaks off must never raise; what arrived before counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CHUNK_BYTES = 1 << 16
 
 
 def events(client: KaggleClient, slug: str, *, quiet_seconds: float, at_most_seconds: float) -> list[str]:
-    """The data of every event since the kernel's start, in order; [] where there is no log or no kernel.
+    """The data of every event since the kernel's start, in order. [] if there is no log or no kernel.
 
-    A running kernel's are read until none came for `quiet_seconds`, the log ended, or `at_most_seconds` have
-    passed. An ended one's are all there is, or Transient is raised.
+    For a running kernel, reads until no event came for `quiet_seconds`, the log ended, or `at_most_seconds`
+    have passed. For an ended kernel, returns all events or raises Transient.
     """
     ends = client.clock.monotonic() + at_most_seconds
     response = client.log_response(slug)
@@ -53,7 +53,7 @@ def _stream(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def _pieces(response: requests.Response, clock: Clock, ends: float, quiet_seconds: float) -> Iterator[bytes]:
-    """As they arrive, until it ends, breaks off, falls silent or takes too long."""
+    """Pieces of the log as they arrive, until it ends, breaks off, falls silent or takes too long."""
     heard: SimpleQueue[bytes] = SimpleQueue()
     listener = threading.Thread(target=_listen, args=(response, heard), name="kaggle-log", daemon=True)
     listener.start()
@@ -74,11 +74,11 @@ def _pieces(response: requests.Response, clock: Clock, ends: float, quiet_second
 
 
 def _listen(response: requests.Response, heard: SimpleQueue[bytes]) -> None:
-    """Puts what arrives, and an empty piece at the end."""
+    """Puts each piece that arrives into the queue, and an empty one at the end."""
     try:
         while piece := response.raw.read1(_CHUNK_BYTES, decode_content=True):
             heard.put(piece)
-    except (TransferError, OSError, ValueError, AttributeError):  # broken off, or shut down under the read
+    except (TransferError, OSError, ValueError, AttributeError):  # broken off, or shut down while reading
         return
     finally:
         heard.put(b"")
@@ -96,12 +96,12 @@ def _data(event: object) -> str:
 
 
 def _stored(client: KaggleClient, response: requests.Response) -> list[str]:
-    """An ended kernel's: a JSON array, empty for a while after the end (docs/references/kaggle.md#log)."""
+    """The log of an ended kernel: a JSON array, empty at first (docs/references/kaggle.md#log)."""
     try:
         body = response.raw.read(LOG_BYTES_MAX, decode_content=True).decode("utf-8", "replace").strip()
         found = json.loads(body) if body else []
     except (TransferError, OSError, ValueError):
         raise Transient(
-            "Kaggle's log of the kernel came only in part", backend=client.backend, operation="logs"
+            "only a part of the kernel's log arrived", backend=client.backend, operation="logs"
         ) from None
     return [_data(event) for event in (found if isinstance(found, list) else [found])]

@@ -15,13 +15,14 @@ MIB = 1 << 20
 class KaggleOptions(BaseModel):
     """Sessions as private kernels of one account.
 
-    Without `username` the credentials are kaggle's own: its variables, ~/.kaggle/access_token or
-    ~/.kaggle/kaggle.json. With it, `key_file` or `token_file` holds the API key or token and nothing else.
-    `accelerators` are what is offered; sessions end by themselves `wall_margin_seconds` before Kaggle ends
-    them: after `session_seconds`, on a TPU after `tpu_session_seconds`. `internet`: the account is verified
-    by phone. Jobs with secrets run only with `send_secrets`, as these travel in a private dataset.
-    A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that wrote it, where that
-    is still there; a smaller one is always uploaded. Figures: docs/references/kaggle.md#limits
+    Without `username`, the credentials are kaggle's own: its variables, ~/.kaggle/access_token or
+    ~/.kaggle/kaggle.json. With it, `key_file` or `token_file` contains the API key or token and nothing else.
+    `accelerators` are offered to jobs. Kaggle ends a session after `session_seconds`, or on a TPU after
+    `tpu_session_seconds`. Sessions end by themselves `wall_margin_seconds` before that. `internet`: the
+    account is verified by phone. Jobs with secrets run only with `send_secrets`, because secrets travel in a
+    private dataset. A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that
+    wrote it, if that still exists; a smaller one is always uploaded.
+    Figures: docs/references/kaggle.md#limits
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -53,14 +54,14 @@ class KaggleOptions(BaseModel):
     @classmethod
     def _anywhere(cls, path: Path | None) -> Path | None:
         if path is not None and not path.expanduser().is_absolute():
-            raise ValueError("write the whole path, or one that begins with ~/")
+            raise ValueError("write an absolute path, or one that begins with ~/")
         return path
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         files = [each for each in (self.key_file, self.token_file) if each is not None]
         if (self.username is None) != (not files) or len(files) > 1:
-            raise ValueError("username goes with one of key_file and token_file, and they with it")
+            raise ValueError("set username together with one of key_file and token_file")
         if min(self.session_seconds, self.tpu_session_seconds) <= self.wall_margin_seconds:
-            raise ValueError("wall_margin_seconds leaves nothing of a session")
+            raise ValueError("wall_margin_seconds is not shorter than a session: set a smaller one")
         return self

@@ -1,7 +1,7 @@
-"""A kernel's output as an outbox, and what its log tells of it before there is any.
+"""A kernel's output as an outbox, and what its log shows before there is any output.
 
-Everything comes through listed, signed addresses, which are asked for anew when they have run out. Nothing
-comes that is larger than the agent makes it, and no name leads anywhere but where it should.
+Everything is downloaded from listed, signed URLs, which are requested again when they have expired. Files
+larger than the agent makes them are left out, and no name can lead outside the target folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MANIFEST = re.compile(rf"{CHECKPOINTS}/([^/]+)/{re.escape(MANIFEST)}")
 
 @dataclass(frozen=True)
 class Told:
-    """The outbox of a kernel that runs: nothing of it is to be had but the status that its log tells."""
+    """The outbox of a running kernel: only the status from its log can be read."""
 
     status: bytes
 
@@ -62,10 +62,10 @@ class Told:
 
 
 class KernelOutbox:
-    """What one kernel has left; listed once, when it is made. Raises NotFound where there is no kernel.
+    """The output of one kernel, listed once on creation. Raises NotFound if the kernel does not exist.
 
-    `log` is the kernel's own, which may come later than the files (docs/references/kaggle.md#log). `may_come`
-    is asked whether a blob that is not listed may only be late: the list may be a part of all there is.
+    `log` is the kernel's own log, which may come later than the files (docs/references/kaggle.md#log). The
+    list may be incomplete at first; `may_come` says whether an unlisted blob may still appear.
     """
 
     log = ""
@@ -104,9 +104,9 @@ class KernelOutbox:
     def blob(self, sha256: str, target: Path) -> bool:
         name = blob_path(sha256)
         if name not in self._urls and self._may_come():
-            raise Transient(f"the output of {self._slug} is not all there yet", operation="collect")
+            raise Transient(f"the output of {self._slug} is not complete yet", operation="collect")
         there = self._bring(name, target, bounds.PART_BYTES_MAX)
-        if there and digest_file(target) != sha256:  # once more: what came in pieces may not fit together
+        if there and digest_file(target) != sha256:  # once more: resumed pieces may not match
             self._bring(name, target, bounds.PART_BYTES_MAX)
         return there
 
@@ -118,7 +118,7 @@ class KernelOutbox:
         segments = [name for name in self._urls if _LOG.fullmatch(name)]
         for name in segments[: bounds.COLLECT_LOG_SEGMENTS_MAX]:
             if left <= 0:
-                notes.append(f"{OUTBOX}/{LOG} holds too much: not all of it was brought")
+                notes.append(f"{OUTBOX}/{LOG} is too large: not all of it was copied")
                 break
             try:
                 if self._bring(name, folder / name, bounds.LOG_SEGMENT_BYTES_MAX):
@@ -137,7 +137,7 @@ class KernelOutbox:
             return target.read_bytes() if self._bring(name, target, size_max) else None
 
     def _bring(self, name: str, target: Path, size_max: int) -> bool:
-        """False where there is none. Raises Odd for what is larger than the agent can have made it."""
+        """False if it is not listed. Raises Odd for a file larger than the agent can have made it."""
         url = self._urls.get(name)
         if url is None:
             return False
@@ -145,13 +145,13 @@ class KernelOutbox:
             download(self._client, url, target, size_max=size_max, renew=lambda: self._renewed(name))
         except TooLarge as error:
             raise Odd(f"{OUTBOX}/{name} is larger than {bounds.size_text(size_max)}") from error
-        except NotFound as error:  # which of an outbox says that nothing was left, and ends the search for it
-            raise Transient(f"{self._slug} lists what does not come: {error}", operation="collect") from error
+        except NotFound as error:  # must not pass: for an outbox it means that nothing was left
+            raise Transient(f"{self._slug} lists a missing file: {error}", operation="collect") from error
         return True
 
     def _renewed(self, name: str) -> str:
         """Raises NotFound."""
         self._urls = self._listed()
         if name not in self._urls:
-            raise NotFound(f"{self._slug} has no {name} any more", operation="collect")
+            raise NotFound(f"{self._slug} no longer lists {name}", operation="collect")
         return self._urls[name]

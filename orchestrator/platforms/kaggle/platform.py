@@ -1,7 +1,7 @@
-"""Sessions as private Kaggle kernels of one account. docs/kaggle.md is its user's side.
+"""Sessions as private Kaggle kernels of one account. User documentation: docs/kaggle.md.
 
-A session is its kernel and its dataset, both by its name: whoever asks finds the same. A kernel hears nothing
-while it runs, and what it has done comes home when it has ended. Must never decide, and never speak to
+A session is its kernel and its dataset, both found by its name, so every controller sees the same. A running
+kernel cannot be reached; its output can be read once it has ended. Must never decide, and never connect to
 anything but the endpoint of its options.
 """
 
@@ -34,16 +34,19 @@ from orchestrator.platforms.platform import Finding, Leftover, Sight
 from orchestrator.session.layout import RESULT, SESSION
 from orchestrator.session.staging import Materials
 
-# 20 GB at 110 s/GB, and half as much again: docs/references/kaggle.md#how-sessions-end
+# 20 GB at 110 s/GB, plus about 60 %: docs/references/kaggle.md#how-sessions-end
 SAVING_SECONDS_MAX = 3600.0
-_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # of one kernel's own files or answers
+_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # caused by one kernel's files or answers
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 
 
 class KagglePlatform:
-    """The kaggle platform `name`; `folder` is its own on this machine: the id of this home, what was staged
-    for a session and when it was pushed, who read a kernel's checkpoint, and what was stopped before it was
-    launched."""
+    """The kaggle platform `name`.
+
+    `folder` is its own folder on this machine. It holds the id of this home, what was staged for a session,
+    when it was pushed, which session read a kernel's checkpoint, and which sessions were stopped before their
+    launch.
+    """
 
     def __init__(
         self, name: str, options: KaggleOptions, account: Account, folder: Path, clock: Clock
@@ -53,8 +56,8 @@ class KagglePlatform:
         self._account = account
         self._folder = folder
         self._clock = clock
-        self._saving_since: dict[str, float] = {}  # sessions that were to stop while they are being saved
-        self._empty_since: dict[str, float] = {}  # ended sessions whose output is not to be seen yet
+        self._saving_since: dict[str, float] = {}  # sessions asked to stop while being saved
+        self._empty_since: dict[str, float] = {}  # ended sessions whose output is not visible yet
         self._refresh_at: float | None = None
 
     @property
@@ -82,7 +85,7 @@ class KagglePlatform:
         checking.remove(self._client, self._home, leftover)
 
     def tidy(self) -> None:
-        """What was being packed when a controller died, secrets included."""
+        """Removes files that were being packed when a controller died. They may contain secrets."""
         with suppress(FileNotFoundError):
             sweep(self._folder / "packing", prefix="")
 
@@ -92,7 +95,7 @@ class KagglePlatform:
         self._check(order)
         if order.resume is not None and materials.resume is None:
             raise Rejected(
-                f"{order.session} resumes {order.resume}, which was not brought", operation="prepare"
+                f"{order.session} needs checkpoint {order.resume}, which was not given", operation="prepare"
             )
         name = slug(order.session)
         if self._stopped(order.session):
@@ -113,8 +116,8 @@ class KagglePlatform:
         )  # fmt: skip
 
     def _staged(self, session: str) -> tuple[StagedFile, ...]:
-        """What lies in the session's dataset and is what was packed here: hashes in the names of a dataset
-        prove nothing where somebody has put another one in its place."""
+        """The files in the session's dataset that were packed here. The hashes in the names alone prove
+        nothing: somebody may have replaced the dataset."""
         packed = (_noted(self._staged_mark(session)) or "").splitlines()
         return tuple(each for each in staging.staged(self._client, session) if each.name in packed)
 
@@ -122,11 +125,11 @@ class KagglePlatform:
         return self._folder / "packing" / name
 
     def _is_handed_over(self, order: Order, resume: Path | None) -> bool:
-        """Whether the checkpoint to resume from, here in `resume`, is to be read in the output of the kernel
-        that wrote it: it is large, and lies there whole.
+        """Whether the session reads its checkpoint (here in `resume`) from the output of the kernel that
+        wrote it: if it is large and that output is complete.
 
-        It is read by one session: where that brought nothing newer, what it read may have been damaged, and
-        the next one is sent a copy.
+        Only one session reads it there. If that session brings no newer checkpoint, what it read may have
+        been damaged, so the next session gets a copy.
         """
         before = kernel.writer(order)
         if before is None or resume is None or _size(resume) < self._options.hand_over_bytes:
@@ -144,8 +147,8 @@ class KagglePlatform:
         return all(each in outbox for each in wanted)
 
     def launch(self, order: Order) -> None:
-        """Looks, then pushes: Kaggle runs a second push beside the first. So one at a time on this machine;
-        controllers of several machines are kept apart by the ledger."""
+        """Looks, then pushes, because Kaggle runs a second push in parallel to the first. A lock allows one
+        launch at a time on this machine; the ledger keeps controllers on other machines apart."""
         self._check(order)
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "launch-lock").open("wb") as lock:
@@ -173,7 +176,7 @@ class KagglePlatform:
             now = self._clock.now()
             raise refusals.refusal(pushed.error, now=now, refresh_at=self._refresh_at, backend=self._name)
         if pushed.invalid:
-            self._client.delete_kernel(name)  # it runs without what it needs
+            self._client.delete_kernel(name)  # it runs, but without its data
             raise refusals.invalid(pushed.invalid, backend=self._name)
 
     def _check(self, order: Order) -> None:
@@ -184,14 +187,14 @@ class KagglePlatform:
         if order.accelerator not in kernel.MACHINES:
             raise Rejected(f"Kaggle has no {order.accelerator}")
         if kernel.needs_internet(order) and not self._options.internet:
-            raise Rejected("the job's requirements come from the internet, which this account's kernels lack")
+            raise Rejected("the job's requirements need the internet, which this account's kernels lack")
 
     @cached_property
     def _home(self) -> str:
-        """Tells what this home has staged from what another has on the same account."""
+        """The id that separates this home's files from those of other homes on the account."""
         if not self._home_file.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # of another controller, which drew at the same moment
+            with suppress(FileExistsError):  # another controller has just written it
                 write_new(self._home_file, uuid.uuid4().hex.encode())
         return self._home_file.read_text().strip()[:12]
 
@@ -208,7 +211,7 @@ class KagglePlatform:
             try:
                 status = self._status(name)
                 seen[name] = Sight(Sighting.ABSENT) if status is None else self._sight(name, status)
-            except (Transient, Rejected) as error:  # one that cannot be read must not hide the others
+            except (Transient, Rejected) as error:  # one unreadable session must not hide the others
                 trouble = error
             except _UNREADABLE as error:
                 seen[name] = Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
@@ -229,11 +232,11 @@ class KagglePlatform:
         return Sight(Sighting.RUNNING, None if latest is None else Told(latest.encode()), detail=detail)
 
     def _told(self, name: str) -> str | None:
-        """The newest status that the runner has printed. None is no sign of anything: logs lag."""
+        """The newest status that the runner has printed. None means nothing, because logs are late."""
         quiet = min(_QUIET_SECONDS_MAX, self._options.report_seconds / 2)
         try:
             told = events(self._client, slug(name), quiet_seconds=quiet, at_most_seconds=_LOG_SECONDS_MAX)
-        except (Transient, Rejected):  # that it runs is known without it
+        except (Transient, Rejected):  # the status shows that it runs, even without a log
             return None
         lines = "".join(told).splitlines()
         statuses = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS + "{")]
@@ -244,20 +247,20 @@ class KagglePlatform:
         if RESULT in outbox:
             return Sight(Sighting.ENDED, outbox)
         if (outbox.empty or not outbox.log) and self._may_come(name):
-            return Sight(Sighting.RUNNING, detail="it has ended, and its output is not to be seen yet")
+            return Sight(Sighting.RUNNING, detail="it has ended; its output is not visible yet")
         quota = self._client.quota()
         ending, detail = endings.how(status, outbox.log, self._options.session_seconds, quota)
         return Sight(Sighting.ENDED, outbox, ending, detail)
 
     def _may_come(self, name: str) -> bool:
-        """Whether an output or log that is not there may only be late (docs/references/kaggle.md#output)."""
+        """Whether a missing output or log may still appear (docs/references/kaggle.md#output)."""
         now = self._clock.monotonic()
         return now - self._empty_since.setdefault(name, now) < self._options.publish_seconds
 
     def open(self, name: str) -> KernelOutbox:
         status = self._status(name)
         if status is None:
-            self._client.quota()  # or credentials that are refused would look like a kernel that is gone
+            self._client.quota()  # otherwise refused credentials would look like a missing kernel
             raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
         if status.state == SAVING:
             raise Transient(
@@ -271,9 +274,9 @@ class KagglePlatform:
     # --- Ending -----------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> StopReply:
-        """Only by deleting the kernel, which loses what it has not published: there is no other way from
-        outside (docs/references/kaggle.md#cancelling-and-deleting). Asked for only where that was agreed to,
-        or nobody reads it any more."""
+        """Deletes the kernel, which loses its unpublished output. There is no other way from outside
+        (docs/references/kaggle.md#cancelling-and-deleting). So callers stop a session only if the user agreed
+        to that, or if nobody needs its output."""
         status = self._status(name)
         if not SESSION.fullmatch(name) or (status is not None and status.state in OVER):
             return StopReply.ENDED
@@ -287,12 +290,13 @@ class KagglePlatform:
         return StopReply.REQUESTED if self._may_appear(name) else StopReply.ENDED
 
     def _may_end(self, name: str) -> bool:
-        """Whether its output, which a deletion would lose, may still be being saved: minutes a gigabyte."""
+        """Whether Kaggle may still be saving its output, which takes minutes per gigabyte. A deletion now
+        would lose it."""
         now = self._clock.monotonic()
         return now - self._saving_since.setdefault(name, now) < SAVING_SECONDS_MAX
 
     def _may_appear(self, name: str) -> bool:
-        """Whether it was pushed so lately, by this controller or one before, that it may be unseen."""
+        """Whether it was pushed so recently, by this or an earlier controller, that it may not be visible."""
         pushed_at = _noted(self._pushed_mark(name))
         if pushed_at is None:
             return False
@@ -322,7 +326,7 @@ class KagglePlatform:
         if not staging.is_foreign(self._client, slug(name)):
             if status is not None:
                 self._client.delete_kernel(slug(name))
-            self._client.delete_dataset(slug(name))  # the last, as leftovers are found by it
+            self._client.delete_dataset(slug(name))  # last, because leftovers are found by their datasets
         self._cited_mark(slug(name)).unlink(missing_ok=True)
         self._staged_mark(name).unlink(missing_ok=True)
         self._stop_mark(name).unlink(missing_ok=True)
@@ -333,7 +337,7 @@ class KagglePlatform:
 
 
 def configured(name: str, options: KaggleOptions, folder: Path, clock: Clock) -> KagglePlatform:
-    """The platform as the user configured it; asks nobody yet."""
+    """The platform as the user configured it. Makes no request."""
     return KagglePlatform(name, options, Account(name, options, clock), folder, clock)
 
 

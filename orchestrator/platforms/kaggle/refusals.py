@@ -1,7 +1,7 @@
-"""A push that Kaggle answered and did not run: why, and until when.
+"""Why Kaggle refused to run a push, and until when.
 
-Pure. Kaggle says no with HTTP 200 and a sentence (docs/references/kaggle.md#refusals). A sentence that is not
-known here is a clear failure, never a retry.
+Pure. Kaggle refuses with HTTP 200 and a sentence (docs/references/kaggle.md#refusals). A sentence that is
+unknown here is a permanent failure and is never retried.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 
 from orchestrator.errors import BackendError, QuotaExhausted, Rejected
 
-SLOT_SECONDS = 120.0  # how soon a slot is asked for again: a session of ours or of the user's own ends
-PROJECTED_SECONDS = 900.0  # what a running session reserves shrinks slowly
+SLOT_SECONDS = 120.0  # wait before the next request for a slot: a session of ours or the user's may end
+PROJECTED_SECONDS = 900.0  # a running session's reservation shrinks slowly
 _SLOTS = re.compile(r"maximum batch .* session count", re.IGNORECASE)
 _PROJECTED = re.compile(r"projected to exceed .* quota", re.IGNORECASE)
 _WEEKLY = re.compile(r"maximum weekly .* quota", re.IGNORECASE)
 
 
 def refusal(error: str, *, now: float, refresh_at: float | None, backend: str) -> BackendError:
-    """The error to raise; `refresh_at` is when the quota is renewed, as last heard (unix seconds)."""
+    """The error to raise. `refresh_at` is when the quota is renewed, as last reported (unix seconds)."""
     text = f"Kaggle refuses the session: {error}"
     until = None
     if _PROJECTED.search(error):
@@ -33,8 +33,6 @@ def refusal(error: str, *, now: float, refresh_at: float | None, backend: str) -
 
 
 def invalid(sources: tuple[str, ...], *, backend: str) -> Rejected:
-    """Of a kernel that would run without what it needs."""
+    """The error for a kernel that would run without its data."""
     listed = ", ".join(sources)
-    return Rejected(
-        f"Kaggle does not know what was to be mounted: {listed}", backend=backend, operation="launch"
-    )
+    return Rejected(f"Kaggle cannot find the data to mount: {listed}", backend=backend, operation="launch")

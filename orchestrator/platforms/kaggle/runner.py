@@ -1,9 +1,9 @@
-"""What Kaggle runs: finds its materials, hands them to the agent, and says in its log how that is doing.
+"""The program that Kaggle runs: finds its materials, starts the agent and prints its status to the log.
 
-This file's text is pushed as the kernel, with a call of `main` below it: standard library only, nothing of
-ours, so it writes by itself. It trusts no mount, which may be stale (docs/references/kaggle.md#inputs):
-every file is checked by its hash. Where it cannot start the agent it leaves the result itself, in the agent's
-words, since whoever looks knows no other. Must never print a secret: a kernel's log is kept.
+This file's text is pushed as the kernel, with a call of `main` appended. So it uses only the standard
+library and nothing of ours. It does not trust mounts, which may be stale
+(docs/references/kaggle.md#inputs): it checks the hash of every file. If it cannot start the agent, it writes
+the result itself, in the agent's format. Must never print a secret, because Kaggle keeps a kernel's log.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _CHUNK = 1 << 20
 
 
 class Unfit(Exception):
-    """This machine was not given what the session needs; another attempt may be."""
+    """This machine lacks something that the session needs. Another attempt may have it."""
 
 
 def main(session: dict) -> int:  # type: ignore[type-arg]
-    """Lives the session. `session` holds its `name`; `files`, name → sha256, of which one is the materials
-    and one may be the checkpoint; `hand_over`, the name of a checkpoint in another kernel's output, or null,
-    and `hand_over_sha256`, that of its manifest, or null where none was kept; `machine`, the quota it spends,
-    and `seconds`, its limit, for the log; `settings` of the agent; `report_seconds`. Returns the kernel's
-    exit code: 0 when there is a result."""
+    """Runs the session. Returns the kernel's exit code: 0 if there is a result.
+
+    `session` has: `name`; `files`, name → sha256 of the materials and perhaps the checkpoint; `hand_over`,
+    the name of a checkpoint in another kernel's output, or null; `hand_over_sha256`, the hash of its
+    manifest, or null if unknown; `machine`, the quota it spends, and `seconds`, its limit, both for the log;
+    `settings` of the agent; `report_seconds`.
+    """
     root = Path(SCRATCH, session["name"])
     outbox = Path(WORKING, "outbox")
     root.mkdir(parents=True)
@@ -66,13 +68,13 @@ def lay_out(session: dict, root: Path) -> None:  # type: ignore[type-arg]
 
 
 def handed_over(name: str, sha256: str | None) -> Path:
-    """The manifest of the checkpoint in the output of the kernel before: the one that was accepted."""
+    """The manifest of the accepted checkpoint, in the output of the previous kernel."""
     found = sorted(Path(INPUT).rglob(f"checkpoints/{name}/manifest.json"))
     for path in found:
         if sha256 is None or digest(path) == sha256:
             return path
     seen = "was replaced in" if found else "is not in"
-    raise Unfit(f"checkpoint {name} {seen} the output of the kernel before")
+    raise Unfit(f"checkpoint {name} {seen} the output of the previous kernel")
 
 
 def digest(path: Path) -> str:
@@ -81,18 +83,18 @@ def digest(path: Path) -> str:
 
 
 def verified(name: str, sha256: str) -> Path:
-    """Where the file of this name and content lies; by search: the folders have changed their names."""
+    """Finds the file of this name and content. It searches, because Kaggle has renamed folders before."""
     found = sorted(Path(INPUT).rglob(name))
     for path in found:
         if digest(path) == sha256:
             return path
     mounted = sorted(str(path.relative_to(INPUT)) for path in Path(INPUT).rglob("*") if path.is_file())[:20]
-    seen = "arrived altered" if found else "was not mounted"
-    raise Unfit(f"{name} {seen}; there are: {', '.join(mounted) or 'no inputs'}")
+    seen = "was changed on the way" if found else "was not mounted"
+    raise Unfit(f"{name} {seen}; mounted files: {', '.join(mounted) or 'none'}")
 
 
 def unpack(archive: tarfile.TarFile, root: Path) -> None:
-    """Files and folders only: we packed it, and it was verified."""
+    """Unpacks files and folders. There is nothing else: we packed it, and its hash was checked."""
     for member in archive:
         path = root / member.name
         if member.isdir():
@@ -107,7 +109,7 @@ def unpack(archive: tarfile.TarFile, root: Path) -> None:
 
 
 def refuse(outbox: Path, message: str) -> None:
-    """The result of a session whose agent never started: LOST sends the run on, from where it was."""
+    """Writes the result of a session whose agent never started. LOST lets the run continue elsewhere."""
     who = secrets.token_hex(8)
     result = {"incarnation": who, "outcome": "lost", "exit_code": None, "step": None, "message": message}
     (outbox / "incarnation").write_text(f"{who}\n")
@@ -119,7 +121,7 @@ def refuse(outbox: Path, message: str) -> None:
 
 
 def live(root: Path, settings: dict, report_seconds: float) -> int:  # type: ignore[type-arg]
-    """Runs the agent to its end, telling its status every `report_seconds` where there is news."""
+    """Runs the agent until it ends. Prints its status every `report_seconds` if it has changed."""
     command = [sys.executable, str(root / "agent.pyz"), str(root), "--settings", json.dumps(settings)]
     agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +138,7 @@ def live(root: Path, settings: dict, report_seconds: float) -> int:  # type: ign
 
 
 def tell(root: Path, told: str) -> str:
-    """Prints the status, unless it was told already; returns what was told last."""
+    """Prints the status unless it was printed before. Returns the last one printed."""
     try:
         status = json.dumps(json.loads((root / "outbox" / "status.json").read_text()))
     except (OSError, ValueError):

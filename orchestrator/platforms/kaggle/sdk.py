@@ -1,9 +1,9 @@
-"""The `kaggle` package, imported without what its import does.
+"""The `kaggle` package, imported without the side effects of its import.
 
-`import kaggle` logs in: a network call, or help on standard output; importing its API class makes a folder in
-the user's home and, with VERBOSE set, turns on logs that hold signed URLs
-(docs/references/kaggle.md#importing-the-package). None of that may happen here. It takes most of a second, so
-import this module only where a platform is built.
+`import kaggle` logs in, with a network call or help on standard output. Importing its API class makes a
+folder in the user's home and, with VERBOSE set, turns on logs with signed URLs
+(docs/references/kaggle.md#importing-the-package). This module prevents all of that. The import takes most of
+a second, so import this module only where a platform is built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-# Read by the class's body when it is imported. The folder it would make is there already when it is this.
+# Read by the class's body on import. It makes the folder KAGGLE_CONFIG_DIR, and "/" exists already.
 _READ_AT_IMPORT = {
     "KAGGLE_CONFIG_DIR": os.sep,
     "KAGGLE_API_ENVIRONMENT": None,
@@ -34,7 +34,7 @@ def _set(values: dict[str, str | None]) -> None:
 
 
 def _package() -> ModuleType:
-    """Stands in `sys.modules` as the package without its `__init__`, which is what logs in."""
+    """The package without its `__init__`, which is the part that logs in."""
     spec = importlib.util.find_spec("kaggle")
     assert spec is not None, "it is a dependency"
     package = importlib.util.module_from_spec(spec)

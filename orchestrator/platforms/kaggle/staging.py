@@ -1,7 +1,7 @@
-"""Getting a session's materials and its checkpoint to Kaggle, and knowing that they are there.
+"""Uploads a session's materials and its checkpoint to Kaggle, and checks that they arrived.
 
-Everything goes into one private dataset that bears the session's name; its file names hold hashes, so that
-whoever looks knows what was staged, for which order, and whether all of it arrived. Starts nothing.
+Everything goes into one private dataset with the session's name. Its file names contain hashes, so they show
+what was staged, for which order, and whether all of it arrived. Starts nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_SECONDS, _LOOK_SECONDS_MAX = 1.0, 15.0
 
 
 def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
-    """What the session's dataset holds, if it is ready to be mounted; empty where it is not."""
+    """The files in the session's dataset if it is ready to be mounted; otherwise empty."""
     if client.dataset_status(slug(session)) != READY:
         return ()
     found = (StagedFile.parse(name) for name in _files(client, slug(session)))
@@ -37,20 +37,20 @@ def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
 
 
 def settle(client: KaggleClient, options: KaggleOptions, session: str) -> None:
-    """Waits for what an earlier try has uploaded and Kaggle still takes in: gigabytes are not sent twice for
-    its slowness, nor for a controller that was restarted meanwhile. Raises Transient."""
+    """Waits until Kaggle has processed an earlier try's upload, if there is one. So a slow Kaggle or a
+    restarted controller does not cause a second upload of gigabytes. Raises Transient."""
     if client.dataset_status(slug(session)) not in (None, READY, *FAILED):
         wait_until_ready(client, options, slug(session))
 
 
 def is_whole(files: tuple[StagedFile, ...], order: Order, *, handed: bool) -> bool:
-    """Whether these files are all that was to be staged for this order; `handed` as in `stage`."""
+    """Whether these are all the files that this order needs. `handed` as in `stage`."""
     wanted = {"materials"} if order.resume is None or handed else {"materials", "checkpoint"}
     return wanted <= {each.kind for each in files if each.order == fingerprint(order)}
 
 
 def _files(client: KaggleClient, name: str) -> Mapping[str, int]:
-    """Names and bytes; none where Kaggle refuses to list them, as it does for what is new or gone."""
+    """Names and sizes in bytes. Empty if Kaggle refuses to list them, as for a new or removed dataset."""
     try:
         return client.dataset_files(name)
     except NotFound:
@@ -58,16 +58,16 @@ def _files(client: KaggleClient, name: str) -> Mapping[str, int]:
 
 
 def is_foreign(client: KaggleClient, name: str) -> bool:
-    """Whether a dataset of this name holds files, and none of a session: it is its user's own. Before any is
-    to be seen, nobody can tell."""
+    """Whether the dataset is the user's own: it has files, but none of a session. False as long as no file
+    is visible."""
     files = _files(client, name)
     return bool(files) and not any(StagedFile.parse(each) for each in files)
 
 
 def _clear(client: KaggleClient, name: str) -> None:
-    """Takes an earlier try's dataset away. Raises Rejected where it is none of ours."""
+    """Removes an earlier try's dataset. Raises Rejected if it is not ours."""
     if is_foreign(client, name):
-        raise Rejected(f"a dataset named {name} on the account is not ours: rename or remove it")
+        raise Rejected(f"the account has a dataset {name} that is not ours: rename or remove it")
     client.delete_dataset(name)
 
 
@@ -82,9 +82,11 @@ def stage(
     folder: Path,
     note: Callable[[str], None],
 ) -> None:
-    """Makes the session's dataset and waits until it is ready and whole. `handed`: the checkpoint to resume
-    from need not be sent; `folder` is where the files are packed, and then gone; `note` is given the files'
-    names before any is sent. Raises Transient where Kaggle lost something on the way: it is made anew then.
+    """Makes the session's dataset and waits until it is ready and complete.
+
+    `handed`: the checkpoint to resume from does not have to be sent. The files are packed in `folder`, which
+    is removed afterwards. `note` gets the files' names before any is sent. Raises Transient if Kaggle lost
+    something on the way; the next try makes the dataset again.
     """
     name = slug(order.session)
     if client.dataset_status(name) is not None:
@@ -100,25 +102,25 @@ def stage(
     except Rejected:
         if client.dataset_status(name) is None:
             raise
-        _clear(client, name)  # of an earlier try, and it was not to be seen yet
-        raise Transient(f"there was a dataset {name} already", operation="prepare") from None
-    materials.say("waiting for Kaggle to take the upload in")
+        _clear(client, name)  # an earlier try made it, but it was not visible yet
+        raise Transient(f"there already was a dataset {name}", operation="prepare") from None
+    materials.say("waiting for Kaggle to process the upload")
     wait_until_ready(client, options, name)
     there = _files(client, name)
     if any(there.get(file) != size for file, size in sizes.items()):  # docs/references/kaggle.md#uploads
         client.delete_dataset(name)
-        raise Transient(f"the dataset {name} did not arrive whole", operation="prepare")
+        raise Transient(f"the dataset {name} did not arrive completely", operation="prepare")
 
 
 def wait_until_ready(client: KaggleClient, options: KaggleOptions, name: str) -> None:
-    """Raises Transient where it is not within `ready_seconds`, having removed what failed."""
+    """Raises Transient if it is not ready within `ready_seconds`. Removes a dataset that failed."""
     left, pause = options.ready_seconds, _LOOK_SECONDS
     while (state := client.dataset_status(name)) != READY:
         if state in FAILED:
             client.delete_dataset(name)
-            raise Transient(f"Kaggle could not take in the dataset {name}: {state}", operation="prepare")
+            raise Transient(f"Kaggle failed to process the dataset {name}: {state}", operation="prepare")
         if left <= 0:
-            raise Transient(f"the dataset {name} is still {state or 'not to be seen'}", operation="prepare")
+            raise Transient(f"the dataset {name} is still {state or 'not visible'}", operation="prepare")
         wait = min(pause, left)
         threading.Event().wait(wait)
         left, pause = left - wait, min(2 * pause, _LOOK_SECONDS_MAX)
@@ -128,12 +130,12 @@ def wait_until_ready(client: KaggleClient, options: KaggleOptions, name: str) ->
 def _packed(
     order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool, here: Path
 ) -> Iterator[tuple[Path, ...]]:
-    """The files of the dataset, under their names there. Not in the system's temporary folder, which may be
-    memory: a checkpoint may be larger than that."""
+    """The files of the dataset, under their names there. They are not in the system's temporary folder,
+    because that may be in memory and too small for a checkpoint."""
     if materials.secrets and not options.send_secrets:
         raise Rejected(
-            "the job names secrets, which would travel in a private dataset: allow it in the config with "
-            "`send_secrets: true` of this platform", operation="prepare"
+            "the job has secrets, which would be sent in a private dataset: to allow that, set "
+            "`send_secrets: true` for this platform in the config", operation="prepare"
         )  # fmt: skip
     with held_folder(here):  # there may be secrets in it
         packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
@@ -159,7 +161,7 @@ def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None
 
 
 def _read_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nobody else's, and not to be written to by a training that opens it in the wrong mode."""
+    """For the owner alone, and read-only, in case a training opens it in the wrong mode."""
     member.mode = 0o700 if member.isdir() else 0o400
     return member
 

@@ -1,4 +1,4 @@
-"""What one Kaggle account offers now, from what was read of it. Reads nothing itself."""
+"""What one Kaggle account offers now, computed from what was read before. Reads nothing itself."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
 from orchestrator.platforms.kaggle.values import Pool, Quotas
 
 WEEK_SECONDS = 7 * 24 * HOUR
-AGAIN_SECONDS = 6 * HOUR  # where a quota is used up and Kaggle does not say when it is renewed
-DISK_GB = 20.0  # of /kaggle/working, all that is kept: docs/references/kaggle.md#limits
+AGAIN_SECONDS = 6 * HOUR  # if a quota is used up and Kaggle does not say when it is renewed
+DISK_GB = 20.0  # of /kaggle/working, the only folder that is kept: docs/references/kaggle.md#limits
 CPU_MEMORY_GB = 30.0
-PENDING_SECONDS_MAX = 12 * HOUR  # nobody states how long a kernel may be queued; one that is costs nothing
+PENDING_SECONDS_MAX = 12 * HOUR  # no documented limit for queued kernels; a queued one costs nothing
 
 
 def offers(name: str, options: KaggleOptions, quotas: Quotas, now: float) -> tuple[Offer, ...]:
-    """One offer an accelerator, those that Kaggle has retired with the reason."""
+    """One offer per accelerator. Those that Kaggle has retired are unavailable, with the reason."""
     retired = tuple(each for each in RETIRED if each not in options.accelerators)
     return tuple(_offer(name, options, quotas, each, now) for each in (*options.accelerators, *retired))
 
@@ -65,8 +65,11 @@ def _quota(pool: Pool, refresh_at: float | None, name: str) -> Quota:
 
 
 def _exhausted(quota: Quota, pool: Pool | None, now: float) -> Unavailable | None:
-    """Whether what is left is worth a session is for the router to say. What running sessions reserve is not
-    counted: ours the engine counts itself, and what Kaggle finds too much it refuses, for later."""
+    """Why the quota allows no session, if so. The router decides whether what is left is worth a session.
+
+    Reservations of running sessions are not subtracted: the engine subtracts ours, and if Kaggle finds the
+    total too high it refuses the session for now.
+    """
     kind = quota.pool.upper()
     refresh = quota.refresh_at
     again = refresh if refresh is not None and refresh > now else now + AGAIN_SECONDS

@@ -1,7 +1,7 @@
-"""A file on its way to Kaggle: one streamed PUT to a signed URL, resumed where it broke off.
+"""Uploads a file to Kaggle: one streamed PUT to a signed URL, resumed where it broke off.
 
-The SDK's own upload loses a refused file without a word (docs/references/kaggle.md#uploads): here it raises.
-Must never send credentials to a signed URL, or repeat one.
+The SDK's own upload silently drops a refused file (docs/references/kaggle.md#uploads); this one raises.
+Must never send credentials to a signed URL, or repeat such a URL.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from orchestrator.platforms.kaggle.values import Upload
 _DONE = (200, 201)
 _INCOMPLETE = 308
 _EXPIRED = (404, 410)
-_PERHAPS_EXPIRED = (401, 403)  # what storages also say of a signed URL that is too old: believed once
+_PERHAPS_EXPIRED = (401, 403)  # may mean that a signed URL has expired: assumed once
 _RECEIVED = re.compile(r"bytes=0-(\d+)")
 _SAID_PERCENT = 10
 
 
 def upload(client: KaggleClient, path: Path, say: Callable[[str], None] = lambda _: None) -> str:
-    """Uploads the file and returns the token that names it when a dataset is made; `say` hears of progress.
+    """Uploads the file and returns the token with which a dataset refers to it. `say` gets progress texts.
 
-    It is tried again from where the server got to, while that brings new bytes, and from the start where the
-    URL has expired. Raises Rejected where it is refused or the file changes meanwhile, else Transient.
+    Resumes a broken upload as long as that brings new bytes, and starts again if the URL has expired. Raises
+    Rejected if Kaggle refuses the file or the file changes during the upload, else Transient.
     """
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
@@ -41,7 +41,7 @@ def upload(client: KaggleClient, path: Path, say: Callable[[str], None] = lambda
 
 @dataclass
 class _Transfer:
-    """`arrived`: bytes that the server is known to have."""
+    """One upload. `arrived`: bytes that the server is known to have."""
 
     client: KaggleClient
     file: BinaryIO
@@ -65,7 +65,7 @@ class _Transfer:
                 perhaps = failure.status in _PERHAPS_EXPIRED and not self.renewed
                 fresh = failure.status in _EXPIRED or perhaps
                 self.renewed |= perhaps
-                told = Failure("its place has expired", after=failure.after) if fresh else failure
+                told = Failure("the upload URL has expired", after=failure.after) if fresh else failure
                 self._again(tries, told)
                 if fresh:
                     place = self._start()
@@ -75,7 +75,7 @@ class _Transfer:
         return self.client.start_upload(self.name, self.size, self.modified)
 
     def _put(self, place: Upload) -> None:
-        """The rest of the file. Raises Failure."""
+        """Uploads the rest of the file. Raises Failure."""
         headers = {}
         if self.arrived:
             headers["Content-Range"] = f"bytes {self.arrived}-{self.size - 1}/{self.size}"
@@ -86,7 +86,7 @@ class _Transfer:
             raise self._refused(response)
 
     def _complete(self, place: Upload) -> bool:
-        """Asks how much of it has arrived. Raises Failure."""
+        """Asks how much has arrived. Returns whether the upload is complete. Raises Failure."""
         response = self._send(place, b"", {"Content-Range": f"bytes */{self.size}"})
         if response.status_code in _DONE:
             return True
@@ -95,7 +95,7 @@ class _Transfer:
         match = _RECEIVED.fullmatch(response.headers.get("Range", ""))
         self.arrived = min(self.size, int(match[1]) + 1) if match else 0
         if self.size and self.arrived == self.size:
-            raise Failure("all of it has arrived and it is not finished yet")
+            raise Failure("all bytes have arrived, but the upload is not finished yet")
         return False
 
     def _send(self, place: Upload, body: bytes | _Rest, headers: dict[str, str]) -> requests.Response:
@@ -128,7 +128,7 @@ class _Transfer:
 
 
 class _Rest:
-    """What is left of a file, of a length known beforehand, so that it is streamed and not chunked."""
+    """The rest of a file. It has a known length, so that `requests` does not send it in chunks."""
 
     def __init__(self, file: BinaryIO, size: int, told: Callable[[int], None]) -> None:
         self._file = file
@@ -139,7 +139,7 @@ class _Rest:
         return self._size - self._file.tell()
 
     def read(self, count: int = -1) -> bytes:
-        """Raises Rejected where the file got shorter; what it got longer by is left out."""
+        """Raises Rejected if the file got shorter. Ignores what was appended."""
         left = len(self)
         piece = self._file.read(left if count < 0 else min(count, left))
         if left and count and not piece:

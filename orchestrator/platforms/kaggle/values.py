@@ -1,8 +1,8 @@
-"""What is sent to Kaggle and what it answers, as frozen values; the wire format stands here and nowhere else.
+"""Kaggle's requests and answers as frozen values. The wire format is defined only here.
 
-Pure. Decodes by itself where the SDK's decoder loses or misreads something, such as durations, times without
-a zone and unknown states (docs/references/kaggle.md#messages). A decoder raises KeyError, TypeError or
-ValueError for what it cannot read.
+Pure. The SDK's decoder loses or misreads some values, such as durations, times without a zone and unknown
+states (docs/references/kaggle.md#messages); these are decoded here. A decoder raises KeyError, TypeError or
+ValueError for input that it cannot read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INVALID = {
 
 @dataclass(frozen=True)
 class Pool:
-    """Accelerator seconds of the window; running sessions reserve what they have not used yet."""
+    """Accelerator seconds in the quota's window. Running sessions reserve what they have not used yet."""
 
     used: float
     reserved: float
@@ -38,7 +38,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Quotas:
-    """`refresh_at` in unix seconds; a pool is None where the account has none."""
+    """`refresh_at` is in unix seconds. A pool is None if the account has none."""
 
     refresh_at: float | None
     gpu: Pool | None
@@ -47,7 +47,7 @@ class Quotas:
 
 @dataclass(frozen=True)
 class Status:
-    """`state` as the server says it, in capitals: QUEUED, RUNNING, … and whatever comes later."""
+    """`state` is the server's word in capitals: QUEUED, RUNNING, … and whatever it may add later."""
 
     state: str
     message: str
@@ -55,7 +55,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Push:
-    """A kernel to run. `datasets` and `kernels` to mount are our own slugs, or `owner/slug`."""
+    """A kernel to run. It mounts `datasets` and `kernels`: our own slugs, or `owner/slug`."""
 
     slug: str
     text: str = field(repr=False)
@@ -70,8 +70,10 @@ class Push:
 
 @dataclass(frozen=True)
 class Pushed:
-    """It runs as asked only where `error` and `invalid` are empty (docs/references/kaggle.md#push). `invalid`
-    lists what was not found, such as "dataset ada/x"; the kernel runs without it."""
+    """It runs as requested only if `error` and `invalid` are empty (docs/references/kaggle.md#push).
+
+    `invalid` lists what Kaggle did not find, such as "dataset ada/x"; the kernel runs without it.
+    """
 
     version: int
     error: str
@@ -96,14 +98,15 @@ class Output:
 
 @dataclass(frozen=True)
 class Upload:
-    """A started upload: the token that names the blob, and the signed URL it is put to."""
+    """A started upload: the token of the blob, and the signed URL to upload it to."""
 
     token: str = field(repr=False)
     url: str = field(repr=False)
 
 
 def encode_push(request: Any, owner: str, push: Push) -> Any:
-    """Everything explicit (docs/references/kaggle.md#push); always private. The slug is made of the title."""
+    """Sets every field (docs/references/kaggle.md#push). Always private. Kaggle makes the slug from the
+    title."""
     request.slug, request.new_title = f"{owner}/{push.slug}", push.slug
     request.text, request.language, request.kernel_type = push.text, "python", "script"
     request.is_private = True
@@ -141,7 +144,7 @@ def _pool(given: Mapping[str, Any] | None) -> Pool | None:
 def _seconds(duration: str | None) -> float:
     match = _DURATION.fullmatch(duration or "0s")
     if match is None:
-        raise ValueError("no duration")
+        raise ValueError("not a duration")
     return float(match[1])
 
 
@@ -151,7 +154,7 @@ def _unix(time: str) -> float:
 
 
 def decode_status(body: Mapping[str, Any]) -> Status:
-    """A state that is not said is the first one, as in every protocol buffer: QUEUED."""
+    """A missing state is the first one, QUEUED, as always in protocol buffers."""
     state = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(body.get("status") or "QUEUED")).upper()
     return Status(state, str(body.get("failureMessage") or ""))
 
@@ -171,12 +174,12 @@ def decode_dataset_state(body: Mapping[str, Any]) -> str:
 
 def decode_sizes(body: Mapping[str, Any]) -> dict[str, int]:
     if body.get("errorMessage"):
-        raise ValueError("Kaggle cannot list them")
+        raise ValueError("Kaggle cannot list the files")
     return {str(file["name"]): int(file.get("totalBytes") or 0) for file in body.get("datasetFiles") or ()}
 
 
 def decode_refusal(body: Mapping[str, Any]) -> str:
-    """Why no dataset was made; empty where it was."""
+    """Why the dataset was not created; empty if it was."""
     if body.get("error"):
         return str(body["error"])
     status = str(body.get("status") or "")
