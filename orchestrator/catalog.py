@@ -1,7 +1,7 @@
-"""From a type and the user's options to an instance: what the catalogues of platforms and stores share.
+"""Builds an instance from a type and the user's options. Shared by the catalogues of platforms and stores.
 
-Decides how options are checked and how their mistakes read. A type's code is imported when one is built.
-Must never know which types there are.
+Decides how options are checked and how mistakes in them are reported. Imports a type's code only when one is
+built. Must never know which types exist.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from orchestrator.errors import InputError
 
 @dataclass(frozen=True)
 class Entry:
-    """A type: where the class of its options is, and what makes one from a name, checked options and what its
-    catalogue adds. Each as `package.module:name`."""
+    """A type: the class of its options, and the function that makes one from a name, checked options and what
+    its catalogue adds. Each as `package.module:name`."""
 
     options: str
     make: str
@@ -29,9 +29,9 @@ class Entry:
 def build(
     what: str, name: str, type: str, options: Mapping[str, object], types: Mapping[str, Entry], *more: object
 ) -> Any:
-    """The platform or store (`what`) that a user configured as `name`. `more` goes to what makes it.
+    """The platform or store (`what`) that a user configured as `name`. `more` is passed to its maker.
 
-    Raises InputError with a line for every wrong option: what was given, what is valid, and the nearest.
+    Raises InputError with a line for every wrong option: what was given, what is valid, and the closest name.
     """
     if type not in types:
         raise InputError(f"{what} {name!r}: {unknown(f'type {type!r}', type, sorted(types))}")
@@ -51,7 +51,7 @@ def build(
 def _mistakes(error: ValidationError) -> Iterator[str]:
     for mistake in error.errors():
         path = ".".join(map(str, mistake["loc"]))
-        if not path:  # of several options together
+        if not path:  # concerns several options together
             yield mistake["msg"].removeprefix("Value error, ")
             continue
         given = "" if mistake["type"] == "missing" else f" (given: {mistake['input']!r})"

@@ -1,6 +1,6 @@
-"""Where things lie in a user's home: the layout, once, as paths only.
+"""The layout of a user's home, as paths only.
 
-Reads and writes nothing, and knows nothing of what is in a file. docs/home.md has the layout for people.
+Reads and writes nothing, and does not know what is in a file. docs/home.md describes the layout for people.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from orchestrator.errors import Rejected
 
 CONFIG = "config.yaml"
-LEDGER = "ledger.sqlite"  # where the config names no database
+LEDGER = "ledger.sqlite"  # if the config names no database
 CONTROLLER_LOG = "controller.log"
 OLDER_CONTROLLER_LOG = "controller.log.1"
-SUBMIT_LOCK = "submit.lock"  # held while a submit looks whether a run of its job is under way
+SUBMIT_LOCK = "submit.lock"  # held while a submit checks whether its job has an active run
 BUNDLES = "bundles"
 IMAGES = "images"
 INPUTS = "inputs"
@@ -31,14 +31,14 @@ _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
 
 def _part(name: str) -> str:
     if not _PART.fullmatch(name):
-        raise Rejected(f"{name!r} is no name of a run, a session or a file of ours: nothing was touched")
+        raise Rejected(f"{name!r} is not the name of a run, a session or a file of ours: nothing was touched")
     return name
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things lie below one home. What a path is made of is checked here, once for all: raises Rejected
-    for a name that could lead anywhere else."""
+    """The paths below one home. Every part of a path is checked here: raises Rejected for a name that could
+    lead outside."""
 
     home: Path
 
@@ -68,37 +68,37 @@ class Folders:
         return self.home / BUNDLES / f"{_part(sha256)}.tar.gz"
 
     def image(self, sha256: str) -> Path:
-        """The frozen folders an image is built from."""
+        """The frozen folders that an image is built from."""
         return self.home / IMAGES / f"{_part(sha256)}.tar.gz"
 
     @property
     def inputs(self) -> Path:
-        """Verified copies of jobs' inputs, by their content."""
+        """Verified copies of jobs' inputs, named by their content."""
         return self.home / INPUTS
 
     def staged(self, session: str) -> Path:
-        """The resume checkpoint on its way into a session."""
+        """The checkpoint to resume, staged for a session."""
         return self.home / STAGED / _part(session)
 
     def platform(self, name: str) -> Path:
-        """What a platform keeps here for itself."""
+        """A platform's own folder."""
         return self.home / PLATFORMS / _part(name)
 
     def run(self, run: str) -> Path:
         return self.home / RUNS / _part(run)
 
     def collected(self, run: str, session: str) -> Path:
-        """What was brought of a session's outbox; checkpoints leave again once they are in the store."""
+        """What was collected from a session's outbox. Blobs are removed once they are in the store."""
         return self.run(run) / _part(session)
 
     def live(self, run: str) -> Path:
-        """The newest reading of the run's session, for viewers; volatile."""
+        """The newest reading of the run's session, for viewers. Not durable."""
         return self.run(run) / LIVE
 
     def preparing(self, run: str) -> Path:
-        """What is being done for the run's next session, for viewers; volatile."""
+        """Progress of preparing the run's next session, for viewers. Not durable."""
         return self.run(run) / PREPARING
 
     def result(self, run: str, step: int) -> Path:
-        """Where `submit --follow` lays a finished run's checkpoint out."""
+        """Where `submit --follow` puts a finished run's checkpoint."""
         return self.home / RESULTS / _part(run) / f"step-{step}"

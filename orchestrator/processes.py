@@ -1,8 +1,8 @@
-"""Processes of this machine by a mark in their environment, and their end.
+"""Finds processes of this machine by a mark in their environment, and kills them.
 
-A process hands its environment on to its children, so the mark finds what a dead parent has left. Every
-signal goes through a descriptor that was taken before the look: a number that is used again is never hit.
-Decides nothing about when. What clears its environment and leaves its session is not found.
+Children inherit their parent's environment, so the mark also finds processes whose parent has died. Every
+signal goes through a descriptor that was opened before the check, so it never hits a reused pid. Does not
+decide when. Does not find a process that clears its environment and leaves its session.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DEATH_MILLISECONDS = 2000  # a process in the middle of a disk write dies late
 
 
 def end(mark: str, *, sessions: bool = False) -> bool:
-    """Kills every process whose environment holds `mark` (as NAME=value); returns when they are dead, and
-    whether there was one.
+    """Kills every process whose environment contains `mark` (as NAME=value). Waits until they are dead, and
+    returns whether there were any.
 
-    `sessions`: also what shares a session with one of them, for programs that overwrite their environment.
-    Only of sessions led by a marked process, or by one that has died: never a user's shell.
+    `sessions`: also kills processes in the same session as one of them, for programs that overwrite their
+    environment. This applies only to sessions whose leader is marked or dead, so never to a user's shell.
     """
     found = False
-    for _ in range(_ROUNDS):  # again, for what was born meanwhile
+    for _ in range(_ROUNDS):  # again, because new ones may have started meanwhile
         doomed = find(mark, sessions=sessions)
         if not doomed:
             break
@@ -37,8 +37,8 @@ def end(mark: str, *, sessions: bool = False) -> bool:
 
 
 def kill(doomed: Iterable[int]) -> None:
-    """SIGKILL to each of these descriptors of processes; returns when they are dead, or do not die for two
-    seconds. Closes them."""
+    """Sends SIGKILL to these processes, given as descriptors, and closes the descriptors. Waits for each to
+    die, up to two seconds."""
     doomed = list(doomed)
     for process in doomed:
         with suppress(ProcessLookupError, PermissionError):
@@ -51,7 +51,7 @@ def kill(doomed: Iterable[int]) -> None:
 
 
 def find(mark: str, *, sessions: bool = False) -> list[int]:
-    """Descriptors of the living processes that `end` means; a descriptor outlives a pid's reuse."""
+    """Descriptors of the processes that `end` would kill. Unlike a pid, a descriptor is never reused."""
     wanted = mark.encode()
     marked: dict[int, int] = {}
     leaders: dict[int, int] = {}
@@ -69,7 +69,7 @@ def find(mark: str, *, sessions: bool = False) -> list[int]:
 
 
 def _held(pid: int, is_wanted: Callable[[], bool]) -> int | None:
-    """A descriptor of the process if, looked at through it, it is wanted."""
+    """A descriptor of the process, if the process is wanted."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -82,7 +82,7 @@ def _held(pid: int, is_wanted: Callable[[], bool]) -> int | None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Whether no process has the number, or one that has died and was not reaped."""
+    """Whether no process has this pid, or only a dead one that was not reaped."""
     try:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
     except (OSError, IndexError):
@@ -90,7 +90,8 @@ def _is_dead(pid: int) -> bool:
 
 
 def values(name: str, prefix: str) -> set[str]:
-    """The values that start so of the variable `name`, in all environments that this user may read."""
+    """The values of the variable `name` that start with `prefix`, in all environments that this user can
+    read."""
     start = f"{name}={prefix}".encode()
     found = set()
     for pid in _pids():
@@ -101,7 +102,7 @@ def values(name: str, prefix: str) -> set[str]:
 
 
 def _pids() -> Iterator[int]:
-    """All but this one; none on a system without /proc."""
+    """All pids except our own; none on a system without /proc."""
     with suppress(FileNotFoundError):
         for name in os.listdir("/proc"):  # noqa: PTH208 - hundreds of names, no need of paths
             if name.isdecimal() and int(name) != os.getpid():

@@ -1,7 +1,7 @@
-"""Which files no reader of ours may open, under whatever name: those on which a library holds locks.
+"""Files that our readers must never open, under any name, because a library holds locks on them.
 
-Whoever closes any descriptor of a file gives up every lock that the process holds on it (fcntl(2)); another
-process then takes the ledger's database for its own. A hard link in a session's folder is such another name.
+When a process closes any descriptor of a file, it loses all its locks on that file (fcntl(2)). Another
+process could then take over the ledger's database. A hard link in a session's folder could be such a name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _shut: list[Path] = []
 
 
 def shut(path: Path) -> None:
-    """Until `unshut`, `is_shut` knows this file, whatever lies under the name by then."""
+    """Until `unshut`, `is_shut` is true for the file at this path, even if another file replaces it."""
     _shut.append(path)
 
 

@@ -1,7 +1,7 @@
-"""What is done about an exception that nobody foresaw: one run or platform pays for it, and it is told.
+"""Handles unexpected exceptions: they are reported, and only one run or platform is affected.
 
-In simulation and tests it is raised again, so that they fail; the controller writes its traceback to its log
-and goes on. Must never know what was being done when it was met, beyond a sentence.
+In simulation and tests they are raised again, so that these fail. The controller writes the traceback to its
+log and continues. Must never know what was being done, beyond a sentence.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import threading
 import traceback
 from collections.abc import Callable
 
-SAME_MAX = 1000  # kinds of exceptions told apart; beyond that all are new
+SAME_MAX = 1000  # kinds of exceptions that are counted; the oldest is forgotten first
 
 Unforeseen = Callable[[str, Exception], None]
 
 
 def raise_again(_doing: str, error: Exception) -> None:
-    """For simulation and tests: nothing unforeseen passes."""
+    """For simulation and tests: an unexpected exception fails them."""
     raise error
 
 
 class Masked(Exception):
-    """Stands in for an exception whose text may hold secrets. Its own text is the whole traceback, masked:
-    an exception makes its text of what it likes, so changing what it holds is not enough."""
+    """Replaces an exception whose text may contain secrets. Its own text is the whole traceback, masked. An
+    exception can build its text from anything, so masking its arguments would not be enough."""
 
     def __init__(self, error: Exception, mask: Callable[[str], str]) -> None:
         super().__init__(mask(_traceback(error)))
@@ -31,13 +31,13 @@ class Masked(Exception):
 
 
 def sentence(doing: str, error: Exception) -> str:
-    """For `why`: what was met, in a line."""
+    """One line about the exception, for `why`."""
     return f"unexpected error while {doing} ({_what(error)}); the controller's log has the traceback"
 
 
 class Told:
-    """Writes each kind of exception with its traceback the first time, then at every doubling of its count.
-    A kind is its type and the line that raised it. Safe to call from any thread."""
+    """Writes each kind of exception with its traceback the first time, then whenever its count has doubled.
+    A kind is a type and the line that raised it. Safe to call from any thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

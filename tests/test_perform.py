@@ -108,7 +108,7 @@ def test_what_the_store_holds_under_a_name_is_not_taken_for_what_the_session_bro
     done = perform(COLLECT, backends)
     assert isinstance(done, Done)
     assert [c.sha256 for c in done.checkpoints] == [manifest.sha256]
-    assert any("held another manifest" in note for note in done.notes)
+    assert any("had a different manifest" in note for note in done.notes)
     fetched = stored.fetch(backends.store("home"), RUN, manifest.name, tmp_path / "fetched", manifest.sha256)
     assert fetched == manifest
 
@@ -368,4 +368,4 @@ def test_a_platform_that_is_not_configured_any_more_is_named(backends: Backends)
         failed = perform(action, gone)
         assert isinstance(failed, Failed)
         assert failed.trouble is Trouble.REJECTED
-        assert "here is not in the config" in failed.message
+        assert "here is no longer in the config" in failed.message

@@ -1,7 +1,6 @@
-"""Builds agent.pyz: the agent and what it needs of this package, as one zip application.
+"""Builds agent.pyz: the agent and the parts of this package that it needs, as one zip application.
 
-Used by the controller, before sessions. The same sources are the same bytes everywhere; nothing else of the
-package goes in.
+The controller builds it before it starts sessions. The same sources give the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _FILES = (
 )
 _FOLDERS = ("agent", "files", "training")
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can say
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 def content() -> bytes:
-    """The zip application's bytes; stored, not compressed, so that no zlib version shows in them."""
+    """The zip application's bytes. Stored, not compressed, so that they do not depend on zlib's version."""
     package = Path(__file__).resolve().parent.parent
     names = list(_FILES)
     for folder in _FOLDERS:
@@ -51,7 +50,7 @@ def content() -> bytes:
 
 
 def build(target: Path) -> None:
-    """Writes the zip application; the file appears whole or not at all, even beside other builders."""
+    """Writes the zip application atomically, even if others build it at the same time."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(target, content())
 

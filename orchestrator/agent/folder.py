@@ -1,4 +1,4 @@
-"""The session folder: where everything lies, who may be here, and how a file appears whole or not at all.
+"""The session folder: where everything is, which agent may use it, and how files are written atomically.
 
 Layout and rules: docs/session-folder.md. Decides nothing about the training.
 """
@@ -23,11 +23,11 @@ _BALLAST_BYTES = 256 * 1024
 
 
 class AlreadyClaimed(Exception):
-    """Another agent lives, or lived, in this folder: leave at once and touch nothing."""
+    """Another agent runs, or ran, in this folder: exit at once and touch nothing."""
 
 
 class Folder(Layout):
-    """The paths of one session, and what the agent makes of them."""
+    """The paths of one session, and what the agent does with them."""
 
     @property
     def source(self) -> Path:
@@ -35,7 +35,7 @@ class Folder(Layout):
 
     @property
     def checkpoints(self) -> Path:
-        """Where the command saves; what is committed lies in the outbox."""
+        """Where the command saves. Committed checkpoints are in the outbox."""
         return self.work / "checkpoints"
 
     @property
@@ -48,16 +48,16 @@ class Folder(Layout):
 
     @property
     def progress(self) -> Path:
-        """Where the command reports; a copy without the secrets lies in the outbox."""
+        """Where the command reports. A copy without secrets is in the outbox."""
         return self.work / PROGRESS
 
     @property
     def ballast(self) -> Path:
-        """A little room for the result on a full disk."""
+        """A file that reserves some disk space, so that the result fits on a full disk."""
         return self.work / "ballast"
 
     def lay_out(self) -> None:
-        """Makes the agent's own folders, and sets a little room aside for the result of a full disk."""
+        """Makes the agent's own folders, and reserves some space for the result on a full disk."""
         for path in (self.source, self.checkpoints, self.resume, self.outbox / LOG,
                      self.outbox / BLOBS, self.outbox / CHECKPOINTS):  # fmt: skip
             path.mkdir(parents=True, exist_ok=True)
@@ -69,11 +69,11 @@ class Folder(Layout):
                 raise
 
     def read_order(self) -> Order:
-        """Raises ValueError or OSError where there is none that can be understood."""
+        """Raises ValueError or OSError if the order cannot be read."""
         return wire.decode(Order, self.order.read_bytes())
 
     def take_secrets(self) -> dict[str, str]:
-        """The secrets' values; their file is gone afterwards."""
+        """The secrets' values. Removes their file."""
         path = self.secrets
         try:
             data = path.read_bytes()
@@ -85,7 +85,7 @@ class Folder(Layout):
         except ValueError:
             values = None
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            raise ValueError("secrets.json is not an object of texts")  # and its content stays unsaid
+            raise ValueError("secrets.json is not an object of texts")  # never repeat its content
         return values
 
 
@@ -93,8 +93,8 @@ class Folder(Layout):
 def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
     """Holds the folder's lock. `inherited` is the number of a descriptor on which the launcher took it.
 
-    Raises AlreadyClaimed while another agent holds it. The lock is released when the last process that
-    holds the descriptor is gone: the agent, and its guardian while that still cleans up.
+    Raises AlreadyClaimed if another agent holds it. The lock is released when the last process with the
+    descriptor is gone: the agent, or its guardian if that still cleans up.
     """
     path = folder.lock
     descriptor = _inherited(path, inherited)
@@ -123,18 +123,18 @@ def _inherited(path: Path, number: str | None) -> int | None:
 
 
 def claim(folder: Folder, incarnation: str) -> None:
-    """Makes this incarnation the session's one and only. Raises AlreadyClaimed if there was one before."""
+    """Makes this incarnation the session's only one. Raises AlreadyClaimed if there was one before."""
     folder.outbox.mkdir(parents=True, exist_ok=True)
     path = folder.outbox / INCARNATION
     try:
         files.write_new(path, incarnation.encode() + b"\n")
     except FileExistsError:
-        raise AlreadyClaimed(f"this session was {path.read_text().strip()}'s already") from None
+        raise AlreadyClaimed(f"agent {path.read_text().strip()} already ran this session") from None
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """As `orchestrator.files` does it, also where the command has made a folder of that name: it loses
-    nothing but the name. Not `durable` is for what the next second replaces anyway."""
+    """Like `orchestrator.files.write_whole`, but if the command has made a folder of that name, the folder is
+    renamed. `durable=False` is for files that are replaced every second anyway."""
     try:
         files.write_whole(path, data, sync=durable)
     except IsADirectoryError:

@@ -1,13 +1,13 @@
 """One tick of the controller: load what is due, observe, decide, journal, perform.
 
 engine.py       the tick itself; decides nothing, never waits
-market.py       the offers as they stand, less what our sessions claim
-readings.py     what platforms say of sessions
-tracking.py     what is remembered of one run
-perform.py      carries one action out, in a worker
+market.py       the current offers, minus what our sessions claim
+readings.py     what platforms report about sessions
+tracking.py     what is kept in memory about one run
+perform.py      carries out one action, in a worker
 workers.py      lanes of threads, one for each platform and kind of work
 controller.py   one process's loop over ticks
-tidying.py      what crashes left behind
+tidying.py      removes what crashes left behind
 
-Knows platforms and stores only by their protocols.
+Knows platforms and stores only through their protocols.
 """

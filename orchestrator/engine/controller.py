@@ -1,7 +1,7 @@
-"""The controller: engine ticks until there is nothing left to do, or somebody says stop.
+"""The controller: ticks an engine until there is nothing left to do, or somebody stops it.
 
-Wires nothing and knows no platform; gets an engine and drives it. Its death at any line loses nothing: the
-next one takes over the ledger and looks again.
+Creates nothing and knows no platform: it gets an engine and drives it. If it dies at any line, nothing is
+lost: the next controller takes over the ledger and looks again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.engine.engine import Engine
 from orchestrator.errors import BackendError, Fenced
 from orchestrator.unforeseen import Unforeseen, raise_again
 
-LINGER_SECONDS = 3.0  # a detached controller waits so long for another submit before it leaves
+LINGER_SECONDS = 3.0  # a detached controller waits this long for another submit before it exits
 LEDGER_RETRY_SECONDS = 2.0
 ANEW_SECONDS = 30.0
 
@@ -30,12 +30,12 @@ def run(
     say: Callable[[str], None],
     unforeseen: Unforeseen = raise_again,
 ) -> bool:
-    """Ticks until `stopped` says so, or (if asked to) until nothing is left to do or to wait for, or until it
-    is `outdated`: then returns True, and whoever wired this engine wires another.
+    """Ticks until `stopped` is true, or until it is `outdated`, or (with `leave_when_idle`) until nothing is
+    left to do or to wait for. Returns whether the caller should create a new engine: if it is `outdated`.
 
-    A ledger that does not answer is waited for; another controller's takeover ends this one with `Fenced`.
-    After an exception that nobody foresaw and that is no one run's, it pauses and returns True: what was in
-    memory may be half done, and all of it is found again by looking.
+    Waits for a ledger that does not answer. Raises `Fenced` if another controller takes over. After an
+    unexpected exception that belongs to no single run, it pauses and returns True: the state in memory may
+    be incomplete, and a new engine finds everything again by looking.
     """
     idle_since: float | None = None
     while not stopped():
@@ -49,7 +49,7 @@ def run(
             say(f"the ledger does not answer, trying again: {error}")
             clock.wait(wake, LEDGER_RETRY_SECONDS)
             continue
-        except Exception as error:  # noqa: BLE001 the barrier: told, and begun anew
+        except Exception as error:  # noqa: BLE001 the barrier: reported, then started again
             unforeseen("a tick", error)
             return _pause(clock, stopped)
         idle_since = (idle_since or clock.monotonic()) if idle else None
@@ -63,7 +63,7 @@ def run(
 
 
 def _pause(clock: Clock, stopped: Callable[[], bool]) -> bool:
-    """Waits ANEW_SECONDS; returns whether to begin anew then: not where somebody says stop meanwhile."""
+    """Waits ANEW_SECONDS. Returns whether to start again: False if it is stopped meanwhile."""
     never = threading.Event()
     ends = clock.monotonic() + ANEW_SECONDS
     while not stopped():

@@ -1,10 +1,9 @@
 """One tick: take what workers brought, load what is due, decide, journal, then act.
 
-Never waits and never decides: verbs run in workers and come back as reports and readings of a later tick.
-An exception that nobody foresaw holds the run on whose behalf it was met, or closes a platform's offers for a
-while; the other runs never feel it.
-Knows platforms only by the protocol. Everything it holds in memory can be lost at any line: the ledger and
-the platforms together say what must happen next.
+Never waits and never decides. Verbs run in workers, and their reports and readings come back in a later tick.
+An unexpected exception holds its run, or closes a platform's offers for a while; other runs are not affected.
+Knows platforms only through the protocol. Everything in memory can be lost at any line: the ledger and the
+platforms together show what must happen next.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
 QUEUE_PAGE = 256
-CLOCK_SET_BACK_SECONDS = 60.0  # by so much within a tick: what waits for a date is asked again
+CLOCK_SET_BACK_SECONDS = (
+    60.0  # if the clock is set back this far within a tick, waiting runs are decided again
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,12 @@ Brought = Surveyed | Readings | Acted
 
 @dataclass(frozen=True)
 class Watchers:
-    """Who is told what happens: `event` once it is journalled, `reading` of a run's current session,
-    `silence` where its platform gave no answer, and why; `unreadable` of a run whose record this version
-    cannot read, and why, once."""
+    """Callbacks for what happens.
+
+    `event`: an event was journalled. `reading`: a run's current session was read. `silence`: its platform
+    did not answer, with the reason. `unreadable`: this version cannot read a run's record, with the reason;
+    called once.
+    """
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
@@ -62,7 +66,7 @@ class Watchers:
 
 
 class _Barrier:
-    """Hands an exception that is nobody's word to `hold`. Entered for every reading of a tick: so small."""
+    """Passes an unexpected exception to `hold`. It is entered for every reading of a tick, so it is small."""
 
     __slots__ = ("_doing", "_hold", "_run")
 
@@ -82,7 +86,7 @@ class _Barrier:
 
 
 class Engine:
-    """The controller's heart; one per database (`fence` is its number there). Not thread-safe."""
+    """The core of the controller, one per database (`fence` is its number there). Not thread-safe."""
 
     def __init__(
         self,
@@ -103,23 +107,23 @@ class Engine:
         self._clock = clock
         self._watchers = watchers or Watchers()
         self._unforeseen = unforeseen
-        self._unreadable: dict[str, str] = {}  # runs that were told of
+        self._unreadable: dict[str, str] = {}  # runs already reported
         self._faults: dict[str, str] = {}  # runs that are to be held at their next decision, and why
         self._ahead: float | None = None  # wall clock less monotonic, at the last tick
         self._observing: set[str] = set()
         self._observed_at: dict[str, float] = {}
-        self._expectant = False  # whether the market was, when it was last looked at
-        self._queue_stirred = True  # offers changed or a slot is free: all that wait are asked again
-        self._due: frozenset[str] = frozenset()  # what the ledger called due in this tick
-        self._waiting: dict[str, RunRecord] = {}  # records without a session that were read before
-        self._regained = False  # whether runs that have again what they need were told so
+        self._expectant = False  # `market.expectant` when it was last read
+        self._queue_stirred = True  # offers changed or a slot is free: decide all waiting runs again
+        self._due: frozenset[str] = frozenset()  # runs that are due in this tick according to the ledger
+        self._waiting: dict[str, RunRecord] = {}  # records without a session, read before
+        self._regained = False  # whether runs whose missing config entry is back were released
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
         }
 
     def _regain(self, now: float) -> None:
-        """Runs that waited for what the config has again go on; asked until nobody else writes in between."""
+        """Releases runs whose missing platform or store is back in the config. Retried after a conflict."""
         held = [each.run for each in self._ledger.summaries({Phase.HELD})]
         back = [
             record for record in self._ledger.records(held) if record.missing and not self._lacking(record)
@@ -132,9 +136,9 @@ class Engine:
         return missing(record, self._backends.platforms, self._backends.stores)
 
     def tick(self) -> float:
-        """One round. Returns after how many seconds the next is worth while, if nothing wakes it before.
+        """One round. Returns the seconds until the next one, unless something wakes it earlier.
 
-        Raises `Fenced` when another controller has taken over.
+        Raises `Fenced` if another controller has taken over.
         """
         now, monotonic = self._clock.now(), self._clock.monotonic()
         self._notice_clock(now - monotonic)
@@ -150,18 +154,18 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do or to wait for: what is not final is held."""
+        """Whether nothing is left to do or to wait for: every run that is not final is held."""
         if any(not tracked.record.fault or tracked.busy for tracked in self._tracked.values()):
             return False
         return self._regained and not self._ledger.anything_left(besides=self.faulted)
 
     @property
     def faulted(self) -> frozenset[str]:
-        """The runs that have something on a platform, and wait for a person where they stand."""
+        """The runs that have something on a platform and are held there until a person acts."""
         return frozenset(run for run, tracked in self._tracked.items() if tracked.record.fault)
 
     def _notice_clock(self, ahead: float) -> None:
-        """Dates that a clock set which was ahead may be days away: all that wait are asked again."""
+        """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
         if self._ahead is not None and ahead < self._ahead - CLOCK_SET_BACK_SECONDS:
             self._queue_stirred = True
         self._ahead = ahead
@@ -169,8 +173,8 @@ class Engine:
     # --- What nobody foresaw ----------------------------------------------------------------------------
 
     def _barrier(self, run: str, doing: str) -> _Barrier:
-        """Of an exception that nobody foresaw only this run feels anything: it is held at its next decision.
-        The ledger's own errors concern everybody, and pass."""
+        """An unexpected exception affects only this run, which is held at its next decision. The ledger's own
+        errors concern every run and pass through."""
         return _Barrier(self._hold, run, doing)
 
     def _hold(self, run: str, doing: str, error: Exception) -> None:
@@ -184,7 +188,7 @@ class Engine:
         if lacking := self._lacking(record):
             return wanting(record, lacking, inputs.now)
         reason = self._faults.pop(record.run, "")
-        if reason and not record.phase.final:  # one that is over must still be cleaned up
+        if reason and not record.phase.final:  # a finished run must still be cleaned up
             return faulted(record, reason, inputs.now)
         try:
             return decide(record, inputs)
@@ -194,7 +198,7 @@ class Engine:
     # --- What came back ---------------------------------------------------------------------------------
 
     def _take(self, now: float, monotonic: float) -> None:
-        """Touches no ledger: what came back comes once, and must not be lost where that does not answer."""
+        """Does not use the ledger: results come only once, and must not be lost if it does not answer."""
         for brought in self._workers.finished():
             match brought:
                 case Surveyed():
@@ -239,7 +243,7 @@ class Engine:
     # --- Deciding ---------------------------------------------------------------------------------------
 
     def _load_due(self, now: float) -> list[RunRecord]:
-        """Runs that are due in the ledger: newly submitted, wished for, or their time has come."""
+        """Runs that are due in the ledger: newly submitted, with a user's wish, or at their due time."""
         known = {run: record.version for run, record in self._waiting.items()}
         due = []
         for record in self._ledger.due(now, known=known):
@@ -252,7 +256,7 @@ class Engine:
         return due
 
     def _tell_unreadable(self) -> None:
-        """Runs whose records cannot be read are left alone, and nothing of theirs is touched."""
+        """Reports runs whose records cannot be read. They and everything they own are left alone."""
         found = dict(self._ledger.unreadable)
         for run, reason in found.items():
             if self._unreadable.get(run) != reason:
@@ -268,7 +272,7 @@ class Engine:
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
-        """Runs without a session, in order of submission; those that wait if offers have changed."""
+        """Decides runs without a session, in order of submission. Waiting ones only if offers changed."""
         self._market.begin((tracked.record for tracked in self._tracked.values()), now)
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
@@ -324,7 +328,7 @@ class Engine:
         """Journals the decisions of several runs in one transaction, then starts what they want."""
         changed = [(r, i, d) for r, i, d in decisions if d.events]
         for (record, inputs, _), decision in zip(changed, self._append(changed), strict=True):
-            if decision is None:  # a user's wish came in between
+            if decision is None:  # a user's wish came first
                 self._keep_as_it_is(record.run)
             else:
                 self._journalled(record, inputs, decision)
@@ -336,8 +340,8 @@ class Engine:
                 self._settle(record, inputs, decision)
 
     def _append(self, decisions: list[tuple[RunRecord, Inputs, Decision]]) -> list[Decision | None]:
-        """Journals all, or each alone where one of them cannot be written: that one's run is held instead.
-        None where somebody else appended to the run first."""
+        """Journals all decisions. If one of them cannot be written, journals each alone and holds the run
+        that fails. A result is None if somebody else appended to the run first."""
         proposals = [Proposal(r, d.events, d.due_at, inputs=i) for r, i, d in decisions]
         try:
             answers = self._ledger.append_many(proposals, fence=self._fence)
@@ -356,7 +360,9 @@ class Engine:
         [(record, inputs, decision)] = decisions
         reason = self._met(f"journalling what was decided on {record.run}", refused)
         if any(isinstance(event, Faulted) for event in decision.events):
-            return [Decision(replace(record, fault=reason), (), ())]  # not even that: held in memory alone
+            return [
+                Decision(replace(record, fault=reason), (), ())
+            ]  # even the hold cannot be written: held in memory only
         held = faulted(record, reason, inputs.now)
         return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
 
@@ -366,7 +372,7 @@ class Engine:
                 self._watchers.event(decision.record, event)
                 if isinstance(event, Ended):
                     self._learn(before, inputs.watch, inputs.now)
-        with self._barrier(before.run, "carrying on"):  # whatever became of that: it is journalled
+        with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)
 
@@ -384,10 +390,10 @@ class Engine:
             for action in tracked.startable(inputs.monotonic):
                 self._start(record.run, action)
         else:
-            assert not decision.actions, "whoever wants something done has something on a platform"
+            assert not decision.actions, "a run with actions has something on a platform"
 
     def _keep(self, record: RunRecord) -> Tracked | None:
-        """Remembers a record where it belongs: tracked while it has anything on a platform, or under way."""
+        """Stores a record where it belongs: tracked while anything of it is on a platform or under way."""
         tracked = self._tracked.get(record.run)
         busy = tracked is not None and tracked.busy
         if record.session is None and not record.strays and not busy:
@@ -404,8 +410,8 @@ class Engine:
         return tracked
 
     def _keep_as_it_is(self, run: str) -> None:
-        """Somebody else appended to the run first: it is decided again on that. One that this version can no
-        longer read is left alone."""
+        """Somebody else appended to the run first: reload it, and decide again. A record that this version
+        cannot read any more is left alone."""
         for record in self._ledger.records([run]):
             self._keep(record)
             return
@@ -413,7 +419,7 @@ class Engine:
         self._waiting.pop(run, None)
 
     def _learn(self, record: RunRecord, watch: Watch | None, now: float) -> None:
-        """A measured rate wins over every prior (decision 8)."""
+        """Stores the measured rate, which takes precedence over every estimate (decision 8)."""
         status = watch.observation.status if watch and watch.observation else None
         session = record.session
         if session is None or status is None or not status.steps_per_second or session.started_at is None:
@@ -452,13 +458,13 @@ class Engine:
         )
 
     def _start_observations(self, monotonic: float) -> None:
-        """One batched observe a platform, when its poll interval has passed; never two at a time."""
+        """One batched observe per platform, after its poll interval. Never two at a time."""
         names: dict[str, list[str]] = {}
         outboxes: dict[str, Outbox] = {}
         polls: dict[str, float] = {}
         for tracked in self._tracked.values():
             for name, (platform, poll_seconds) in tracked.observed().items():
-                if platform in self._backends.platforms:  # else the user has taken it out of the config
+                if platform in self._backends.platforms:  # otherwise the user removed it from the config
                     names.setdefault(platform, []).append(name)
                     polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
             outboxes |= self._backends.shipped(tracked.record)

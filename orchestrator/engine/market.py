@@ -1,6 +1,7 @@
-"""The offers as they stand now: what the platforms said last, less what our own sessions use of it.
+"""The current offers: the platforms' last answers, minus what our own sessions use.
 
-Volatile; asks nothing itself (the engine runs surveys in workers) and chooses nothing (`core.route` does).
+In memory only. Asks no platform itself (the engine runs surveys in workers) and chooses nothing
+(`core.route` does).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 SURVEY_SECONDS = 60.0
 OUTAGE_SECONDS = 60.0
-FIRST_ANSWER_SECONDS = 15.0  # a platform that was never heard is waited for so long before runs go elsewhere
+FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer before runs go elsewhere
 
 
 @dataclass(frozen=True)
 class Surveyed:
-    """A platform's answer to survey: its offers, or why there is none."""
+    """A platform's answer to survey: its offers, or why there are none."""
 
     platform: str
     offers: tuple[Offer, ...] = ()
@@ -42,21 +43,21 @@ class Surveyed:
 
 
 def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
-    """Asks a platform for its offers; blocks; an error becomes an answer, foreseen or not."""
+    """Asks a platform for its offers. Blocks. Every error becomes an answer, even an unexpected one."""
     try:
         return Surveyed(name, platform.survey())
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:
         return Surveyed(name, trouble=str(error))
-    except Exception as error:  # noqa: BLE001 the barrier: told, and its offers are closed
+    except Exception as error:  # noqa: BLE001 the barrier: reported, and its offers are closed
         doing = f"survey of {name}"
         unforeseen(doing, error)
         return Surveyed(name, trouble=sentence(doing, error))
 
 
 class Market:
-    """Offers, outages and our own use of them. `begin` before routing, `reserve` after each assignment."""
+    """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment."""
 
     def __init__(
         self, platforms: Sequence[str], rules: tuple[Rule, ...] = (), utc_offset_seconds: float = 0.0
@@ -68,7 +69,7 @@ class Market:
         self._outages: dict[str, Surveyed] = {}
         self._asked_at: dict[str, float] = {}  # monotonic
         self._asking: dict[str, float] = {}  # surveys under way, by the wall clock
-        self._as_of: dict[str, float] = {}  # when the last survey that came back was asked for
+        self._as_of: dict[str, float] = {}  # when the last answered survey was asked for
         self._claims: tuple[Claim, ...] = ()
         self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
@@ -78,7 +79,7 @@ class Market:
     # --- Surveys ----------------------------------------------------------------------------------------
 
     def surveys_due(self, now: float, monotonic: float) -> list[str]:
-        """Platforms to ask now, none of them twice at a time; each is taken as asked."""
+        """Platforms to ask now. Marks each as asked, so that no platform is asked twice at a time."""
         due = [
             name
             for name in self._platforms
@@ -104,8 +105,8 @@ class Market:
         return freed or before != (self._offers.get(name), name in self._outages)
 
     def close(self, name: str, trouble: str) -> None:
-        """Takes a platform's offers away until its next survey, as its code fails. No answer: what a survey
-        that is under way counts, it still counts from when it was asked."""
+        """Removes a platform's offers until its next survey, because its code fails. This is not an answer
+        to a survey: one that is under way still counts from when it was asked."""
         self._outages[name] = Surveyed(name, trouble=trouble)
         self._offers.pop(name, None)
 
@@ -117,14 +118,14 @@ class Market:
     # --- Our own use ------------------------------------------------------------------------------------
 
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
-        """Counts anew what the sessions of these runs take, and those that were over a moment ago."""
+        """Recounts what the sessions of these runs use, including sessions that have just ended."""
         self._now = now
         self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
         self._claims = claims(records, self._closed.values(), self._as_of, now)
         self._count()
 
     def remember(self, closed: Iterable[ClosedSession]) -> None:
-        """Sessions that are over: what they used counts as used until a survey that began afterwards."""
+        """Adds ended sessions. What they used counts as used until a survey that began after their end."""
         for each in closed:
             if self._is_new(each) and each.session not in self._closed:
                 self._closed[each.session] = each
@@ -134,7 +135,7 @@ class Market:
         return min(closed.gone_at, self._now) >= self._as_of.get(closed.platform, -math.inf)
 
     def reserve(self, session: Session) -> None:
-        """Takes a session assigned in this tick off what is left for the next."""
+        """Subtracts a session assigned in this tick from what is left for the next run."""
         self._claims = (*self._claims, claim_of(session, self._as_of))
         self._count()
 
@@ -146,16 +147,16 @@ class Market:
     # --- Routing ----------------------------------------------------------------------------------------
 
     def offers(self) -> tuple[Offer, ...]:
-        """The offers now, our own reservations taken off."""
+        """The current offers, minus our own reservations."""
         return self._current
 
     def has_room(self) -> bool:
-        """Whether any offer might take one more session."""
+        """Whether any offer may have room for one more session."""
         return any(self._free(offer) for offer in self._current)
 
     @property
     def full(self) -> bool:
-        """Whether our own sessions take every slot there is: then a slot is all there is to wait for."""
+        """Whether our own sessions use every slot. Then runs can only wait for a slot."""
         return bool(self._current) and not self._outages and self.complete and not self.has_room()
 
     def _free(self, offer: Offer) -> bool:
@@ -164,21 +165,21 @@ class Market:
     def route(
         self, record: RunRecord, measurements: tuple[Measurement, ...], *, thorough: bool = False
     ) -> Route | None:
-        """The router's answer for a run; None while platforms may be about to answer for the first time, and
-        until all have where none takes it.
+        """The router's answer for a run. None while a platform may be about to give its first answer. Also
+        None if no offer fits and not all platforms have answered yet.
 
-        `thorough`, for people: what is wrong for good is told before what is wrong now.
+        `thorough`, for people: reports permanent reasons before temporary ones.
         """
         return self.judged(record, replace(self.case(measurements), thorough=thorough))
 
     def case(self, measurements: tuple[Measurement, ...]) -> Case:
-        """What is judged for a run with these measurements."""
+        """The router's input for a run with these measurements."""
         usage = tuple((*where, count) for where, count in self._usage.items())
         silent = tuple(self._troubles())
         return Case(self._current, self._rules, measurements, usage, self._utc_offset, silent=silent)
 
     def judged(self, record: RunRecord, case: Case) -> Route | None:
-        """As `route` says."""
+        """Like `route`, for a given case."""
         if self.expectant:
             return None
         found = judge(record, case, self._now)
@@ -186,8 +187,8 @@ class Market:
 
     @property
     def expectant(self) -> bool:
-        """Whether a platform may be about to answer for the first time: whoever answers before it is not
-        therefore the best place for a long run."""
+        """Whether a platform may be about to give its first answer. The platform that answers first is not
+        necessarily the best place for a long run."""
         never_heard = [asked for name, asked in self._asking.items() if name not in self._as_of]
         return any(0.0 <= self._now - asked < FIRST_ANSWER_SECONDS for asked in never_heard)
 

@@ -1,7 +1,7 @@
-"""How each action is carried out: the verbs of one platform, the home store, and this machine's folders.
+"""Carries out each action with the verbs of one platform, the home store and this machine's folders.
 
-Runs in workers, never in the engine's thread. Turns every error of a backend into a report of what to do
-next. Decides nothing, journals nothing.
+Runs in workers, never in the engine's thread. Turns every error of a backend into a report that says what to
+do next. Decides nothing, journals nothing.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ from orchestrator.uplink.registers import raise_fence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-_REPLACED = "the home store held another manifest under {}: it was replaced by what the session brought"
+_REPLACED = "the home store had a different manifest for {}: replaced by the session's own"
 
 
 def _remove(folder: Path) -> None:
-    """What cannot be removed now, the next start removes."""
+    """Removes a folder. If that fails, the next start of the controller removes it."""
     with contextlib.suppress(OSError):
         set_aside(folder)
 
 
 @dataclass(frozen=True)
 class Backends:
-    """The instances a user configured, by their names, how a secret's name becomes its value, and who hears
-    of exceptions that nobody foresaw. `home_store` is where new runs keep their checkpoints."""
+    """The configured platforms and stores by name, a lookup for secrets, and a handler for unexpected
+    exceptions. `home_store` is the store in which new runs keep their checkpoints."""
 
     platforms: Mapping[str, Platform]
     stores: Mapping[str, Store]
@@ -81,20 +81,20 @@ class Backends:
     unforeseen: Unforeseen = raise_again
 
     def platform(self, name: str) -> Platform:
-        """Raises Rejected for one that the user has taken out of the config since a session began there."""
+        """Raises Rejected if the user removed the platform from the config after a session began there."""
         if name not in self.platforms:
-            raise Rejected(f"the platform {name} is not in the config any more: put it back", backend=name)
+            raise Rejected(f"the platform {name} is no longer in the config: put it back", backend=name)
         return self.platforms[name]
 
     def store(self, name: str) -> Store:
-        """A run's home store; without a name the config's. Raises Rejected for one that was taken out of the
+        """A run's home store; without a name, the config's. Raises Rejected if it was removed from the
         config."""
         if (name or self.home_store) not in self.stores:
-            raise Rejected(f"the store {name} is not in the config any more: put it back", backend=name)
+            raise Rejected(f"the store {name} is no longer in the config: put it back", backend=name)
         return self.stores[name or self.home_store]
 
     def shipped(self, record: RunRecord) -> dict[str, Outbox]:
-        """By its session's name the outbox that lies in the run's home store, if one does. Reads nothing."""
+        """Session name → its outbox, if that is in the run's home store. Reads nothing."""
         session = record.session
         if session is None or session.traits.uplink is not Uplink.STORE:
             return {}
@@ -121,11 +121,11 @@ def lane(action: Action) -> str:
 
 
 def perform(action: Action, backends: Backends) -> Report:
-    """Carries one action out; blocks. What goes wrong is reported, foreseen or not: it is this action's; and
-    without the secrets."""
+    """Carries out one action. Blocks. Reports every error as this action's, even an unexpected one, without
+    secrets."""
     try:
         report = _reported(action, backends)
-    except Exception as error:  # noqa: BLE001 the barrier: told, and reported as this action's
+    except Exception as error:  # noqa: BLE001 the barrier: logged, and reported as this action's
         doing = f"{action.kind} of {action.session or 'a run'}"
         mask = _mask(action, backends)
         met = Masked(error, mask.text) if mask else error
@@ -137,18 +137,18 @@ def perform(action: Action, backends: Backends) -> Report:
 
 
 def _mask(action: Action, backends: Backends) -> Mask:
-    """The secrets that this action sends somewhere, whose answer may repeat them."""
+    """Masks the secrets that this action sends to a platform, because its answer may repeat them."""
     if not isinstance(action, Prepare | Launch):
         return Mask()
     values = []
     for name in action.order.secrets:
-        with contextlib.suppress(OrchestratorError):  # it is not there: nothing was sent
+        with contextlib.suppress(OrchestratorError):  # a missing secret was not sent
             values.append(backends.secret(name))
     return Mask(values)
 
 
 def _reported(action: Action, backends: Backends) -> Report:
-    """Every error of a backend as a report of what to do next."""
+    """Turns every error of a backend into a report that says what to do next."""
     try:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
@@ -174,9 +174,7 @@ def _reported(action: Action, backends: Backends) -> Report:
 def _disk_text(error: OSError) -> str:
     where = error.filename or "no file"
     if error.errno in _FULL:
-        return (
-            f"this machine's disk is full ({where}): free some space, `orchestrator prune` shows what may go"
-        )
+        return f"this machine's disk is full ({where}): free some space (`orchestrator prune` can help)"
     return f"{error.strerror or error} ({where})"
 
 
@@ -232,14 +230,14 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
 
 
 def _fence_for(order: Order, store: Store) -> None:
-    """Before a session can start, no older one publishes any more."""
+    """Makes sure that no older session can publish any more before this one starts."""
     fence = raise_fence(store, order.run, order.generation)
     if fence > order.generation:
-        raise NameTaken(f"{order.run} was at generation {fence} already, {order.session} is of an older one")
+        raise NameTaken(f"{order.run} is already at generation {fence}; {order.session} is an older one")
 
 
 def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
-    """Brings the checkpoint to resume into `staged`; where that one is lost, says what the store has left."""
+    """Fetches the checkpoint to resume into `staged`. If it is lost, reports what the store still has."""
     order = action.order
     assert order.resume is not None
     try:
@@ -250,23 +248,25 @@ def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
         trouble, reason = Trouble.CORRUPT, error.reason
     else:
         return None
-    _remove(staged)  # the next one is staged alone
+    _remove(staged)  # the next one needs an empty folder
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
     doubt = "" if left else _doubt(store, action)
     return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
 
 
 def _doubt(store: Store, action: Prepare) -> str:
-    """Why the store as a whole may not be what it was, in words; empty where it is. An unmounted disk
-    looks like an empty store, and one of a later time than an old copy of the ledger has newer checkpoints
-    that this ledger never accepted."""
+    """Why the store as a whole may be the wrong one; empty if it looks right.
+
+    An unmounted disk looks like an empty store. If an old copy of the ledger was restored, the store has
+    newer checkpoints that this ledger never accepted.
+    """
     order = action.order
     known = action.accepted | action.dropped
     unknown = [ref for ref in stored.names(store, order.run)
                if ref.name not in known and ref.step > order.resume_step]  # fmt: skip
     if unknown:
         newest = max(unknown, key=lambda ref: ref.step).name
-        return f"; {newest} is there, which this ledger does not know: was an old copy of the home restored?"
+        return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
     if next(iter(store.list("")), None) is None:
         return "; the store is empty: is its disk there?"
     return ""
@@ -276,13 +276,13 @@ def _untested(order: Order) -> tuple[str, ...]:
     if order.resume is None or order.resume_sha256 is not None:
         return ()
     return (
-        f"checkpoint {order.resume} was accepted by an older version, which kept no sha256 of its manifest: "
-        "the home store is trusted to hold the right one",
+        f"checkpoint {order.resume} cannot be verified, because an older version accepted it without the "
+        "sha256 of its manifest; the home store's copy is used",
     )
 
 
 def _tell(path: Path, text: str) -> None:
-    """A line for viewers; a disk that is full costs only that."""
+    """Writes a line for viewers. On a full disk only this line is lost."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode(), sync=False)
@@ -312,7 +312,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
 
 
 def _outbox(action: Collect, backends: Backends) -> Outbox:
-    """Where it lies. What is published after the last look nobody sees: so it is fenced off before."""
+    """Opens the session's outbox. Before the last look, raises the fence, so that nothing can be published
+    afterwards and go unseen."""
     if action.uplink is not Uplink.STORE:
         return backends.platform(action.platform).open(action.session)
     store = backends.store(action.store)
@@ -322,7 +323,7 @@ def _outbox(action: Collect, backends: Backends) -> Outbox:
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
-    """Every checkpoint ever brought here, oldest first, also by a controller that died meanwhile."""
+    """Every checkpoint ever brought here, oldest first, even by a controller that died."""
     folder = into / CHECKPOINTS
     whole = folder.glob(f"*/{MANIFEST}")
     found = [CheckpointRef.parse(path.parent.name) for path in whole]
@@ -330,25 +331,28 @@ def _brought(into: Path) -> list[CheckpointRef]:
 
 
 def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
-    """The session's own manifest once it is in the home store; and whether another lay there under its name.
-    None where it was published before and is gone, from here and from there: the outbox is asked for it
-    again. What the store says is never taken for the session's."""
+    """Publishes a checkpoint. Returns the session's own manifest, and whether the store had a different one
+    under its name.
+
+    The manifest is None if the checkpoint was published before but is now missing in the store, and its blobs
+    are no longer here: then it is collected again. The store's manifest is never taken for the session's.
+    """
     folder = into / CHECKPOINTS / ref.name
     published = folder / "published"
     before = published.exists()
     try:
         manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
         if manifest.run != run:
-            raise CorruptCheckpoint(ref.name, f"it is of run {manifest.run!r}")
+            raise CorruptCheckpoint(ref.name, f"its manifest names another run: {manifest.run!r}")
         if before:
             with contextlib.suppress(NotFound):
                 return stored.read(store, run, ref.name, manifest.sha256), False
         foreign = stored.publish(store, run, manifest, into)
-    except FileNotFoundError as error:  # its blobs are not here: away with it, so that it comes again
+    except FileNotFoundError as error:  # its blobs are missing: remove it, so that it is collected again
         shutil.rmtree(folder)
         if before:
             return None, False
-        raise Transient(f"{ref.name} was brought in part") from error
+        raise Transient(f"only a part of {ref.name} was collected; it will be collected again") from error
     published.touch()
     return manifest, foreign
 
@@ -365,7 +369,7 @@ def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
 
 
 def _drop_blobs(into: Path) -> None:
-    """What is in the home store need not lie here as well; manifests stay, so nothing is brought twice."""
+    """Removes blobs that are in the home store now. Manifests stay, so that nothing is collected twice."""
     blobs = into / BLOBS
     if blobs.is_dir():
         for blob in blobs.iterdir():
@@ -373,13 +377,13 @@ def _drop_blobs(into: Path) -> None:
 
 
 def is_unpublished(collected: Path) -> bool:
-    """Whether a checkpoint lies here with its bytes that was never seen to arrive in the store: they may be
-    all that is left of it."""
+    """Whether there is a checkpoint here, with its blobs, that may never have reached the store. These may
+    be the only copy."""
     try:
         if not list((collected / "blobs").iterdir()):
             return False
         brought = list((collected / "checkpoints").iterdir())
-    except OSError:  # neither was brought
+    except OSError:  # nothing was collected
         return False
     return any(not (checkpoint / "published").exists() for checkpoint in brought)
 

@@ -1,7 +1,7 @@
-"""What platforms see of sessions and what the sessions say, as one observation each; and of which
-sessions none can be had.
+"""Reads sessions: what their platform sees and what they report, as one observation each. If that fails,
+finds out whether one session or the platform causes it.
 
-Runs in workers, never in the engine's thread. Knows platforms only by the protocol; decides nothing.
+Runs in workers, never in the engine's thread. Knows platforms only through the protocol; decides nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 @dataclass(frozen=True)
 class Readings:
-    """One platform's answer to observe; where it gave none, empty, and `trouble` says why. `unread`: sessions
-    of which no reading can be had, each with a sentence; `broken`: the platform's own code failed, or may
-    have."""
+    """One platform's answer to observe. If it gave none, this is empty and `trouble` says why.
+
+    `unread`: sessions that cannot be read, each with a sentence. `broken`: the platform's own code failed,
+    or may have failed.
+    """
 
     platform: str
     observations: Mapping[str, Observation]
@@ -39,14 +41,16 @@ def observe(
     unforeseen: Unforeseen = raise_again,
     outboxes: Mapping[str, Outbox] = MappingProxyType({}),
 ) -> Readings:
-    """One batched reading; a platform that does not answer gives none, which is no reading at all. Where its
-    code fails, each session is read alone: so it shows which of them it fails on. `outboxes`, by session:
-    those that do not lie on their platform."""
+    """One batched reading; empty if the platform does not answer.
+
+    If the platform's code fails, each session is read alone, to find the one that causes it. `outboxes`:
+    session name → its outbox, for outboxes that are not on the platform.
+    """
     try:
         return Readings(name, _observations(platform, wanted, outboxes))
     except (BackendError, OSError) as error:
         return Readings(name, {}, str(error))
-    except Exception as error:  # noqa: BLE001 the barrier: told, and one session or platform pays
+    except Exception as error:  # noqa: BLE001 the barrier: logged, and one session or platform is blamed
         doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
         unforeseen(doing, error)
         met = sentence(doing, error)
@@ -58,7 +62,7 @@ def observe(
     if not alone:
         return Readings(name, found, unread={wanted[0]: met})
     unread = {session: why for reading in alone for session, why in reading.unread.items()}
-    if len(unread) == len(wanted):  # perhaps not because of any session: no more are sent there for a while
+    if len(unread) == len(wanted):  # perhaps caused by no session: start none there for a while
         return Readings(name, found, met, unread, broken=True)
     return Readings(name, found, unread=unread)
 
@@ -72,10 +76,10 @@ def _observations(
 
 
 def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | None:
-    """One reading of one session, whose outbox may lie `elsewhere` than on its platform.
+    """One reading of one session. Its outbox may be `elsewhere`, not on its platform.
 
-    None where the outbox cannot be read now and it has ended: that it left no result is not known then; or
-    lies elsewhere: whether its heart beats is not known then.
+    None if the outbox cannot be read now and either the session has ended (whether it left a result is
+    unknown) or the outbox is elsewhere (whether its heart beats is unknown).
     """
     outbox = elsewhere or sight.outbox
     if outbox is None:
@@ -96,9 +100,9 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
 
 
 def _fails_by_itself(platform: Platform) -> bool:
-    """Whether the platform's code fails without any session, and so not because of one."""
+    """Whether the platform's code fails even without any session. Then no session causes it."""
     try:
         platform.observe(())
-    except Exception:  # noqa: BLE001 - it was told a moment ago
+    except Exception:  # noqa: BLE001 - already logged
         return True
     return False

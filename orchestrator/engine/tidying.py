@@ -1,8 +1,8 @@
-"""What a crash left in this home, its store and on its platforms: ended and removed when a controller starts.
+"""Removes what a crash left in this home, in its store and on its platforms, when a controller starts.
 
-Decides what nobody can want any more: drafts, checkpoints on their way into sessions that are over, blobs
-of runs that published them in part. Must never touch what a session made and nobody has taken over, nor
-what a live session or another process uses. What is merely old is not its business.
+Decides what nobody needs any more: drafts, checkpoints staged for ended sessions, and blobs of partly
+published checkpoints. Must never touch what a session made and is not stored yet, nor what a live session or
+another process uses. Does not remove things because they are old.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from orchestrator.platforms.platform import Tidying
 from orchestrator.session.layout import BLOBS
 from orchestrator.stores import checkpoints as stored
 
-SECONDS_MAX = 60.0  # of the part that a large store may make long; the next start goes on
+SECONDS_MAX = 60.0  # limit for sweeping a large store; the next start continues
 _DRAFT = (
     ".tmp-",
     ".pull-",
-)  # PREFIX, which begins so, and what older versions named otherwise and did not lock
-DRAFT_SECONDS = 3600.0  # nobody writes one file for so long without a byte
+)  # the first covers PREFIX; older versions used both, without locks
+DRAFT_SECONDS = 3600.0  # a draft without a write for this long has no writer
 
 
 def begin(
@@ -40,11 +40,12 @@ def begin(
     clock: Clock,
     say: Callable[[str], None],
 ) -> threading.Thread:
-    """To be called by who has just taken over the ledger, before its first tick. What is doomed in the home
-    is listed before this returns, so that nothing of this controller's is; the rest goes on in a thread.
+    """Call this right after taking over the ledger, before the first tick. What to remove from the home is
+    listed before this returns, so that it cannot include this controller's own files. The rest runs in a
+    thread.
 
-    `records`: every run with anything on a platform, and of the others those whose store is to be swept.
-    `runs`: the names of all in the ledger; of others, which may be another ledger's, nothing is touched.
+    `records`: every run with anything on a platform, and other runs whose store should be swept. `runs`: the
+    names of all runs in the ledger. Other runs may belong to another ledger and are not touched.
     """
     known = tuple(records)
     live = frozenset(name for record in known for name in _there(record))
@@ -64,15 +65,15 @@ def begin(
 
 
 def _there(record: RunRecord) -> list[str]:
-    """The run's sessions that may still be somewhere."""
+    """The run's sessions that may still exist."""
     strays = [stray.session for stray in record.strays]
     return strays if record.session is None else [*strays, record.session.name]
 
 
 def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str]) -> Iterator[Path]:
-    """What this home holds for sessions of these runs that are over: checkpoints staged for them, blobs
-    brought of them, and drafts beside what was brought. Of all this a controller is the only writer. Where a
-    checkpoint was brought and not published, its blobs may be the only copy: they stay."""
+    """What this home holds for ended sessions of these runs: checkpoints staged for them, blobs collected
+    from them, and drafts next to those. Only a controller writes these. If a checkpoint was collected but not
+    published, its blobs may be the only copy, so they stay."""
     for staged in _entries(folders.home / STAGED):
         if staged.name not in live and run_of(staged.name) in runs:
             yield staged
@@ -93,8 +94,8 @@ def of_sessions_over(folders: Folders, runs: frozenset[str], live: frozenset[str
 
 
 def sweep_drafts(folders: Folders, now: float) -> None:
-    """Drafts that nobody holds. Those of `orchestrator.files` stay while their writer locks them, however
-    old; of those that an older version left, the young stay: it may be writing them now."""
+    """Removes drafts without a writer. Drafts of `orchestrator.files` stay as long as their writer has the
+    lock, however old they are. Young drafts of an older version stay too: it may be writing them now."""
     home = folders.home
     named = (home / name for name in (BUNDLES, IMAGES, INPUTS, STAGED))
     for folder in (home, *named, *_entries(home / RESULTS)):
@@ -107,22 +108,22 @@ def sweep_drafts(folders: Folders, now: float) -> None:
 
 
 def tidy_platforms(backends: Backends, say: Callable[[str], None]) -> None:
-    """Each platform's own leavings: processes of sessions that are over, what was being staged."""
+    """Lets each platform remove what crashes left there: processes of ended sessions, staging drafts."""
     for platform in backends.platforms.values():
         try:
             if isinstance(platform, Tidying):
                 platform.tidy()
         except (OrchestratorError, OSError) as error:
-            say(f"{platform.name} could not be tidied, the next start tries again: {error}")
-        except Exception as error:  # noqa: BLE001 - the barrier: told, and the others are tidied all the same
+            say(f"{platform.name} could not be cleaned up; the next start tries again: {error}")
+        except Exception as error:  # noqa: BLE001 - the barrier: logged, and the others still get their turn
             backends.unforeseen(f"tidying {platform.name}", error)
 
 
 def sweep_store(
     backends: Backends, records: Iterable[RunRecord], clock: Clock, say: Callable[[str], None]
 ) -> None:
-    """Blobs in the runs' home stores that no manifest names, of generations that nobody publishes any more;
-    for as long as SECONDS_MAX."""
+    """Removes blobs in the runs' home stores that no manifest names, for generations in which nothing can be
+    published any more. Stops after SECONDS_MAX."""
     ends = clock.monotonic() + SECONDS_MAX
     gone = 0
     failed: set[str] = set()
@@ -136,21 +137,21 @@ def sweep_store(
             store = backends.store(record.store)
             gone += stored.sweep_orphans(store, record.run, keep, _closed_below(record))
         except (OrchestratorError, OSError) as error:
-            say(f"the home store could not be tidied, the next start tries again: {error}")
+            say(f"the home store could not be cleaned up; the next start tries again: {error}")
             failed.add(record.store)
     if gone:
-        say(f"removed {gone} blobs from home stores that no checkpoint names")
+        say(f"removed {gone} unused blobs from home stores")
 
 
 def _closed_below(record: RunRecord) -> int:
-    """Of what generations nothing is published any more: those before the first that may still be somewhere,
-    else all there were. The run's next session begins another."""
+    """The generation below which nothing can be published any more: the oldest one that may still exist,
+    or one after the last. The run's next session begins a new generation."""
     numbers = (name.rpartition("-s")[2] for name in _there(record))
     return min((int(n) if n.isdecimal() else 0 for n in numbers), default=record.generation + 1)
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What a folder holds; nothing where it is none, or a link to one."""
+    """The entries of a folder; empty if it is not a folder or is a link."""
     try:
         return sorted(folder.iterdir()) if stat.S_ISDIR(folder.lstat().st_mode) else []
     except OSError:
@@ -158,7 +159,8 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_stale(path: Path, now: float) -> bool:
-    """Whether nothing of it was written for long: a folder itself stays old while the files in it grow."""
+    """Whether nothing in it was written for a long time. Looks at every file, because a folder's own time
+    does not change while files in it grow."""
     try:
         newest = path.lstat().st_mtime
         for here, folders, names in os.walk(path):

@@ -1,7 +1,7 @@
-"""What the engine remembers of one run that has a session, or remains of one, on some platform.
+"""What the engine keeps in memory about one run with a session, or remains of one, on a platform.
 
-Volatile: readings, reports not yet decided on, actions under way. All of it is lost with the controller and
-found again by looking. Decides nothing.
+Readings, reports not yet decided on, actions under way. All of it is lost with the controller and found
+again by looking. Decides nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, StopReply
 from orchestrator.core.watch import Watch
 
-DECIDE_SECONDS = 1.0  # a tracked run is decided at least so often: retries, repeated stops
+DECIDE_SECONDS = 1.0  # a tracked run is decided at least this often: retries, repeated stops
 _OBSERVED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
 
 class Tracked:
-    """One run in the engine's memory. `launch_unknown`: its record was found with a launch intended, whose
-    answer this controller does not have."""
+    """One run in the engine's memory. `launch_unknown`: its record has an intended launch, but this
+    controller does not have the answer."""
 
     def __init__(self, record: RunRecord, monotonic: float, launch_unknown: bool = False) -> None:
         self.record = record
@@ -40,7 +40,7 @@ class Tracked:
     # --- Deciding ---------------------------------------------------------------------------------------
 
     def due(self, monotonic: float) -> bool:
-        if self.record.fault:  # a person comes first; their wish takes the fault away
+        if self.record.fault:  # wait for a person; their wish clears the fault
             return False
         return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
 
@@ -60,11 +60,11 @@ class Tracked:
         return [stray.session for stray in self.record.strays]
 
     def decided(self, decision: Decision, inputs: Inputs) -> None:
-        """A decision made on these inputs is journalled (or had nothing to journal)."""
+        """A decision made on these inputs was journalled, or had nothing to journal."""
         record = self.record = decision.record
         self._tallies = decision.tallies
         self.reports = self.reports[len(inputs.reports) :]
-        # A fault is decided without the reports: a launch's answer may have been among them.
+        # A fault was decided without the reports, which may have contained the launch's answer.
         self._launch_unknown = bool(record.fault) and record.phase is Phase.LAUNCHING
         self._decided_at = inputs.monotonic
         self._touched = bool(self.reports)
@@ -74,8 +74,8 @@ class Tracked:
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
     def refresh(self, record: RunRecord, monotonic: float) -> None:
-        """Somebody else appended to the run: decide again on the new record, with the same reports. While it
-        waited for a person nobody looked: that silence says nothing of its sessions."""
+        """Somebody else appended to the run: decide again on the new record, with the same reports. While the
+        run waited for a person, nobody read its sessions, so that silence means nothing."""
         if self.record.fault and not record.fault:
             self.watches, self._since = {}, monotonic
         self.record = record
@@ -84,7 +84,7 @@ class Tracked:
     # --- Readings ---------------------------------------------------------------------------------------
 
     def observed(self) -> dict[str, tuple[str, float]]:
-        """Of each session that wants to be looked at: its platform, and every how many seconds."""
+        """For each session to observe: its platform and its poll interval in seconds."""
         session = self.record.session
         if self.record.fault:
             return {}
@@ -103,7 +103,7 @@ class Tracked:
 
     @property
     def busy(self) -> bool:
-        """Whether actions are under way, or wait for one that is."""
+        """Whether actions are under way or waiting."""
         return bool(self._under_way or self._waiting)
 
     def want(self, actions: Iterable[Action]) -> None:
@@ -112,7 +112,7 @@ class Tracked:
                 self._waiting.append(action)
 
     def startable(self, monotonic: float) -> list[Action]:
-        """The actions to start now, in order, but for those that must wait for one under way."""
+        """The actions to start now, in order, except those that must wait for one under way."""
         started: list[Action] = []
         for action in list(self._waiting):
             if not any(_waits_for(action, other) for other in self._under_way):
@@ -139,7 +139,7 @@ class Tracked:
         """An action came back: decide on it."""
         action = report.action
         self._under_way.remove(action)
-        if isinstance(action, Collect):  # what it knew is in the record, and need not be journalled once more
+        if isinstance(action, Collect):  # the record has what it knew; do not journal it again
             report = replace(report, action=replace(action, known=frozenset()))
         self.reports.append(report)
         self._touched = True
@@ -153,10 +153,10 @@ class Tracked:
 
 
 def _waits_for(action: Action, other: Action) -> bool:
-    """Whether an action must not begin before one that is under way has come back.
+    """Whether an action must not begin before one under way has come back.
 
-    A stop overtakes all but a prepare and a launch, after which it would come too early. What is still to
-    be done about one session holds up no other session, which may be on another platform.
+    A stop waits only for a prepare, a launch or another stop: before a launch is done, it would come too
+    early. Stopping or discarding one session does not delay another session.
     """
     if isinstance(action, Stop | Discard) or isinstance(other, Stop | Discard):
         if action.session != other.session:
@@ -174,7 +174,7 @@ def _wanted_still(action: Action, current: str | None, alive: set[str | None]) -
         case Prepare() | Launch():
             return action.session == current
         case Collect():
-            return False  # more may be known by now: it is asked for anew
+            return False  # more may be known by now: decide asks again
         case Stop() | Discard():
             return action.session in alive
         case _:

@@ -1,6 +1,6 @@
-"""Where verbs run: a few threads a lane, so that one platform that hangs delays no other.
+"""Where verbs run: a few threads per lane, so that a platform that hangs delays no other.
 
-Knows tasks and what they return; nothing of runs or platforms. The simulation passes its own.
+Knows tasks and their results, but not runs or platforms. The simulation uses its own workers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ R = TypeVar("R")
 
 class Workers(Protocol[R]):
     def start(self, lane: str, task: Callable[[], R], failed: Callable[[str], R]) -> None:
-        """Runs the task some time; what it returns is among what `finished` gives later. Where it cannot be
-        begun, `failed` is called instead with the reason, and the task never runs. Raises nothing."""
+        """Runs the task at some time. A later `finished` returns its result. If the task cannot be started,
+        `failed` is called with the reason instead, and the task never runs. Raises nothing."""
 
     def finished(self) -> list[R]:
-        """What has been returned since the last call; never blocks."""
+        """The results since the last call. Never blocks."""
 
 
 class ThreadWorkers(Generic[R]):
-    """One small pool a lane. `wake` is set whenever a task has finished."""
+    """One small thread pool per lane. Sets `wake` whenever a task has finished."""
 
     def __init__(self, wake: threading.Event, threads_per_lane: int = 4) -> None:
         self._wake = wake
@@ -37,7 +37,7 @@ class ThreadWorkers(Generic[R]):
         pool = self._pools.get(lane)
         if pool is None:
             pool = self._pools[lane] = ThreadPoolExecutor(self._threads, thread_name_prefix=lane)
-        turn = threading.Lock()  # of a pool without a new thread the task stays in its queue: one may have it
+        turn = threading.Lock()  # if the pool gets no new thread, the task stays queued: only one side may take it
         try:
             pool.submit(self._run, task, turn)
         except RuntimeError as error:
@@ -50,14 +50,14 @@ class ThreadWorkers(Generic[R]):
             return
         try:
             self._done.put(task())
-        except BaseException as bug:  # a task turns every expected error into a report; this one is ours
+        except BaseException as bug:  # tasks report every expected error, so this is a bug of ours
             self._bug = bug
             raise
         finally:
             self._wake.set()
 
     def finished(self) -> list[R]:
-        """What has been returned since the last call. Raises the bug that a task died of, if one did."""
+        """The results since the last call. Raises the bug if a task died of one."""
         if self._bug is not None:
             raise self._bug
         found: list[R] = []
@@ -66,6 +66,6 @@ class ThreadWorkers(Generic[R]):
         return found
 
     def close(self) -> None:
-        """Waits for nothing: tasks under way are idempotent and are decided again by the next controller."""
+        """Does not wait. Tasks under way are idempotent, and the next controller decides on them again."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

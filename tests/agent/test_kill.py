@@ -137,7 +137,7 @@ def test_a_second_agent_leaves_at_once_while_the_first_lives_and_after_it(tmp_pa
         written = (tmp_path / "outbox" / "result.json").read_bytes()
         incarnation = (tmp_path / "outbox" / "incarnation").read_text().strip()
         third = stay.start()
-        assert third.communicate(timeout=PATIENCE)[0] == f"this session was {incarnation}'s already\n"
+        assert third.communicate(timeout=PATIENCE)[0] == f"agent {incarnation} already ran this session\n"
         assert third.returncode == 4
         assert (tmp_path / "outbox" / "result.json").read_bytes() == written
 

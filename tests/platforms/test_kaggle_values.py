@@ -112,7 +112,7 @@ def test_a_kernel_whose_materials_did_not_come_leaves_a_result_that_sends_the_ru
     outbox = tmp_path / "working" / "outbox"
     result = wire.decode(Result, (outbox / "result.json").read_bytes())
     assert result.outcome is Outcome.LOST
-    assert "arrived altered" in result.message
+    assert "was changed on the way" in result.message
     assert result.incarnation == (outbox / "incarnation").read_text().strip()
     assert "cannot start" in done.stdout
 

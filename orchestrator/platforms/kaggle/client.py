@@ -118,7 +118,7 @@ class KaggleClient(Connection):
         return Output(tuple(files), next((page.log for page in pages if page.log), ""))
 
     def delete_kernel(self, slug: str) -> None:
-        """Ends and removes a kernel with all its outputs. No error if it is missing; Transient if it stays."""
+        """Ends and removes a kernel with all its outputs. No error if missing; Transient if it stays."""
         request = self._of_kernel(sdk.kernels.ApiDeleteKernelRequest(), slug)
         self._removed(f"{_KERNELS}/DeleteKernel", request, "delete_kernel", lambda: self.status(slug))
 
