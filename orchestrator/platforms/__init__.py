@@ -1,1 +1,1 @@
-"""Where sessions run: one protocol, one file or folder a platform, and what platforms share."""
+"""Where sessions run: one protocol, one file or folder per platform, and what platforms share."""

@@ -1,6 +1,6 @@
-"""Which types of platform there are, and of which a config may have only one.
+"""The types of platform, and those of which a config may have only one.
 
-A type is one line here and its module or package. Knows nothing of what a platform does.
+A type is one line here plus its module or package. Does not know what a platform does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TYPES: Mapping[str, Entry] = {
     "process": Entry(f"{_HERE}.process:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
     "simulated": Entry(f"{_HERE}.simulated:Scenario", f"{_HERE}.simulated.platform:configured"),
 }
-# The types that stand alone in a config, each with the reason.
+# The types of which a config may have only one, with the reason.
 SINGLE: Mapping[str, str] = {
-    "kaggle": "Kaggle's terms allow a person one account, and several to get around its limits least of all",
+    "kaggle": "Kaggle's terms allow one account per person, and forbid several to get around its limits",
 }
 
 
 def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, clock: Clock) -> Platform:
-    """The platform `name` of a user's config. `folder` is its own, for what it keeps on this machine.
+    """The platform `name` of a user's config. `folder` is its own folder on this machine.
 
     Raises InputError as `orchestrator.catalog.build` does.
     """
@@ -37,8 +37,8 @@ def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, 
 
 
 def check_single(name: str, type: str, others: Iterable[tuple[str, str]]) -> None:
-    """Raises InputError with the reason where a platform of a type that stands alone has company: `others`
-    are (name, type) of those before it in the config."""
+    """Raises InputError, with the reason, for a second platform of a type in SINGLE. `others` are (name,
+    type) of the platforms before it in the config."""
     for other, its_type in others:
         if type in SINGLE and its_type == type:
-            raise InputError(f"platform {name!r} ({type}): {other!r} is one already; {SINGLE[type]}")
+            raise InputError(f"platform {name!r} ({type}): {other!r} already is one; {SINGLE[type]}")

@@ -1,8 +1,8 @@
 """The platform protocol: where sessions run. Verbs are idempotent by session name, which we choose.
 
-A platform never decides; it does and it reports. Verbs block (the engine calls them in workers) and raise
-`Transient`, `QuotaExhausted`, `AccessDenied` or `Rejected`. A `Transient` from `launch` or `stop` may have
-taken effect. No handle that a platform issues is needed to find a session again.
+A platform never decides; it acts and reports. Verbs block (the engine calls them in workers) and raise
+`Transient`, `QuotaExhausted`, `AccessDenied` or `Rejected`. After a `Transient`, `launch` or `stop` may have
+taken effect. A session can always be found by its name alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from orchestrator.session.staging import Materials
 
 @dataclass(frozen=True)
 class Sight:
-    """What a platform says of one session: whether it waits, runs or has ended.
+    """What a platform reports about one session: whether it waits, runs or has ended.
 
-    `outbox`: opened, to read what the session says of itself; None where nothing of it can be read now.
-    `ending` is the platform's own word on how it ended, where it knows better than "ended" (quota, wall,
-    killed for memory); a result that the session left counts before it. `notes` are for people.
+    `outbox` is opened, to read what the session reports itself; None if it cannot be read now. `ending` says
+    how it ended, if the platform knows more than "ended" (quota, session limit, killed for memory). A result
+    in the outbox takes precedence over `ending`. `notes` are for people.
     """
 
     sighting: Sighting
@@ -37,60 +37,61 @@ class Sight:
 
 
 class Platform(Protocol):
-    """`name` is the platform's name in the user's config; sessions of other names are not its own."""
+    """`name` is the platform's name in the user's config. Sessions of other platforms are not its own."""
 
     @property
     def name(self) -> str: ...
 
     def survey(self) -> tuple[Offer, ...]:
-        """The offers now, those unavailable included with their reason. Changes nothing."""
+        """The current offers. Includes unavailable ones, with their reason. Changes nothing."""
 
     def prepare(self, order: Order, materials: Materials) -> str | None:
-        """Stages all a session needs where it will find it; may take long; starts nothing. Raises `NameTaken`
-        where a session of this name was started with another order.
+        """Stages everything that a session needs. May take long. Starts nothing. Raises `NameTaken` if a
+        session of this name was started with another order.
 
-        Returns what the order's image, given by a name that may move, is for good: `name@sha256:…` or an id.
+        The name of the order's image may point to another image later, so this returns what it means now:
+        `name@sha256:…` or an id.
         """
 
     def launch(self, order: Order) -> None:
         """Starts the session unless one of this name was ever started. Returns without waiting for it.
 
-        `QuotaExhausted` and `Rejected` mean: certainly not started; `NotFound`, which is one, that what was
-        prepared is not there.
+        After `QuotaExhausted` or `Rejected` it was certainly not started. `NotFound`, a kind of `Rejected`,
+        means that the prepared session is missing.
         """
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
-        """One look at each session, in one batched call; a session not found is ABSENT, no error. One that
-        cannot be looked at now is left out, which hides no other."""
+        """Looks once at each session, in one batched call. A missing session is ABSENT, not an error. A
+        session that cannot be read now is left out; the others are still reported."""
 
     def open(self, name: str) -> Outbox:
-        """The session's outbox, to be collected, also while the session runs where the platform can.
+        """The session's outbox, for collecting. If the platform can, also while the session runs.
 
-        Raises `NotFound` where the session left nothing. The outbox raises what the verbs here raise.
+        Raises `NotFound` if the session left nothing. The outbox raises the same errors as the verbs here.
         """
 
     def stop(self, name: str) -> StopReply:
-        """Asks the session to save and leave: REQUESTED (observe tells when it has), ENDED where nothing
-        of it runs any more or ever will, IMPOSSIBLE where the platform cannot."""
+        """Asks the session to save and exit. Returns REQUESTED (observe shows when it has ended), ENDED if
+        nothing of it runs or ever will, or IMPOSSIBLE if the platform cannot stop sessions."""
 
     def discard(self, name: str) -> None:
         """Removes what an ended or never launched session left on the platform. Called only after its
-        outbox is safe or given up; discarding what is not there is no error."""
+        outbox is safe or given up. No error if there is nothing."""
 
 
-# --- What a platform may offer besides --------------------------------------------------------------------
+# --- Optional protocols -----------------------------------------------------------------------------------
 
 
 class Health(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # sessions run, and something is not as it should be
-    MISSING = "missing"  # sessions do not run before a human has acted
+    WARNING = "warning"  # sessions run, but something is not as it should be
+    MISSING = "missing"  # sessions do not run until a human acts
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a platform looked at in itself, as `engine` or `disk`. `mend`: what a human does about it,
-    or, where all is well, does to have more; one command or sentence a line."""
+    """The result of one check, such as `engine` or `disk`. `mend`: what a human can do about it, or what
+    would improve things if all is well. One command or sentence per line."""
 
     what: str
     health: Health
@@ -100,7 +101,7 @@ class Finding:
 
 @runtime_checkable
 class Checkup(Protocol):
-    """Optional: a platform that can say more of itself than its offers do."""
+    """Optional: a platform that can report more about itself than its offers."""
 
     def checkup(self) -> tuple[Finding, ...]:
         """What works and what is missing. Changes nothing; may take seconds. Raises what `survey` raises."""
@@ -108,8 +109,8 @@ class Checkup(Protocol):
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of this home that lies on the platform, as a container or a volume. `session` and `run` are
-    whose it is, empty where it is no session's; `state` is the platform's own word; `alive`: it runs."""
+    """Something of this home on the platform, such as a container or a volume. `session` and `run` say whose
+    it is; empty if it belongs to no session. `state` is the platform's own word. `alive`: it runs."""
 
     kind: str
     name: str
@@ -121,15 +122,15 @@ class Leftover:
 
 @runtime_checkable
 class Cleaning(Protocol):
-    """Optional: a platform on which something may be left behind that no session's name leads to."""
+    """Optional: a platform on which something may be left behind that belongs to no known session."""
 
     def leftovers(self) -> tuple[Leftover, ...]:
-        """All that this home has there, what live sessions need included: which of it is left over only the
-        ledger knows, read after this. Nothing of other homes, nothing that is not ours. Changes nothing."""
+        """Everything that this home has there, including what live sessions need. The caller then reads the
+        ledger to find out what is left over. Nothing of other homes or users. Changes nothing."""
 
     def remove(self, leftover: Leftover) -> None:
-        """Removes it, killing it where it was `alive`; no error where it is not there any more. Raises
-        Transient where it has come alive since, or is in use."""
+        """Removes it; kills it first if it was `alive`. No error if it is already gone. Raises Transient if
+        it is in use, or has started since."""
 
 
 @runtime_checkable
@@ -137,15 +138,15 @@ class BuildingImages(Protocol):
     """Optional: a platform with `Cleaning` that builds images for jobs and keeps them for other sessions."""
 
     def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
-        """Those it has built for this home that no job with one of these frozen image folders needs; where
-        that cannot be told, none. Changes nothing. `remove` takes each away."""
+        """Images built for this home that no job with one of these frozen image folders needs. Empty if that
+        is unknown. Changes nothing. `remove` removes one."""
 
 
 @runtime_checkable
 class Tidying(Protocol):
-    """Optional: a platform on which a crash leaves what nobody will ask for again."""
+    """Optional: a platform on which a crash leaves things that nobody needs again."""
 
     def tidy(self) -> None:
-        """Ends and removes it: processes of sessions that are over, drafts of what was being staged. Called
-        when a controller starts, beside the other verbs. Nothing of a session that lives, nothing that
-        another process is writing, and nothing that a session made."""
+        """Ends and removes these: processes of ended sessions, drafts of what was being staged. Called when a
+        controller starts, in parallel to the other verbs. Must not touch a live session, anything that
+        another process is writing, or anything that a session made."""

@@ -1,8 +1,8 @@
 """Sessions as detached processes of this machine, one folder each.
 
-A session is started at most once: whoever launches holds the session's lock, hands it to the agent by
-inheritance, and the agent leaves its incarnation behind. So a controller that is killed at any line starts
-nothing twice. Must never hold state of its own: another controller sees and does the same.
+A session is started at most once. The launcher holds the session's lock, the agent inherits it, and the agent
+writes its incarnation. So a controller that is killed at any line starts nothing twice. Must never rely on
+state of its own: another controller must see and do the same.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
 _LOCK_FD = 3
-_PID_LIMIT = 1 << 22  # as high as the kernel goes
-# The shell writes its pid and becomes the agent: the record is there before the agent is, whoever dies.
+_PID_LIMIT = 1 << 22  # the kernel's maximum
+# The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
 
 class ProcessOptions(SessionOptions):
-    """Sessions as processes of this machine. `memory_gb` unset means the host's, and no session is held to
-    it; `threads` unset, the host's cores shared among the slots. Of the controller's environment the agent
-    sees what names no secret, and the names in `pass_env`."""
+    """Sessions as processes of this machine.
+
+    If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
+    unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
+    variables without secrets, and the names in `pass_env`.
+    """
 
     internet: bool = True
     pass_env: tuple[str, ...] = ()
 
 
 class ProcessPlatform:
-    """The process platform `name`; `folder` is its own and holds one folder a session."""
+    """The process platform `name`. `folder` is its own, with one folder per session."""
 
     def __init__(self, name: str, options: ProcessOptions, folder: Path, clock: Clock) -> None:
         self._name = name
@@ -58,7 +61,7 @@ class ProcessPlatform:
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
-        self._ended: set[str] = set()  # sessions that were seen to have ended, with nothing left of them
+        self._ended: set[str] = set()  # ended sessions of which no process is left
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ class ProcessPlatform:
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
             threads=options.threads or max(1, len(os.sched_getaffinity(0)) // options.slots),
-            disk_gb=float(int(_disk_free_gb(self._folder))),  # whole: every change stirs the queue
+            disk_gb=float(int(_disk_free_gb(self._folder))),  # rounded: every change wakes the queue
         )
         return (offer,)
 
@@ -90,7 +93,7 @@ class ProcessPlatform:
             return
         with session.locked(self._clock) as lock:
             if lock is None or session.incarnation is not None:
-                return  # an agent lives, or another launcher is about to start one
+                return  # an agent runs, or another launcher is about to start one
             if session.stopped:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
@@ -107,8 +110,8 @@ class ProcessPlatform:
             ["sh", "-c", _START, sys.executable, str(root), settings],
             self._environment(session),
             setsid=True,
-            # The lock goes by a dup in the child alone: made inheritable here, it could slip into an agent
-            # that another thread starts at the same time.
+            # Only the child duplicates the lock. If it were made inheritable here, an agent started by
+            # another thread at the same time could inherit it too.
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -120,15 +123,15 @@ class ProcessPlatform:
             self._children.add(pid)
 
     def _environment(self, session: SessionFolder) -> dict[str, str]:
-        """What the agent may know of the controller's environment: credentials stay home. All that comes of
-        it bears the session's mark, by which it is found when agent and guardian are dead."""
+        """The agent's environment: the controller's, without credentials. It includes the session's mark, so
+        that its processes can be found even after agent and guardian have died."""
         environment = {
             key: value
             for key, value in os.environ.items()
             if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
-        own = str(Path(sys.executable).parent)  # so that `python` is the one this package runs on
+        own = str(Path(sys.executable).parent)  # so that `python` is the one that runs this package
         environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
@@ -144,7 +147,7 @@ class ProcessPlatform:
             return Sight(Sighting.ABSENT)
         try:
             return self._looked(name, session)
-        except (OSError, ValueError) as error:  # one session that cannot be read must not hide the others
+        except (OSError, ValueError) as error:  # one unreadable session must not hide the others
             return Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
 
     def _looked(self, name: str, session: SessionFolder) -> Sight:
@@ -163,7 +166,7 @@ class ProcessPlatform:
             age = self._age(session, "launched")
             if age > limit + self._options.slack_seconds:
                 _kill(
-                    session, f"killed: still running {age:.0f} s after its start, the limit is {limit:.0f} s"
+                    session, f"killed: still running {age:.0f} s after its start; the limit is {limit:.0f} s"
                 )
         return Sight(sighting, outbox)
 
@@ -176,11 +179,11 @@ class ProcessPlatform:
         try:
             order = session.ordered()
         except ValueError:
-            return session  # whoever runs there has spoilt it, and is to be stopped all the same
+            return session  # its own training damaged the order; it must still be stopped
         return session if order is not None and order.platform == self._name else None
 
     def _is_foreign(self, session: SessionFolder) -> bool:
-        """Whether another platform staged it; what cannot be read any more is ours, as the folder is."""
+        """Whether another platform staged it. An unreadable order counts as ours, because the folder is."""
         try:
             order = session.ordered()
         except (ValueError, OSError):
@@ -188,8 +191,8 @@ class ProcessPlatform:
         return order is not None and order.platform != self._name
 
     def _age(self, session: SessionFolder, note: str) -> float:
-        """Seconds since a note of ours in the session's folder says something began; at least since this
-        controller first asked, for the session can write there too."""
+        """Seconds since the time in one of our notes in the session's folder. At least the time since this
+        controller first asked, because the session can change the note."""
         now = self._clock.elapsed()
         asked_at = self._asked_at.setdefault((session.root.name, note), now)
         try:
@@ -216,7 +219,7 @@ class ProcessPlatform:
     def stop(self, name: str) -> StopReply:
         session = SessionFolder.of(self._folder, name)
         if self._is_foreign(session):
-            return StopReply.ENDED  # nothing of ours runs under this name
+            return StopReply.ENDED  # we have no session of this name
         if not session.root.exists():
             session.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that it is not staged later
         first = not session.stopped
@@ -230,13 +233,13 @@ class ProcessPlatform:
         if waited > self._options.grace_seconds:
             _kill(session, f"killed: still running {waited:.0f} s after it was asked to stop")
         elif first and session.incarnation is not None:
-            _signal(session, signal.SIGTERM)  # before that it would not be understood; the file is enough
+            _signal(session, signal.SIGTERM)  # earlier, the agent cannot handle it; the file is enough
         return StopReply.REQUESTED
 
     def discard(self, name: str) -> None:
         session = SessionFolder.of(self._folder, name)
         if not session.root.exists():
-            _end_rest(session)  # it may have taken its own folder away
+            _end_rest(session)  # it may have removed its own folder
             return
         if self._is_foreign(session):
             return
@@ -261,8 +264,8 @@ class ProcessPlatform:
         self.discard(leftover.name)  # Transient until it has died
 
     def tidy(self) -> None:
-        """Processes whose session's lock nobody holds: nothing of a training may outlive its agent and its
-        guardian. And drafts of sessions that were being staged or removed."""
+        """Kills processes of sessions whose lock nobody holds, because nothing may outlive its agent and
+        guardian. Removes drafts of sessions that were being staged or removed."""
         for root in processes.values(processes.SESSION, f"{self._folder}{os.sep}"):
             if Path(root).parent == self._folder and SESSION.fullmatch(Path(root).name):
                 session = SessionFolder(Path(root))
@@ -279,22 +282,23 @@ def _leftover(session: SessionFolder) -> Leftover:
 
 
 def _kill(session: SessionFolder, reason: str) -> None:
-    """Ends all there is of the session at once; the reason is left where observe finds it."""
+    """Kills everything of the session at once. Leaves the reason where observe finds it."""
     again = _text(session.root / "killed") is not None
     _leave(session, "killed", reason)
     found = _end_rest(session)
-    _signal(session, signal.SIGKILL)  # an agent that an earlier version started bears no mark
+    _signal(session, signal.SIGKILL)  # an agent started by an earlier version has no mark
     if again and not found:
         session.break_lock()
 
 
 def _end_rest(session: SessionFolder) -> bool:
-    """Kills every process of the session, however far from its agent; whether there was one."""
+    """Kills every process of the session, even those not started by its agent. Returns whether there were
+    any."""
     return processes.end(f"{processes.SESSION}={session.root}", sessions=True)
 
 
 def _leave(session: SessionFolder, name: str, text: str) -> None:
-    """A note of ours in the session's folder, whatever the session has put in its place."""
+    """Writes one of our notes to the session's folder, replacing whatever the session put there."""
     try:
         write_whole(session.root / name, text.encode())
     except (IsADirectoryError, PermissionError):
@@ -304,13 +308,13 @@ def _leave(session: SessionFolder, name: str, text: str) -> None:
 
 
 def _signal(session: SessionFolder, number: signal.Signals) -> None:
-    """Signals the agent, SIGKILL its whole group; nothing where its pid has become another's."""
+    """Signals the agent; SIGKILL goes to its whole group. Does nothing if its pid was reused."""
     text = _text(session.root / "agent.pid") or ""
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 < int(text) < _PID_LIMIT:
         return
     pid = int(text)
     try:
-        held = os.pidfd_open(pid)  # from here on the pid means one process, or none
+        held = os.pidfd_open(pid)  # from here on, the descriptor means one process only
     except OSError:
         return
     try:
@@ -337,6 +341,6 @@ def _host_memory_gb() -> float:
 
 
 def _disk_free_gb(folder: Path) -> float:
-    """Free space where the folder is, or will be."""
+    """Free space on the disk where the folder is or will be."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(there).free / 1e9

@@ -1,7 +1,7 @@
-"""A platform that tries again: wraps any other and implements the same protocol.
+"""A platform that retries: it wraps another platform and implements the same protocol.
 
-Only `Transient` is worth another try, and only where the platform has not retried the request itself. Never
-`launch`: an unanswered launch may have taken effect, so the engine looks before it launches again.
+Retries only `Transient`, and only if the platform has not retried the request itself. Never retries
+`launch`: a launch without an answer may have taken effect, so the engine looks before it launches again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 
 class RetryingPlatform:
-    """`attempts` in all; between them `sleep` waits a random time of up to `first_seconds`, doubled with
-    each attempt, at most `seconds_max`. The last error is raised as it came."""
+    """Tries up to `attempts` times. Between tries, `sleep` waits a random time of up to `first_seconds`. That
+    limit doubles with each try, up to `seconds_max`. Raises the last error unchanged."""
 
     def __init__(self, inner: Platform, *, sleep: Callable[[float], None], random: Random, attempts: int = 4,
                  first_seconds: float = 0.5, seconds_max: float = 8.0) -> None:  # fmt: skip
@@ -52,7 +52,7 @@ class RetryingPlatform:
         )
 
     def _pause(self, state: RetryCallState) -> float:
-        """Full jitter: callers that failed together do not come back together."""
+        """Full jitter: callers that failed together do not retry together."""
         return self._random.uniform(0.0, min(self._max, self._first * 2.0 ** (state.attempt_number - 1)))
 
     def _again(self, verb: Callable[..., T], *arguments: object) -> T:
@@ -75,7 +75,7 @@ class RetryingPlatform:
         return self._again(self._inner.observe, tuple(names))
 
     def open(self, name: str) -> Outbox:
-        """What is then read of it is not tried again here: decide asks for another collect."""
+        """Retries only the opening. If reading fails later, decide asks for another collect."""
         return self._again(self._inner.open, name)
 
     def stop(self, name: str) -> StopReply:
@@ -84,18 +84,18 @@ class RetryingPlatform:
     def discard(self, name: str) -> None:
         self._again(self._inner.discard, name)
 
-    # --- What the inner one may offer besides -----------------------------------------------------------
+    # --- Optional protocols of the inner platform -------------------------------------------------------
 
     def checkup(self) -> tuple[Finding, ...]:
-        """Nothing where the inner platform has no checkup."""
+        """Empty if the inner platform has no checkup."""
         return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()
 
     def leftovers(self) -> tuple[Leftover, ...]:
-        """Nothing where the inner platform leaves nothing."""
+        """Empty if the inner platform leaves nothing behind."""
         return self._again(self._inner.leftovers) if isinstance(self._inner, Cleaning) else ()
 
     def unneeded_images(self, needed: Iterable[Path]) -> tuple[Leftover, ...]:
-        """Nothing where the inner platform builds none."""
+        """Empty if the inner platform builds no images."""
         if not isinstance(self._inner, BuildingImages):
             return ()
         return self._again(self._inner.unneeded_images, tuple(needed))
@@ -105,6 +105,6 @@ class RetryingPlatform:
         self._again(self._inner.remove, leftover)
 
     def tidy(self) -> None:
-        """Nothing where a crash of the inner platform leaves nothing."""
+        """Does nothing if a crash of the inner platform leaves nothing."""
         if isinstance(self._inner, Tidying):
             self._again(self._inner.tidy)

@@ -1,7 +1,7 @@
-"""What a user may set about every platform whose sessions run on machines of their own.
+"""Options shared by all platforms whose sessions run on the user's own machines.
 
-The part of such a platform's options that becomes its traits, and what an order must agree with. Knows
-neither processes nor containers.
+They become the platform's traits, and orders are checked against them. Knows neither processes nor
+containers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 
-PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's first breath: there is no queue
+PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's start: there is no queue
 
 
 class SessionOptions(BaseModel):
-    """`session_seconds` unset: no wall. A session that was asked to stop is killed after `grace_seconds`.
+    """If `session_seconds` is unset, there is no session limit. A session that was asked to stop is killed
+    after `grace_seconds`.
 
-    A session may take `disk_gb` of disk, or what its job needs where that is more; null: as much as there is.
-    Of its log `log_gb` are kept in it: how it began, and the newest.
+    A session may use `disk_gb` of disk, or what its job needs if that is more; null means no limit. It keeps
+    `log_gb` of its log: the beginning and the newest part.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -41,14 +42,14 @@ class SessionOptions(BaseModel):
     log_gb: float = Field(default=0.064, ge=0.002, le=1.0)
 
     def agent_settings(self, order: Order) -> str:
-        """What the agent of this order is told of its limits, as JSON."""
+        """The agent's limits for this order, as JSON."""
         told: dict[str, int] = {"log_total_bytes": int(self.log_gb * 1e9)}
         if self.disk_gb is not None:
             told["disk_bytes"] = int(max(self.disk_gb, order.disk_gb) * 1e9)
         return json.dumps(told)
 
     def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:
-        """Of sessions whose outbox the controller reads itself, also while they run."""
+        """Traits of sessions whose outbox the controller reads directly, even while they run."""
         return Traits(
             session_seconds=self.session_seconds,
             wall_margin_seconds=self.wall_margin_seconds,

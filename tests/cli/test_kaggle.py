@@ -259,7 +259,7 @@ def test_a_second_account_is_refused_at_its_line(user: Caller, kaggle: LocalKagg
         answer = user(*words, code=2)
         text = " ".join((answer.out + answer.err).split())
         assert f"{path}:3: platforms.another: " in text
-        assert "Kaggle's terms allow a person one account" in text
+        assert "Kaggle's terms allow one account per person" in text
     assert kaggle.calls == []
 
 
