@@ -1,1 +1,1 @@
-"""What a session's folder looks like and how it is read. Ships with the agent: both sides read with care."""
+"""What a session's folder looks like and how to read it safely. A part of this ships with the agent."""

@@ -1,7 +1,7 @@
-"""The outbox: checkpoints committed with their manifest last, and what retention takes away again.
+"""The agent's side of the outbox: commits checkpoints, manifest last, and removes superseded ones.
 
-A commit can fail at any point (the disk is full) and be tried again; until its manifest is there it does
-not exist, and what was committed before stays. Knows nothing of the training's process.
+A commit can fail at any point (for example on a full disk) and be tried again. A checkpoint exists only once
+its manifest does; earlier checkpoints stay. Knows nothing about the training's process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from orchestrator.core.order import Order
 from orchestrator.files import Odd, draft_file, sync_folder, write_whole
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, Layout
 
-KEEP_MIN = 2  # while a reader fetches the newest but one, a newer may come
+KEEP_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
 _SAVED = re.compile(r"step-(\d{1,19})")
 _CHUNK = 1024 * 1024
 
 
 class Unfit(Exception):
-    """What the command saved can never be a checkpoint; trying again is no use."""
+    """What the command saved can never be a checkpoint. Trying again does not help."""
 
 
 class Outbox:
@@ -72,14 +72,14 @@ class Outbox:
     def commit(self, saved: Path) -> Manifest | None:
         """Moves a saved `step-<n>` folder into the outbox and applies retention.
 
-        None where a checkpoint of this step was committed before: it is immutable, the copy is dropped.
-        Raises Unfit, or OSError after which the same call may succeed later.
+        None if a checkpoint of this step was committed before: it is immutable, and the copy is dropped.
+        Raises Unfit, or OSError, after which the same call may succeed later.
         """
         step = step_of(saved)
         if step is None:
-            raise Unfit(f"{saved.name} was taken away before it was committed")
+            raise Unfit(f"{saved.name} was removed before it was committed")
         if bounds.step(step) is None:
-            raise Unfit(f"{saved.name} is of a step beyond 2⁶³ − 1")
+            raise Unfit(f"the step of {saved.name} is larger than 2⁶³ − 1")
         ref = CheckpointRef(step, self._order.generation, self._incarnation)
         if any(manifest.ref == ref for manifest in self.manifests):
             remove(saved)
@@ -93,7 +93,7 @@ class Outbox:
             write_whole(target / MANIFEST, encoded)
             sync_folder(target.parent)
         except BaseException:
-            self._drop_unreferenced()  # links into `saved` would hold its room when it is given up
+            self._drop_unreferenced()  # links into `saved` would keep its disk space in use
             raise
         self.manifests = tuple(sorted((*self.manifests, manifest), key=lambda m: m.ref.step))
         remove(saved)
@@ -127,7 +127,7 @@ class Outbox:
             return FileEntry(name, size, tuple(self._slice(file, part) for part in sizes))
 
     def _link(self, file: FileIO, digest: str) -> None:
-        """The blob as a hard link: no second copy is written, and a failed commit leaves the save whole."""
+        """Makes the blob a hard link: nothing is copied, and a failed commit leaves the save complete."""
         if os.fstat(file.fileno()).st_size == 0 or (self._blobs / digest).exists():
             return
         os.fsync(file.fileno())
@@ -149,12 +149,12 @@ class Outbox:
                 left -= len(chunk)
             if left:
                 raise Unfit("a file of the checkpoint shrank while it was committed")
-            draft.sync()  # its name is, with all the others, before the manifest
+            draft.sync()  # its name is synced later with the others, before the manifest
             draft.replace(self._blobs / digest.hexdigest(), sync=False)
         return Part(digest.hexdigest(), size)
 
     def _retain(self) -> None:
-        """Takes superseded checkpoints away, manifests first, then the blobs that no manifest names."""
+        """Removes superseded checkpoints: manifests first, then the blobs that no manifest names."""
         keep = self._order.keep
         best = None if keep.best is None else (keep.best.metric, keep.best.mode)
         known = [Accepted(m.ref, m.size, m.metrics) for m in self.manifests]
@@ -186,7 +186,7 @@ def step_of(saved: Path) -> int | None:
 
 
 def saved_in(checkpoints: Path) -> dict[tuple[int, int], Path]:
-    """The saved folders by step and inode: one of the same step and another inode is another save."""
+    """The saved folders by step and inode. A folder of the same step with another inode is another save."""
     found = {}
     with suppress(FileNotFoundError):  # the command may remove what it saved, even this folder
         for path in checkpoints.iterdir():
@@ -198,11 +198,11 @@ def saved_in(checkpoints: Path) -> dict[tuple[int, int], Path]:
 
 
 def remove(saved: Path) -> None:
-    """Takes a saved folder away in one stroke, so that the command may save this step again meanwhile."""
+    """Renames a saved folder away before it is removed, so that the command can save this step again."""
     aside = saved.with_name(f".tmp-gone-{saved.name}")
     with suppress(OSError):
         saved.rename(aside)
-    with suppress(RecursionError):  # so deep a tree goes with the session
+    with suppress(RecursionError):  # so deep a tree is removed with the session
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -211,14 +211,14 @@ def _opened(saved: Path, name: str) -> Iterator[FileIO]:
     try:
         with files.opened(saved, name) as file:
             if file is None:
-                raise Unfit(f"{name} of {saved.name} was taken away before it was committed")
+                raise Unfit(f"{name} of {saved.name} was removed before it was committed")
             yield file
     except Odd as odd:
         raise Unfit(f"{saved.name} cannot be committed: {odd}") from odd
 
 
 def _digest(file: FileIO, size: int) -> str:
-    """The sha256 of a file that must be of this size and stay so."""
+    """The sha256 of a file that must have this size and keep it."""
     digest, left = hashlib.sha256(), size
     while left and (chunk := file.read(min(_CHUNK, left))):
         digest.update(chunk)
@@ -229,7 +229,7 @@ def _digest(file: FileIO, size: int) -> str:
 
 
 def _within_bounds(manifest: Manifest) -> bytes:
-    """Its bytes. Raises Unfit where it has become more than a reader takes."""
+    """The manifest's bytes. Raises Unfit if the checkpoint is larger than a reader accepts."""
     if manifest.size > bounds.CHECKPOINT_BYTES_MAX:
         raise Unfit(f"the checkpoint is larger than {bounds.size_text(bounds.CHECKPOINT_BYTES_MAX)}")
     data = manifest.encode()
@@ -239,7 +239,7 @@ def _within_bounds(manifest: Manifest) -> bytes:
 
 
 def _contents(saved: Path) -> Iterator[str]:
-    """The relative path of every file below, in order of path."""
+    """The relative path of every file below the folder, in order."""
     try:
         found = list(islice(saved.rglob("*"), 2 * bounds.FILES_MAX + 1))
     except (RecursionError, OSError) as error:
@@ -251,15 +251,15 @@ def _contents(saved: Path) -> Iterator[str]:
     for path in sorted(found):
         name = path.relative_to(saved).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise Unfit(f"{saved.name} holds {name!r}, which is neither file nor folder")
+            raise Unfit(f"{saved.name} contains {name!r}, which is neither a file nor a folder")
         if path.is_file():
             if not safe_path(name) or not _is_text(name) or len(name.encode()) > bounds.PATH_BYTES_MAX:
-                raise Unfit(f"{saved.name} holds a file named {name[:200]!r}")
+                raise Unfit(f"{saved.name} contains a file with an unusable name: {name[:200]!r}")
             yield name
 
 
 def _is_text(name: str) -> bool:
-    """Whether a manifest, which is UTF-8, can hold it."""
+    """Whether a manifest, which is UTF-8, can contain it."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -268,7 +268,7 @@ def _is_text(name: str) -> bool:
 
 
 def _metrics(saved: Path, mask: Mask) -> dict[str, float]:
-    """The finite numbers of metrics.json, by names without secrets; anything else in it is left out."""
+    """The finite numbers in metrics.json, by masked name. Ignores anything else in it."""
     try:
         document = json.loads(files.read(saved, "metrics.json", bounds.METRICS_BYTES_MAX) or b"")
         pairs = document.items()

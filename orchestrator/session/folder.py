@@ -1,7 +1,7 @@
-"""A session folder on this machine: staged whole or not at all, started at most once, read while it runs.
+"""A session folder on this machine: staged atomically, started at most once, read while it runs.
 
 The controller's side of docs/session-folder.md, for every platform whose sessions share this machine's
-disk. Decides nothing, starts nothing and knows no process: liveness is the lock, never a pid.
+disk. Decides nothing, starts nothing and knows no process: a session is alive if its lock is held.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class SessionFolder(Layout):
 
     @classmethod
     def of(cls, platform_folder: Path, session: str) -> SessionFolder:
-        """Raises Rejected for a name that is none of ours: it could lead out of the platform's folder."""
+        """Raises Rejected if this is not a session's name: it could lead out of the platform's folder."""
         if not SESSION.fullmatch(session):
             raise Rejected(f"{session!r} is not the name of a session")
         return cls(platform_folder / session)
 
     @property
     def incarnation(self) -> str | None:
-        """The id of the agent that started here, the only one ever; None where none has."""
+        """The id of the only agent that ever started here; None if none has."""
         try:
             data = files.read(self.root, f"{OUTBOX}/{INCARNATION}", bounds.INCARNATION_BYTES_MAX)
         except Odd:
@@ -69,7 +69,7 @@ class SessionFolder(Layout):
         return self.stop.exists()
 
     def ordered(self) -> Order | None:
-        """The order that was staged here, or None. Raises ValueError for what is no order."""
+        """The order that was staged here, or None. Raises ValueError if it cannot be read."""
         try:
             data = files.read(self.root, ORDER, bounds.ORDER_BYTES_MAX)
         except Odd as odd:
@@ -79,11 +79,11 @@ class SessionFolder(Layout):
     # --- staging ----------------------------------------------------------------------------------------
 
     def stage(self, order: Order, materials: Materials) -> None:
-        """Puts everything a session needs in place, by one rename. Replaces what was staged for another
-        order of this name and never started."""
+        """Puts everything that a session needs in place with one rename. Replaces what was staged for
+        another order of this name, if that never started."""
         there = self.ordered()
         if there == order or (there is None and self.root.exists()):
-            return  # staged already, or stopped before it was: it will never start
+            return  # already staged, or stopped before that and never to start
         parent = self.root.parent
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -93,7 +93,9 @@ class SessionFolder(Layout):
                     self._withdraw()
                 draft.rename(self.root)
         except OSError:
-            if self.ordered() != order and not self.stopped:  # else: staged or stopped by another meanwhile
+            if (
+                self.ordered() != order and not self.stopped
+            ):  # otherwise another has just staged or stopped it
                 raise
         sync_folder(parent)
 
@@ -105,14 +107,14 @@ class SessionFolder(Layout):
                 self.remove()
 
     def remove(self) -> None:
-        """Takes the folder away: at once under its name, then its contents."""
+        """Removes the folder: first its name, then its contents."""
         set_aside(self.root)
 
     # --- the lock ---------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether an agent (or its launcher) holds the lock. What is no lock (a session may have put a pipe
-        or a link there) is held by nobody."""
+        """Whether an agent (or its launcher) holds the lock. If a session has replaced the lock with a pipe
+        or a link, nobody holds it."""
         try:
             descriptor = self._opened_lock(os.O_RDONLY)
         except OSError as error:
@@ -128,16 +130,16 @@ class SessionFolder(Layout):
         return False
 
     def break_lock(self) -> None:
-        """Takes the lock away from whoever holds it. Only once no process of the session is left: it is then
-        held by something that the session has hidden, and that must not keep it for ever."""
+        """Removes the lock from its holder. Call this only when no process of the session can be found any
+        more: then a process hidden by the session holds it, which must not block us forever."""
         set_aside(self.lock)
 
     @contextmanager
     def locked(self, clock: Clock | None = None) -> Iterator[int | None]:
-        """The descriptor of the lock, held exclusively; None where somebody else keeps it.
+        """The descriptor of the lock, held exclusively; None if somebody else holds it.
 
-        With a clock it tries for two seconds, so that another's momentary look at the lock is not taken
-        for a living agent. Closing the descriptor releases the lock, unless a child has inherited it.
+        With a clock it tries for two seconds, because another process may hold the lock for a moment just to
+        look at it. Closing the descriptor releases the lock, unless a child has inherited it.
         """
         descriptor = self._open_lock()
         try:
@@ -154,14 +156,14 @@ class SessionFolder(Layout):
             except OSError as error:
                 if error.errno not in _NO_LOCK:
                     raise
-                self.break_lock()  # a link, a folder, a pipe: no lock of ours
-        raise Rejected(f"something in {self.root} puts itself in the place of the lock")
+                self.break_lock()  # a link, a folder or a pipe instead of our lock
+        raise Rejected(f"something in {self.root} keeps replacing the lock")
 
     def _opened_lock(self, flags: int) -> int:
         lock = self.lock
         try:
             return os.open(lock, flags | PLAIN, 0o600)
-        except PermissionError:  # a session may take every right away; its owner takes them back
+        except PermissionError:  # a session may remove all permissions; restore them
             allow(self.root)
             allow_file(lock)
             return os.open(lock, flags | PLAIN, 0o600)
@@ -179,7 +181,7 @@ class SessionFolder(Layout):
         return False
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether the lock is still this folder's: it may have been taken away while we waited."""
+        """Whether this is still the folder's lock: it may have been removed while we waited."""
         try:
             return os.path.samestat(os.fstat(descriptor), (self.lock).stat())
         except FileNotFoundError:
@@ -188,11 +190,11 @@ class SessionFolder(Layout):
     # --- looking ----------------------------------------------------------------------------------------
 
     def sighting(self) -> Sighting:
-        """The incarnation is looked for before the lock, the result after: an agent that had started when the
-        lock was found free has died, and what it left by then is all there will ever be."""
+        """Reads the incarnation before the lock and the result after it. If an agent had started and the lock
+        is free, that agent has died, and nothing more will appear."""
         started = self.incarnation is not None
         alive = self.alive()
-        with suppress(OSError):  # there is none
+        with suppress(OSError):  # no result
             if stat.S_ISREG((self.outbox / RESULT).lstat().st_mode):
                 return Sighting.ENDED
         if started:
@@ -201,8 +203,8 @@ class SessionFolder(Layout):
 
 
 def _fill(folder: Path, order: Order, materials: Materials) -> None:
-    """Everything of a session that has not started, under a name that nobody looks for. Copies, never links:
-    what a session writes into its own files must reach nobody else's."""
+    """Fills a draft folder with everything for a session. Copies and never links, so that a session cannot
+    change anybody else's files through its own."""
     for entry in contents(order, materials):
         target = folder / entry.name
         if isinstance(entry.content, bytes):

@@ -1,6 +1,6 @@
 """The names in a session's folder, and how large its files may be. docs/session-folder.md describes them.
 
-The one place that knows them: who stages a session, the agent in it, and who reads what it left. Ships with
+Everyone uses these: the code that stages a session, the agent, and the code that reads the outbox. Ships with
 the agent. Reads and writes nothing.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 
-SESSION = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")  # a session's name, and so its folder's
+SESSION = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")  # the name of a session and of its folder
 
 # In the folder, staged before the start.
 ORDER, AGENT, BUNDLE, STAGED, INPUTS, SECRETS = (
@@ -26,7 +26,7 @@ INCARNATION, STATUS, RESULT, PROGRESS, LOG = (
 )  # fmt: skip
 CHECKPOINTS, BLOBS, MANIFEST = "checkpoints", "blobs", "manifest.json"
 SEGMENT = re.compile(r"[0-9]{1,9}\.log")
-# Files that appear whole, with the bytes that a reader takes of each. The result was written last.
+# Files that are written atomically, with the largest size that a reader accepts. The result comes last.
 WHOLE = {
     INCARNATION: bounds.INCARNATION_BYTES_MAX,
     STATUS: bounds.STATUS_BYTES_MAX,
@@ -43,13 +43,13 @@ def blob_path(sha256: str) -> str:
 
 
 def segment_number(name: str) -> int:
-    """Of a log segment's name."""
+    """The number in a log segment's name."""
     return int(name.partition(".")[0])
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of one session. `root` is its folder, which need not exist."""
+    """The paths of one session. `root` is its folder, which may be missing."""
 
     root: Path
 

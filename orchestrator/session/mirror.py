@@ -1,7 +1,7 @@
-"""Mirrors what grows in an outbox, log and progress, into a local folder: only the growth, a piece at a time.
+"""Mirrors the growing files of an outbox, log and progress, into a local folder. Copies only what is new.
 
-Nothing of it is trusted: a link, a folder or a flood in its place costs that file and a note. Must never know
-what a platform is.
+Trusts nothing: a link, a folder or an endless file only costs that file, with a note. Must never know what a
+platform is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.session.layout import LOG, OUTBOX, PROGRESS, SEGMENT, segment_
 
 
 def mirror(outbox: Path, into: Path) -> tuple[tuple[str, ...], bool]:
-    """Continues the copies in `into`; returns notes of what was not brought, and whether there is more."""
+    """Continues the copies in `into`. Returns notes on what was not copied, and whether there is more."""
     into.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
     more_log = more_progress = False
@@ -39,25 +39,25 @@ def _unread(odd: Odd) -> str:
 
 
 def _progress(outbox: Path, into: Path) -> tuple[bool, list[str]]:
-    """Whether there is more of it, and what is said of it."""
+    """Whether there is more of it, and notes."""
     behind = _grow(
         outbox, PROGRESS, into / PROGRESS,
         bounds.SESSION_PROGRESS_BYTES_MAX, bounds.COLLECT_PROGRESS_BYTES_MAX,
     )[1]  # fmt: skip
     if behind and _size(into / PROGRESS) >= bounds.SESSION_PROGRESS_BYTES_MAX:
         limit = bounds.size_text(bounds.SESSION_PROGRESS_BYTES_MAX)
-        return False, [f"{PROGRESS} is larger than {limit}: its rest was not brought"]
+        return False, [f"{PROGRESS} is larger than {limit}: the rest was not copied"]
     return behind, []
 
 
 def newest_segment(folder: Path) -> int:
-    """The number of the newest segment of a log that lies in the folder; 0 for none."""
+    """The number of the newest log segment in the folder; 0 if there is none."""
     return max((segment_number(path.name) for path in _segments(folder)), default=0)
 
 
 def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
-    """From the newest segment on that is here already, as far as one collect goes. Returns whether another
-    brings more, and what is said of it."""
+    """Copies from the newest segment that is here already, up to the limit of one collect. Returns whether
+    another collect would bring more, and notes."""
     listed = files.names(outbox, LOG)
     there = [name for name in listed if SEGMENT.fullmatch(name)]
     notes = [*files.cut_short(listed, f"{OUTBOX}/{LOG}")]
@@ -80,17 +80,17 @@ def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
         left -= grown
         if behind and _size(into / name) >= bounds.LOG_SEGMENT_BYTES_MAX:
             limit = bounds.size_text(bounds.LOG_SEGMENT_BYTES_MAX)
-            notes.append(f"a segment of the log is larger than {limit}: its rest was not brought")
+            notes.append(f"a log segment is larger than {limit}: the rest was not copied")
         else:
             more |= behind
     if more and left == bounds.COLLECT_LOG_BYTES_MAX and newest_segment(into) == newest:
-        more = False  # nothing came of so many: another collect would get no further
-        notes.append("the log holds too many segments that cannot be read: not all of it was brought")
+        more = False  # none of them could be read: another collect would make no progress
+        notes.append("the log has too many unreadable segments: not all of it was copied")
     return more, [*dict.fromkeys(notes), *_thin_out(into)]
 
 
 def _thin_out(folder: Path) -> list[str]:
-    """Keeps how the log began and its newest segments, as the agent does with its own."""
+    """Keeps the beginning of the log and its newest segments, like the agent does with its own."""
     kept = _segments(folder)
     size = sum(_size(path) for path in kept)
     if size <= bounds.SESSION_LOG_BYTES_MAX:
@@ -109,14 +109,14 @@ def _thin_out(folder: Path) -> list[str]:
 
 
 def _grow(outbox: Path, name: str, target: Path, total_max: int, left: int) -> tuple[int, bool]:
-    """Continues a file; returns by how many bytes, and whether there are more. Begins anew where the file
-    has become shorter."""
+    """Continues the copy of a file. Returns how many bytes it added, and whether there are more. Starts again
+    if the file has become shorter."""
     with files.opened(outbox, name) as source:
         if source is None:
             return 0, False
         found = os.fstat(source.fileno())
         if files.is_sparse(found.st_size, files.on_disk(found)):
-            raise Odd(f"{name} is all holes: hardly a byte of it is on the disk")
+            raise Odd(f"{name} is a sparse file with almost no data")
         have = _size(target)
         if found.st_size < have:
             have = 0

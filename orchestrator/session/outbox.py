@@ -1,7 +1,7 @@
-"""An outbox as a value: opened by its platform or store, and brought into a local folder a page at a time.
+"""The outbox protocol, and collecting: copies an outbox into a local folder, a page at a time.
 
-Each place where an outbox may lie has its own `Outbox`; the rules are here, and let nothing unverified in.
-Must never know what a platform is, nor what becomes of the checkpoints.
+Each place where an outbox can be has its own `Outbox`. The rules are here, and let nothing unverified in.
+Must never know what a platform is, nor what happens to the checkpoints.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from orchestrator.files import Odd, copy_open, draft_folder, read_small, sync_fo
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
 from orchestrator.session.mirror import mirror
 
-REFUSED = "refused"  # in a checkpoint's folder here: it was not whole; a byte for each time it was found so
+REFUSED = "refused"  # marks an incomplete checkpoint in its folder here; one byte for each failed try
 _CHUNK_BYTES = 1 << 20
 
 
 class Outbox(Protocol):
     """How one session's outbox is read. The agent may delete superseded checkpoints between any two calls.
 
-    Every verb blocks, may raise Odd where what lies there is not what belongs there, and the errors of the
-    platform or store where it lies.
+    Every verb blocks. It may raise Odd if it finds the wrong kind of thing, and the errors of the platform or
+    store where the outbox is.
     """
 
     def small(self, name: str) -> bytes | None:
-        """One of the files that `layout.WHOLE` names; None where there is none, or none can be read yet."""
+        """One of the files in `layout.WHOLE`; None if it is missing or cannot be read yet."""
 
     def checkpoints(self) -> Iterable[str]:
         """Names of the checkpoints there now."""
 
     def manifest(self, name: str) -> bytes | None:
-        """The manifest's bytes, or None where there is none (any more)."""
+        """The manifest's bytes, or None if it does not exist (any more)."""
 
     def blob(self, sha256: str, target: Path) -> bool:
-        """Writes the blob's bytes to the new file `target`; False where there is no such blob."""
+        """Writes the blob's bytes to the new file `target`; False if there is no such blob."""
 
     def growing(self, here: Path, folder: Path) -> Growth:
-        """Log and progress, made readable on this machine. Of what `here` has from before, only the last
-        segment need come again; what comes is put into `folder`, which is empty and goes afterwards."""
+        """Makes log and progress readable on this machine, if needed by copying them to `folder`, which is
+        empty and temporary. Of the segments that `here` already has, only the last is needed again."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Where log and progress can be read; `notes`, of what was left out; `more`: it was not all."""
+    """Where log and progress can be read. `notes`: what was left out. `more`: there is more to collect."""
 
     root: Path
     notes: tuple[str, ...] = ()
@@ -62,9 +62,12 @@ class Growth:
 
 @dataclass(frozen=True)
 class Collected:
-    """What one collect brought: manifests whose blobs are all there and verified, oldest first, and the
-    names of checkpoints that were there but failed, each with its reason. `notes`: what was beyond a bound
-    or in the wrong shape, and so was not brought; `more`: there is more than one collect brings."""
+    """The result of one collect.
+
+    `manifests`: those whose blobs are all here and verified, oldest first. `corrupt`: names of checkpoints
+    that failed, each with its reason. `notes`: what was not copied because it was too large or malformed.
+    `more`: there is more to collect.
+    """
 
     manifests: tuple[Manifest, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
@@ -75,7 +78,7 @@ class Collected:
 def collect(
     outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
 ) -> Collected:
-    """Brings checkpoints, then log, progress and status, and the result as the last; all of it bounded and
+    """Copies checkpoints, then log, progress and status, and the result last. All of it is bounded and
     incremental. `known`, `last` and `sync` as in `bring`."""
     found = bring(outbox, into, known, last=last, sync=sync)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
@@ -100,12 +103,13 @@ def collect(
 def bring(
     outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
 ) -> Collected:
-    """Copies a page of what is new into `into`; returns every checkpoint whose blobs all lie there, verified.
+    """Copies a page of new checkpoints to `into`. Returns every checkpoint whose blobs are all there and
+    verified.
 
-    A checkpoint that is `known`, or whose manifest is in `into` already, is not brought again, whether or
-    not its blobs still are; it costs no request. Of what is new the oldest come first, and before those that
-    were tried in vain. Those are tried a few times only, and again in the `last` look. `more` says that some
-    were not tried yet. `sync` False spares the fsyncs where `into` need not survive a loss of power.
+    A checkpoint that is `known`, or whose manifest is already in `into`, is not copied again and costs no
+    request, even if its blobs are gone. New checkpoints come first, oldest first, then those that failed
+    before. Those are tried only a few times, and once more in the `last` look. `more` says that some were not
+    tried yet. `sync=False` skips the fsyncs if `into` does not have to survive a power loss.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -113,7 +117,7 @@ def bring(
     try:
         there = list(outbox.checkpoints())
     except Odd as odd:
-        return Collected(notes=(f"no checkpoint was brought: {odd}",))
+        return Collected(notes=(f"no checkpoint was copied: {odd}",))
     listed = {name for name in there if CheckpointRef.parse(name)}
     brought, refused = _found(checkpoints)
     seen = brought | refused.keys() | (listed & known)
@@ -144,23 +148,23 @@ def bring(
 
 
 def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
-    """What to bring of checkpoints never seen before, oldest first; beyond a session's bound the newest."""
+    """The new checkpoints to copy, oldest first; only the newest if the session has too many."""
     fresh, room = sorted(names), max(0, bounds.SESSION_CHECKPOINTS_MAX - known)
     if len(fresh) <= room:
         return fresh, ()
-    note = f"it leaves more than {bounds.SESSION_CHECKPOINTS_MAX:,} checkpoints: only the newest is brought"
+    note = f"it has more than {bounds.SESSION_CHECKPOINTS_MAX:,} checkpoints: only the newest is copied"
     return fresh[:room] or fresh[-1:], (note,)
 
 
 class _Refused(NamedTuple):
-    """When a checkpoint was last found not to be whole, and how often it was."""
+    """When a checkpoint was last found incomplete, and how often."""
 
     at: int
     times: int
 
 
 def _found(checkpoints: Path) -> tuple[set[str], dict[str, _Refused]]:
-    """What lies here: what was brought, and what was refused."""
+    """The checkpoints here: the copied ones, and the refused ones."""
     brought, refused = set(), {}
     for entry in checkpoints.iterdir():
         if CheckpointRef.parse(entry.name) is None:
@@ -175,8 +179,8 @@ def _found(checkpoints: Path) -> tuple[set[str], dict[str, _Refused]]:
 
 
 def refuse(folder: Path) -> None:
-    """The checkpoint in this folder comes again, after all that is new: one that is never whole must not keep
-    the others waiting."""
+    """Marks the checkpoint in this folder to be copied again, after all new ones, so that one that is never
+    complete does not block the others."""
     folder.mkdir(exist_ok=True)
     with (folder / REFUSED).open("ab") as mark:
         mark.write(b".")
@@ -184,11 +188,11 @@ def refuse(folder: Path) -> None:
 
 
 def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[tuple[str, str]]]:
-    """Those whose blobs have not been taken away since, and those whose manifest is no longer whole."""
+    """Earlier checkpoints whose blobs are still here, and those whose manifest is damaged."""
     manifests: list[Manifest] = []
     corrupt: list[tuple[str, str]] = []
     if not any((into / BLOBS).iterdir()):
-        return manifests, corrupt  # the usual case: spares reading every manifest there ever was
+        return manifests, corrupt  # the usual case: no need to read every manifest
     for name in sorted(names):
         try:
             manifest = decode(name, (into / manifest_path(name)).read_bytes())
@@ -201,7 +205,7 @@ def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[t
 
 
 def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None:
-    """One new checkpoint: its blobs, each verified, then its manifest. None: superseded meanwhile."""
+    """Copies one new checkpoint: its blobs, each verified, then its manifest. None if it was superseded."""
     try:
         data = outbox.manifest(name)
         if data is None:
@@ -229,7 +233,7 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
 
 
 def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) -> None:
-    """Brings a blob into the draft folder of its checkpoint, and verifies it. Raises CorruptCheckpoint."""
+    """Copies a blob to the draft folder of its checkpoint, and verifies it. Raises CorruptCheckpoint."""
     if not outbox.blob(target.name, target):
         raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is missing")
     if _digest(target, size) != target.name:
@@ -240,15 +244,15 @@ def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) 
 
 
 class FolderOutbox:
-    """An outbox that lies in a folder this machine can read. Blobs are copied: who wrote one may have it open
-    still, and would change under a second name what was verified."""
+    """An outbox in a folder that this machine can read. Blobs are copied, not linked: their writer may still
+    have them open and could change them after they were verified."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._size = self._on_disk = 0  # of the blobs that were asked for since the last manifest
+        self._size = self._on_disk = 0  # of the blobs requested since the last manifest
 
     def small(self, name: str) -> bytes | None:
-        """The names in what may be odd begin with the outbox's own."""
+        """Names in errors begin with the name of the outbox."""
         return files.read(self._folder.parent, f"{self._folder.name}/{name}", WHOLE[name])
 
     def checkpoints(self) -> Iterable[str]:
@@ -269,7 +273,7 @@ class FolderOutbox:
             if found.st_size > bounds.PART_BYTES_MAX:
                 raise Odd(f"{name} is larger than {bounds.size_text(bounds.PART_BYTES_MAX)}")
             if files.is_sparse(self._size, self._on_disk):
-                raise Odd("its blobs are holes: hardly a byte of them is on the disk")
+                raise Odd("its blobs are sparse files with almost no data")
             copy_open(file.fileno(), target, found.st_size)  # a link would stay open to the session
         return True
 
@@ -279,7 +283,7 @@ class FolderOutbox:
 
 
 def _digest(path: Path, size: int) -> str:
-    """The sha256 of a file that may still grow under the hands of who wrote it: of its first bytes only."""
+    """The sha256 of a file's first bytes. The file may still grow while its writer has it open."""
     found, left = hashlib.sha256(), size + 1
     with path.open("rb") as file:
         while left and (chunk := file.read(min(_CHUNK_BYTES, left))):

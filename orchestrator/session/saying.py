@@ -1,7 +1,7 @@
-"""What a session says of itself, read from its outbox with care: the same rules wherever the outbox lies.
+"""What a session reports about itself, read safely from its outbox. The rules are the same for every outbox.
 
-What is beyond a bound is left out and named in a note. Knows neither how the bytes were come by nor what is
-decided on them.
+Values outside their bounds are left out and named in a note. Knows neither where the bytes come from nor what
+is decided from them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _INCARNATION = re.compile(r"[0-9a-z]{1,32}")
 
 
 def incarnations(data: bytes | None) -> tuple[str, ...]:
-    """The ids that agents left, the first one first: two where a platform started a session twice. What no
-    agent draws is left out."""
+    """The ids that agents left, in order. There are two if a platform started a session twice. Malformed ids
+    are left out."""
     words = [] if data is None else data.decode(errors="replace").split()
     return tuple(word for word in words if _INCARNATION.fullmatch(word))[:2]
 
 
 def status(data: bytes | None) -> AgentStatus | None:
-    """The agent's last status; None where there is none that can be read."""
+    """The agent's last status; None if it is missing or unreadable."""
     if data is None or len(data) > bounds.STATUS_BYTES_MAX:
         return None
     try:
@@ -38,7 +38,7 @@ def status(data: bytes | None) -> AgentStatus | None:
 
 
 def within_bounds(status: AgentStatus) -> AgentStatus:
-    """The status without what is beyond a bound; a warning names what was left out."""
+    """The status without values outside their bounds. A warning names what was left out."""
     ref = None if status.checkpoint is None else CheckpointRef.parse(status.checkpoint)
     kept = replace(
         status,
@@ -66,16 +66,16 @@ _CHECKED = (
 
 
 class Speaking(Protocol):
-    """The part of an outbox that says how the session is doing."""
+    """The part of an outbox that shows how the session is doing."""
 
     def small(self, name: str) -> bytes | None:
-        """One of `layout.WHOLE`; None where there is none. Raises Odd for anything else in its place."""
+        """One of `layout.WHOLE`; None if it is missing. Raises Odd for the wrong kind of thing."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """One reading. `unfit`: why what lies in the result's place is no result, if something does. `notes`:
-    what was not read, and why, in the same words each time."""
+    """One reading. `unfit`: why the result cannot be read, if there is one. `notes`: what was not read and
+    why; the text is the same each time."""
 
     incarnations: tuple[str, ...] = ()
     status: AgentStatus | None = None
@@ -85,15 +85,15 @@ class Said:
 
 
 def said(outbox: Speaking) -> Said:
-    """The incarnation is read first and the result last: what it names had started before it was left."""
+    """Reads the incarnation first and the result last, so that the result's agent had started before."""
     notes: list[str] = []
     first = _small(outbox, INCARNATION, notes)
     data = _small(outbox, STATUS, notes)
     found = status(data)
     if data is not None and found is None:
-        notes.append(f"{OUTBOX}/{STATUS} is no status: it was not read")
+        notes.append(f"{OUTBOX}/{STATUS} is not a status: it was not read")
     seen = incarnations(first)
-    if first is None and found is not None:  # all that an outbox may have to show before the session's end
+    if first is None and found is not None:  # some outboxes show only the status before the session's end
         seen = (found.incarnation,)
     marker = _small(outbox, RESULT, notes)
     if marker is None:
@@ -113,7 +113,7 @@ def _small(outbox: Speaking, name: str, notes: list[str]) -> bytes | None:
 
 
 def result(data: bytes) -> Result:
-    """The agent's marker, within bounds. Raises ValueError where it cannot be read."""
+    """The agent's result, within bounds. Raises ValueError if it cannot be read."""
     if len(data) > bounds.RESULT_BYTES_MAX:
         raise ValueError(f"it is larger than {bounds.size_text(bounds.RESULT_BYTES_MAX)}")
     found = wire.decode(Result, data)

@@ -1,4 +1,4 @@
-"""What a session is given: the files of its folder before its start, the same on every platform.
+"""What a session gets: the files in its folder before its start, the same on every platform.
 
 Each platform copies, packs or uploads them in its own way. Reads and writes nothing itself.
 """
@@ -28,11 +28,13 @@ from orchestrator.session.layout import (
 
 @dataclass(frozen=True)
 class Materials:
-    """Local files that go into a session. `bundle` is the source archive (.tar.gz); `agent` the agent as
-    one zip application; `resume` a folder holding a verified checkpoint in outbox layout, or None; `inputs`
-    the folder of verified inputs, or None; `image` the frozen folders of an image to build, or None;
-    `secrets` name → value, never journalled or logged. `say` takes a line of progress at any time, from this
-    thread."""
+    """Local files that go into a session.
+
+    `bundle` is the source archive (.tar.gz), `agent` the agent as one zip application, `resume` a folder with
+    a verified checkpoint in outbox layout, `inputs` the folder of verified inputs, and `image` the archive of
+    an image's frozen folders. The last three may be None. `secrets`, name → value, are never journalled or
+    logged. `say` takes a line of progress at any time, from this thread.
+    """
 
     bundle: Path
     agent: Path
@@ -45,9 +47,9 @@ class Materials:
 
 @dataclass(frozen=True)
 class Content:
-    """One file or folder of the session's, by its path there: bytes, a local file, or a local folder with all
-    below it. Nobody but the session's owner may read any of it; a folder's files are not to be written to
-    where `read_only`."""
+    """One file or folder of the session, by its path there: bytes, a local file, or a local folder with
+    everything below it. Only the session's owner may read it. With `read_only`, a folder's files must not be
+    writable."""
 
     name: str
     content: bytes | Path
@@ -55,17 +57,17 @@ class Content:
 
 
 def contents(order: Order, materials: Materials, *, staged: bool = True) -> Iterator[Content]:
-    """All of it, the order last: where that is, the rest is. `staged` False leaves the checkpoint to resume
-    from out, which comes another way.
+    """All contents, the order last: if the order is there, everything is. `staged=False` leaves out the
+    checkpoint to resume from, which comes another way.
 
-    Raises Rejected where the order resumes at a checkpoint that the materials do not hold.
+    Raises Rejected if the order resumes at a checkpoint that the materials lack.
     """
     yield Content(AGENT, materials.agent, read_only=True)
     yield Content(BUNDLE, materials.bundle, read_only=True)
     if staged and order.resume is not None:
         resume = materials.resume
         if resume is None or not (resume / manifest_path(order.resume)).is_file():
-            raise Rejected(f"the order resumes at {order.resume}, the materials do not hold it")
+            raise Rejected(f"the order resumes at {order.resume}, but the materials lack it")
         path = f"{CHECKPOINTS}/{order.resume}"
         yield Content(f"{STAGED}/{path}", resume / path)
         yield Content(f"{STAGED}/{BLOBS}", resume / BLOBS)

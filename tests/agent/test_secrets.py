@@ -30,7 +30,7 @@ def test_no_secret_leaves_the_session_in_any_writing(tmp_path: Path) -> None:
         assert (manifest.metrics["***"], manifest.metrics["score"]) == (1.0, 3.0)
         status = stay.status()
         assert status is not None
-        assert any("which is neither file nor folder" in warning for warning in status.warnings)
+        assert any("which is neither a file nor a folder" in warning for warning in status.warnings)
         progress = (tmp_path / "outbox" / "progress.jsonl").read_text().splitlines()
         assert json.loads(progress[0]) == {"step": 1, "note": "***", "metrics": {"***": 1.0, "loss": 0.5}}
         assert status.step == 1

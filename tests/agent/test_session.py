@@ -358,7 +358,7 @@ def test_a_checkpoint_that_can_never_be_one_is_given_up(tmp_path: Path) -> None:
     with session(tmp_path, "train.py", "--link", "--save-every", "5") as stay:
         result = stay.live()
         assert result.outcome is Outcome.CRASHED
-        assert "step-20 holds 'link', which is neither file nor folder" in result.message
+        assert "step-20 contains 'link', which is neither a file nor a folder" in result.message
         assert stay.manifests() == []
 
 

@@ -303,7 +303,7 @@ def test_beyond_a_sessions_bound_only_the_newest_comes(
     assert made[-1].name in [manifest.name for manifest in second.manifests]
     assert made[-2].name not in [manifest.name for manifest in second.manifests]
     assert not second.more
-    assert second.notes == ("it leaves more than 3 checkpoints: only the newest is brought",)
+    assert second.notes == ("it has more than 3 checkpoints: only the newest is copied",)
 
 
 def test_a_collect_reports_its_page_and_that_there_is_more(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_sparse_checkpoint_and_a_sparse_progress_are_not_read(
         for number in range(5):
             assert outbox.blob("0" * 64, tmp_path / f"target-{number}")
     found = collect(FolderOutbox(session.outbox), tmp_path / "into")
-    assert any("progress.jsonl is all holes" in note for note in found.notes)
+    assert any("progress.jsonl is a sparse file" in note for note in found.notes)
     assert not (tmp_path / "into" / "progress.jsonl").exists()
 
 
@@ -417,7 +417,7 @@ def test_a_log_of_nothing_but_odd_segments_ends_the_collecting(
     first, second = (collect(FolderOutbox(session.outbox), into) for _ in range(2))
     assert first.more, "the first segment came"
     assert not second.more
-    assert "the log holds too many segments that cannot be read: not all of it was brought" in second.notes
+    assert "the log has too many unreadable segments: not all of it was copied" in second.notes
 
 
 def test_of_a_segment_beyond_its_bound_the_beginning_comes(
@@ -429,7 +429,7 @@ def test_of_a_segment_beyond_its_bound_the_beginning_comes(
     found = collect(FolderOutbox(session.outbox), tmp_path / "into")
     kept = [path.stat().st_size for path in sorted((tmp_path / "into" / "log").iterdir())]
     assert kept == [1000, 1000]
-    assert found.notes == ("a segment of the log is larger than 1000 bytes: its rest was not brought",)
+    assert found.notes == ("a log segment is larger than 1000 bytes: the rest was not copied",)
 
 
 def _bytes(folder: Path) -> int:
@@ -446,7 +446,7 @@ def test_a_flood_of_progress_comes_in_pieces_up_to_its_bound(
     found = [collect(FolderOutbox(session.outbox), into) for _ in range(3)]
     assert [each.more for each in found] == [True, True, False]
     assert (into / "progress.jsonl").stat().st_size == 2500
-    assert any("its rest was not brought" in note for note in found[-1].notes)
+    assert any("the rest was not copied" in note for note in found[-1].notes)
 
 
 def test_no_more_descriptors_are_open_than_before(session: SessionFolder, tmp_path: Path) -> None:
