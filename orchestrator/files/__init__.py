@@ -1,8 +1,8 @@
-"""Files on this machine's disk: written whole or not at all, copied and never linked, read through no link.
+"""Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
-`drafts` writes and says which drafts may go; `reading` reads what somebody else may have put there.
-`copying`, `removing` and `opening` do as they say. `hashing` starts threads, so who needs it imports it by
-itself. Must never know what the files are for. Standard library only, as it ships with the agent.
+`drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
+have put there. `copying`, `removing` and `opening` do what their names say. `hashing` starts threads, so
+import it separately. Must never know what the files are for. Standard library only: it ships with the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link

@@ -1,4 +1,4 @@
-"""Files copied: who has the source open changes nothing of the copy. Must never know what they are for."""
+"""Copies files, so that whoever has the source open cannot change the copy. Must never know their purpose."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 def copy_file(
     source: Path, target: Path, mode: int = 0o600, *, follow: bool = False, bytes_max: int | None = None
 ) -> None:
-    """The same bytes in a new file of their own; without a second copy on the disk where the file system can
-    share blocks. Copies what is there at the start: a file that grows meanwhile is not followed.
+    """Copies a file to a new one. Shares the blocks on the disk if the file system can do that. If the file
+    grows meanwhile, the new part is not copied.
 
-    Raises FileExistsError for a target that exists; OSError with ELOOP for a source that is a link (unless
-    `follow`) or no plain file, with EFBIG for a larger one, with EPERM for one that is shut.
+    Raises FileExistsError if the target exists. Raises OSError with ELOOP if the source is a link (unless
+    `follow`) or not a regular file, with EFBIG if it is too large, and with EPERM if it is shut.
     """
     if is_shut(source.stat(follow_symlinks=follow)):
-        raise OSError(errno.EPERM, "the ledger's own file, which nobody may read meanwhile", str(source))
+        raise OSError(errno.EPERM, "the ledger's own file, which must not be read while in use", str(source))
     flags = PLAIN & ~os.O_NOFOLLOW if follow else PLAIN
     reading = os.open(source, os.O_RDONLY | flags)
     try:
@@ -48,7 +48,7 @@ def copy_file(
 
 
 def copy_open(reading: int, target: Path, size: int, mode: int = 0o600) -> None:
-    """The first `size` bytes of an open file in a new file, as `copy_file` does it."""
+    """Copies the first `size` bytes of an open file to a new file, like `copy_file`."""
     writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, mode)
     try:
         _fill(reading, writing, size)
@@ -71,7 +71,7 @@ def _fill(reading: int, writing: int, size: int) -> None:
 
 
 def _move(reading: int, writing: int, count: int) -> int:
-    """Up to so many bytes, within the kernel where it can. Returns how many; 0 at the end."""
+    """Copies up to `count` bytes, in the kernel if possible. Returns how many; 0 at the end."""
     try:
         return os.sendfile(writing, reading, None, count)
     except OSError as error:
@@ -85,8 +85,8 @@ def _move(reading: int, writing: int, count: int) -> int:
 
 
 def copy_tree(source: Path, target: Path, *, follow: bool = False, read_only: bool = True) -> None:
-    """A folder, as `copy_file` copies its files. All of it is the owner's alone and no mode is wider than it
-    was; `read_only` says whether the copy's folders are too. Its files always are."""
+    """Copies a folder; its files as `copy_file` does. Only the owner may access the copy, and no mode becomes
+    wider. Files are always read-only; folders only with `read_only`."""
     made = []
     for here, folders, names in os.walk(source, followlinks=follow, onerror=_raise):
         into = target / Path(here).relative_to(source)
@@ -99,7 +99,7 @@ def copy_tree(source: Path, target: Path, *, follow: bool = False, read_only: bo
 
 
 def frozen_mode(path: Path) -> int:
-    """The file's mode for its owner alone, without the right to write."""
+    """The file's mode, reduced to reading and executing by its owner."""
     return stat.S_IMODE(path.stat().st_mode) & 0o100 | 0o400
 
 
@@ -108,9 +108,9 @@ def _raise(error: OSError) -> None:
 
 
 def copy(source: FileIO | IO[bytes], target: FileIO | IO[bytes], bytes_max: int) -> int:
-    """Copies at most so many bytes from where the files stand; what is all zeros becomes a hole.
+    """Copies at most `bytes_max` bytes from the files' current positions. Blocks of zeros become holes.
 
-    Returns how many bytes the target has grown by.
+    Returns how many bytes were added to the target.
     """
     done = 0
     while done < bytes_max and (chunk := source.read(min(_CHUNK_BYTES, bytes_max - done))):
@@ -125,7 +125,7 @@ def copy(source: FileIO | IO[bytes], target: FileIO | IO[bytes], bytes_max: int)
 
 
 def link(file: FileIO, target: Path) -> bool:
-    """Gives the very file that is open a second name; False where there can be no hard link."""
+    """Gives an open file a second name; False if a hard link is impossible."""
     here = file.fileno()
     try:
         os.link(f"/proc/self/fd/{here}", target, src_dir_fd=here, follow_symlinks=True)

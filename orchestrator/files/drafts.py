@@ -1,14 +1,14 @@
-"""Atomic writing: a file or folder appears under its name whole or not at all.
+"""Atomic writing: a file or folder appears under its name complete or not at all.
 
-It is written as a draft: under a temporary name beside its place, locked (flock) by its writer, then synced
-and renamed, and its folder synced. One rule says who may remove a draft:
+It is written as a draft: under a temporary name next to its place, locked (flock) by its writer. Then it is
+synced and renamed, and its folder is synced. A draft may be removed by:
 
-- Its writer, when it leaves, whatever happened: a full disk is not filled further by what it could not take.
-- Anybody, by `sweep`, once nobody holds its lock. The kernel gives a dead writer's lock back, so a draft that
-  can be locked is a dead writer's. Where a file system has no locks, nothing is swept.
+- its writer when it is done, even after an error, so that a failed draft does not fill a full disk.
+- anyone, with `sweep`, if nobody holds its lock. The kernel releases a dead writer's lock, so a draft that
+  can be locked has no writer. On a file system without locks, nothing is swept.
 
-The name of a draft begins with PREFIX, which nobody else's file does, and with `.tmp-`, which every reader of
-an outbox ignores. `orchestrator.training` and the runner on Kaggle ship alone, so they write by themselves.
+A draft's name begins with PREFIX, which no other file does. PREFIX begins with `.tmp-`, which every reader of
+an outbox ignores. `orchestrator.training` and Kaggle's runner ship alone, so they have their own writers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Draft:
     fd: int
 
     def write(self, data: bytes | memoryview) -> None:
-        """Adds all of it."""
+        """Appends all of `data`."""
         left = memoryview(data)
         while left:
             left = left[os.write(self.fd, left) :]
 
     def stream(self) -> BufferedRandom:
-        """The draft as a file object. Closing it, which must come before `sync`, leaves the draft open."""
+        """The draft as a file object. Close it before `sync`; the draft itself stays open."""
         return os.fdopen(self.fd, "w+b", closefd=False)
 
     def sync(self) -> None:
@@ -57,7 +57,7 @@ class Draft:
         os.fsync(self.fd)
 
     def replace(self, target: Path, *, sync: bool = True) -> None:
-        """Makes the draft the target, whatever was there before; with `sync` durably."""
+        """Makes the draft the target and replaces what was there. With `sync`, durably."""
         if sync:
             self.sync()
         self.path.replace(target)
@@ -65,10 +65,10 @@ class Draft:
             sync_folder(target.parent)
 
     def create(self, target: Path) -> None:
-        """Makes the draft the target unless there is one (FileExistsError); syncs nothing.
+        """Makes the draft the target. Raises FileExistsError if the target exists. Syncs nothing.
 
-        FAT, and some network and user-space file systems, know no hard links. Of two writers that race there,
-        one may replace the other's.
+        FAT and some network and user-space file systems have no hard links. If two writers race there, one
+        may replace the other's file.
         """
         try:
             target.hardlink_to(self.path)
@@ -82,7 +82,7 @@ class Draft:
 
 @contextmanager
 def draft_file(folder: Path, mode: int = 0o600) -> Iterator[Draft]:
-    """A new draft in the folder, removed on leaving unless it has been renamed away."""
+    """A new draft in the folder. Removed at the end unless it was renamed."""
     while True:
         path = _new_name(folder)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, mode)
@@ -99,15 +99,15 @@ def draft_file(folder: Path, mode: int = 0o600) -> Iterator[Draft]:
 def write_whole(
     target: Path, data: bytes, *, sync: bool = True, mode: int = 0o600, folder: Path | None = None
 ) -> None:
-    """Puts a file in place whole or not at all. `sync` False is for what need not survive a loss of power;
-    `folder`: where the draft lies, if not beside the target."""
+    """Writes a file atomically. `sync=False` is for files that do not have to survive a power loss. `folder`:
+    where to put the draft, if not next to the target."""
     with draft_file(folder or target.parent, mode) as draft:
         draft.write(data)
         draft.replace(target, sync=sync)
 
 
 def write_new(target: Path, data: bytes) -> None:
-    """As `write_whole`, and durably, where there is no such file. Raises FileExistsError where there is."""
+    """Like `write_whole`, durably, but raises FileExistsError if the file exists."""
     with draft_file(target.parent) as draft:
         draft.write(data)
         draft.sync()
@@ -116,7 +116,7 @@ def write_new(target: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the folder's entries durable; where the file system has no such thing, nothing."""
+    """Makes the folder's entries durable. Does nothing if the file system cannot do that."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -132,7 +132,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def draft_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
-    """A new, empty folder under a temporary name, removed on leaving unless it has been renamed away."""
+    """A new, empty folder under a temporary name. Removed at the end unless it was renamed."""
     while True:
         path = _new_name(parent)
         path.mkdir(mode=mode)
@@ -150,8 +150,8 @@ def draft_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
 
 @contextmanager
 def held_folder(path: Path) -> Iterator[None]:
-    """A new, private folder of this name, locked as drafts are and removed on leaving: a draft that is never
-    published, in a folder where everything may be swept."""
+    """A new, private folder of this name, locked like a draft and removed at the end. Use it for a draft that
+    is never published, in a folder where everything may be swept."""
     set_aside(path)
     path.mkdir(mode=0o700, parents=True)
     with _locked(path):
@@ -163,8 +163,8 @@ def held_folder(path: Path) -> Iterator[None]:
 
 
 def set_aside(path: Path) -> None:
-    """Removes a file or folder: at once under its name, then what it holds. What a crash leaves of it, a
-    sweep takes. No error where nothing is there."""
+    """Removes a file or folder: first its name, at once, then its content. After a crash, a sweep removes the
+    rest. No error if it does not exist."""
     gone = _new_name(path.parent)
     with _locked(path):
         try:
@@ -174,11 +174,11 @@ def set_aside(path: Path) -> None:
         remove_tree(gone)
 
 
-# --- Drafts of the dead -----------------------------------------------------------------------------------
+# --- Drafts of dead writers -------------------------------------------------------------------------------
 
 
 def sweep(folder: Path, prefix: str = PREFIX) -> None:
-    """Removes the drafts of writers that died; those of living writers are locked and stay."""
+    """Removes the drafts of dead writers. Drafts of living writers are locked and stay."""
     for entry in list(os.scandir(folder)):
         if not entry.name.startswith(prefix):
             continue
@@ -188,7 +188,7 @@ def sweep(folder: Path, prefix: str = PREFIX) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living writer holds the draft; True as well where nobody can tell."""
+    """Whether a living writer holds the draft. True also if that is unknown."""
     try:
         with _lock_of_the_dead(path):
             return False
@@ -201,8 +201,8 @@ def _new_name(folder: Path) -> Path:
 
 
 def _held(path: Path, fd: int) -> bool:
-    """Locks the draft. False: a sweep took it for dead between its creation and its lock."""
-    with contextlib.suppress(OSError):  # no locks on this file system: sweeps leave everything alone there
+    """Locks the draft. False if a sweep removed it between its creation and its lock."""
+    with contextlib.suppress(OSError):  # no locks on this file system: nothing is swept there
         fcntl.flock(fd, fcntl.LOCK_EX)
     if path.exists():
         return True
@@ -212,7 +212,7 @@ def _held(path: Path, fd: int) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Tells sweeps that somebody is at work on it; without where it cannot be opened."""
+    """Locks a path, so that sweeps leave it alone. Goes on without a lock if it cannot be opened."""
     try:
         fd = os.open(path, os.O_RDONLY | PLAIN)
     except OSError:
@@ -228,8 +228,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _lock_of_the_dead(path: Path) -> Iterator[None]:
-    """Holds the lock of a draft that nobody is writing. Raises OSError where a living writer holds it, and
-    where there are no locks."""
+    """Holds the lock of a draft that nobody is writing. Raises OSError if a living writer holds it, or if
+    there are no locks."""
     fd = os.open(path, os.O_RDONLY | PLAIN)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The sha256 of files, by themselves and while they are copied."""
+"""The sha256 of files, with or without copying them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Read = Callable[[memoryview], int]
 
 
 def hashed_copy(read: Read, fd: int | None) -> str:
-    """Reads to the end, writes all of it to `fd` (None: nowhere); returns the sha256 of what was read.
+    """Reads to the end and writes everything to `fd` (None: nowhere). Returns the sha256 of what was read.
 
-    Hashing, the slowest of the three, goes on beside reading and writing: two buffers, one thread.
+    Hashing is the slowest part. It runs in one thread, in parallel to reading and writing, with two buffers.
     """
     digest = hashlib.sha256()
     hashing: Future[None] | None = None

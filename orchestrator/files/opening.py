@@ -1,4 +1,4 @@
-"""How files are opened here: never through a link, never waiting for whoever is at a pipe's other end."""
+"""Opens files safely: never through a link, and without waiting for the other end of a pipe."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 import stat
 from pathlib import Path
 
-PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # to be added to what a file is opened for
+PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # add this to the flags for reading or writing
 _OTHERS = 0o077
 
 
 def append(path: Path, data: bytes) -> None:
-    """Adds to a file, made where there is none. Raises OSError where a link or pipe bears its name."""
+    """Appends to a file; creates it if missing. Raises OSError if it is a link or a pipe."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | PLAIN, 0o644)
     with os.fdopen(descriptor, "ab") as file:
         file.write(data)
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to a private log of this user, made where there is none.
+    """A descriptor that appends to a private log of this user. Creates the log if missing.
 
-    Raises OSError where something else bears its name: a link, another user's file, a pipe.
+    Raises OSError if something else has its name: a link, another user's file, a pipe.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | PLAIN, 0o600)
     found = os.fstat(descriptor)

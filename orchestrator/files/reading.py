@@ -1,7 +1,8 @@
-"""Reads files that somebody else may have put there: never through a link, never for ever, never too much.
+"""Reads files that somebody else may have put there: never through a link, never forever, never too much.
 
-A name of a session's folder may be a folder, a link out of it, a FIFO, a device, a socket, unreadable, or
-another thing between two looks. Here each is one exception with its reason. Decides nothing about contents.
+A name in a session's folder may be a folder, a link to the outside, a FIFO, a device, a socket, unreadable,
+or change between two looks. Each case raises the same exception with its reason. Decides nothing about
+contents.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _KINDS = {
 
 
 class Odd(Exception):
-    """What lies under a name is not what belongs there; `str()` says which name, and why, in words."""
+    """A name has the wrong kind of thing, or it cannot be read. `str()` says which name, and why."""
 
 
 @contextmanager
 def opened(root: Path, name: str) -> Iterator[FileIO | None]:
-    """The plain file `name` (with forward slashes) below `root`, open for reading; None where there is none.
+    """The regular file `name` (with forward slashes) below `root`, open for reading; None if it is missing.
 
-    No link is followed, `root` itself included, and nothing is waited for. Raises Odd for anything else.
+    Follows no link, not even `root` itself, and waits for nothing. Raises Odd for anything else.
     """
     descriptor = _open_file(root, PurePosixPath(name))
     if descriptor is None:
@@ -46,9 +47,9 @@ def opened(root: Path, name: str) -> Iterator[FileIO | None]:
 
 
 def read(root: Path, name: str, bytes_max: int) -> bytes | None:
-    """The whole content; None where there is no file. Never reads more than one byte beyond the limit.
+    """The whole content; None if there is no file. Never reads more than one byte over the limit.
 
-    Raises Odd for what is larger, and as `opened` does.
+    Raises Odd if the file is larger, and in the same cases as `opened`.
     """
     with opened(root, name) as file:
         if file is None:
@@ -65,7 +66,7 @@ def read(root: Path, name: str, bytes_max: int) -> bytes | None:
 
 
 def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
-    """The content of a small file; None for anything odd as well: for notes that may as well not be there."""
+    """The content of a small file; None if it is missing or odd. For notes that are not essential."""
     try:
         return read(path.parent, path.name, bytes_max)
     except Odd:
@@ -73,9 +74,9 @@ def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
 
 
 def names(root: Path, name: str) -> list[str]:
-    """The names in the folder `name` below `root` (`.`: the root), LISTED_MAX at the most, in no order.
+    """Up to LISTED_MAX names in the folder `name` below `root` (`.`: the root), in no particular order.
 
-    Raises Odd where there is something else. See `cut_short`.
+    Raises Odd if it is not a folder. See `cut_short`.
     """
     descriptor = _open_folder(root, PurePosixPath(name))
     if descriptor is None:
@@ -90,25 +91,25 @@ def names(root: Path, name: str) -> list[str]:
 
 
 def cut_short(listed: Sized, name: str) -> tuple[str, ...]:
-    """What is to be said of a folder of which `names` may have listed no more than so many."""
+    """A note for a folder with more names than `names` lists, if so."""
     if len(listed) < bounds.LISTED_MAX:
         return ()
-    return (f"{name} holds {bounds.LISTED_MAX:,} names or more: others were not looked at",)
+    return (f"{name} has {bounds.LISTED_MAX:,} names or more: the others were not read",)
 
 
 def is_sparse(size: int, on_disk: int) -> bool:
-    """Whether a large file is nearly all holes, which cost who made it nothing."""
+    """Whether a large file consists almost only of holes, which cost its author nothing."""
     return size >= bounds.SPARSE_BYTES_MIN and on_disk * bounds.SPARSE_SHARE_MAX < size
 
 
 def on_disk(found: os.stat_result) -> int:
-    """The bytes that a file really takes."""
+    """The bytes that a file really uses on the disk."""
     return found.st_blocks * 512
 
 
 def kind(mode: int) -> str:
-    """What a mode stands for, in words."""
-    return _KINDS.get(stat.S_IFMT(mode), "no file")
+    """The kind of file that a mode means, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "not a file")
 
 
 def _open_file(root: Path, name: PurePosixPath) -> int | None:
@@ -117,7 +118,7 @@ def _open_file(root: Path, name: PurePosixPath) -> int | None:
         return None
     try:
         before = os.stat(name.name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISREG(before.st_mode):  # looked at first: opening a device may do something
+        if not stat.S_ISREG(before.st_mode):  # checked first, because opening a device may have an effect
             raise Odd(f"{name} is {kind(before.st_mode)}")
         if is_shut(before):
             raise Odd(f"{name} is the ledger's own file under another name")
@@ -136,7 +137,7 @@ def _open_file(root: Path, name: PurePosixPath) -> int | None:
 
 
 def _open_folder(root: Path, name: PurePosixPath) -> int | None:
-    """Step by step, so that no part of the way is a link."""
+    """Opens each part of the path in turn, so that none of them can be a link."""
     folder: int | None = None
     way = PurePosixPath(root.name)
     for part in (str(root), *name.parts):
@@ -155,7 +156,7 @@ def _open_folder(root: Path, name: PurePosixPath) -> int | None:
 
 
 def _kind_at(part: str, folder: int | None) -> str:
-    """What lies there instead of a folder; empty where it is one that cannot be opened."""
+    """The kind of thing that is there instead of a folder; empty for a folder that cannot be opened."""
     try:
         mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
@@ -164,7 +165,7 @@ def _kind_at(part: str, folder: int | None) -> str:
 
 
 def _odd(name: str, error: OSError, kind: str = "") -> Odd:
-    """The reason in words; an error that is this process's own is raised as it is."""
+    """The error as Odd, with the reason in words. Errors of this process itself are raised unchanged."""
     if error.errno in _OURS:
         raise error
     if error.errno == errno.ELOOP:

@@ -1,5 +1,5 @@
-"""Files and folders taken away, and rights taken from others or given back to their owner: never through a
-link, whatever modes forbid it, and however deep a tree is. Must never know what the files are for."""
+"""Removes files and folders and changes their permissions: never through a link, even against their modes,
+and in trees of any depth. Must never know what the files are for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder and all below it, or a file, whatever modes forbid it and however deep it is; follows
-    no link. No error where nothing is there."""
+    """Removes a file, or a folder and everything below it, even if modes forbid it and however deep it is.
+    Follows no link. No error if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
@@ -33,12 +33,12 @@ def remove_tree(path: Path) -> None:
 
 
 def _empty(top: int) -> None:
-    """What holds something moves up into the top folder before it is emptied: so neither the depth of a tree
+    """Moves each non-empty folder up to the top folder before emptying it, so neither the depth of the tree
     nor the length of its paths matters."""
     waiting = _clear(top, top)
     while waiting:
         name = waiting.pop()
-        with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
             folder = os.open(name, os.O_DIRECTORY | PLAIN, dir_fd=top)
             try:
                 waiting += _clear(folder, top)
@@ -48,7 +48,7 @@ def _empty(top: int) -> None:
 
 
 def _clear(folder: int, top: int) -> list[str]:
-    """Empties a folder; of its own folders, those that hold something are in `top` then, by these names."""
+    """Empties a folder. Moves its non-empty folders to `top`, and returns their new names."""
     moved = []
     with os.scandir(folder) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -74,8 +74,8 @@ def _removed_empty(name: str, folder: int) -> bool:
 
 
 def allow(folder: Path | str, parent: int | None = None) -> None:
-    """Gives the owner every right to a folder back; nothing where it is none, or another user's. `parent`:
-    the descriptor of the folder in which it is."""
+    """Gives the owner all permissions for a folder again. Does nothing for anything but a folder of this
+    user. `parent`: the descriptor of the folder that contains it."""
     with contextlib.suppress(OSError):  # a link, or gone
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
@@ -85,8 +85,8 @@ def allow(folder: Path | str, parent: int | None = None) -> None:
 
 
 def allow_file(path: Path) -> None:
-    """Gives the owner the right to read and write a plain file back; nothing where it is none, or another
-    user's."""
+    """Gives the owner the permission to read and write a file again. Does nothing for anything but a regular
+    file of this user."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -97,7 +97,7 @@ def allow_file(path: Path) -> None:
 
 
 def tighten(path: Path) -> bool:
-    """Takes a file or folder of this user away from all others; whether anything had to be taken."""
+    """Removes all permissions of others for a file or folder of this user. Returns whether there were any."""
     with contextlib.suppress(OSError):
         found = path.lstat()
         if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:

@@ -1,1 +1,1 @@
-"""Where checkpoints live. `store.py` is the protocol, `catalog.py` knows the types, one file a store."""
+"""Where checkpoints are stored. `store.py` is the protocol and `catalog.py` lists the types."""

@@ -1,7 +1,7 @@
-"""Which types of store there are.
+"""The types of store.
 
-A type is one line here and one module, with the class of its options and what makes a store of them. Must
-never know what a store does.
+A type is one line here plus one module, with the class of its options and a function that makes the store.
+Must never know what a store does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TYPES: Mapping[str, Entry] = {
 
 
 def build(name: str, type: str, options: Mapping[str, object], home: Path) -> Store:
-    """The store a user configured as `name`, bare: wrappers are the caller's.
+    """The store that a user configured as `name`, without wrappers.
 
-    `home` is the orchestrator's own folder, which relative paths refer to. Touches nothing outside. Raises
-    InputError as `orchestrator.catalog.build` does.
+    Relative paths are relative to `home`, the orchestrator's own folder. Touches nothing outside the process.
+    Raises InputError as `orchestrator.catalog.build` does.
     """
     store: Store = catalog.build("store", name, type, options, TYPES, home)
     return store

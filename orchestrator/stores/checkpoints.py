@@ -1,16 +1,16 @@
-"""A run's checkpoints in a store: published, found, fetched, restored, retired.
+"""A run's checkpoints in a store: publishes, finds, fetches, restores and retires them.
 
-Decides which key holds what and in which order keys come and go. Must never know which store it is, nor
-choose a checkpoint. Below `runs/<run>/`:
+Decides what each key is for, and in which order keys are written and deleted. Must never know which store it
+is, nor choose a checkpoint. Below `runs/<run>/`:
 
     checkpoints/<name>/manifest.json
     blobs/<lineage>/<sha256>             lineage: g<generation>-<incarnation>, the one agent that wrote them
 
-Why a lineage (docs/decisions/006): sharing blobs over a whole run cannot be swept safely
-without a lock, since a new session repeats the steps of a lost one bit for bit and would rely on a blob
-that a sweep of the old one is about to delete. A lineage has one writer: who publishes its checkpoints is
-the only one to retire them, one call at a time. Once its generation is closed nothing is added to it, what
-stays only shrinks, and anybody may retire, as often and as late as they like.
+Why a lineage (docs/decisions/006): if a whole run shared its blobs, they could not be swept safely without a
+lock. A new session repeats the steps of a lost one bit for bit. So it could rely on a blob that a sweep of
+the old one is about to delete. A lineage has one writer: whoever publishes its checkpoints also retires them, one
+call at a time. After its generation is closed, nothing is added to a lineage, and anyone may retire its
+checkpoints at any time.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.store import SHARED, Stat, Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-READINGS_MAX = 3  # of an object that fails its verification: the transport may have done it
+READINGS_MAX = 3  # of an object that fails its verification: the transport may have damaged it
 
 
 def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
-    """Puts a checkpoint that lies in `folder`, in outbox layout, into the store: the manifest last.
+    """Puts a checkpoint from `folder`, in outbox layout, into the store. The manifest comes last.
 
-    Blobs that this lineage stored before need not lie in the folder. Idempotent. Returns whether another
-    manifest lay under its name: only the lineage's one agent can have written the right one, so that is
-    damage, or somebody's who can write to the store, and it is replaced. Raises CorruptCheckpoint where the
-    folder holds other bytes than the manifest says, FileNotFoundError where it lacks a blob.
+    Blobs that this lineage stored before may be missing in the folder. Idempotent. Returns whether the store
+    had a different manifest under this name, which is then replaced. Only the lineage's one agent can write
+    the right one, so the other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not
+    match the manifest, and FileNotFoundError if a blob is missing.
     """
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
@@ -77,14 +77,14 @@ def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
 
 
 def present(store: Store, run: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names under which the store has a manifest, whatever it says. Asks for each by its key:
-    a listing may lag behind."""
+    """The names for which the store has a manifest, without reading it. Looks up each key, because a listing
+    may be out of date."""
     return tuple(name for name in names if store.stat(_manifest_key(run, name)) is not None)
 
 
 def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
-    """The checkpoint's manifest. Raises NotFound where there is none, CorruptCheckpoint where it is bad, or
-    is not the one whose bytes have this `sha256` (empty or None: any that is whole will do)."""
+    """The checkpoint's manifest. Raises NotFound if it is missing, and CorruptCheckpoint if it is damaged or
+    its bytes do not have this `sha256` (empty or None: accept any valid one)."""
     key = _manifest_key(run, name)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "manifest.json"
@@ -104,17 +104,17 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
 
 
 def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
-    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint where it is missing or
-    fails."""
+    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing or
+    damaged."""
     _get(store, _blob_key(run, _lineage(ref), sha256), target, sha256, ref.name)
 
 
 def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
-    """Brings a checkpoint into a folder, in outbox layout, every blob verified, the manifest last. `sha256`
-    is the accepted manifest's, as in `read`.
+    """Fetches a checkpoint into a folder, in outbox layout. Verifies every blob; the manifest comes last.
+    `sha256` is the accepted manifest's, as in `read`.
 
-    Goes on where an earlier fetch was cut off: blobs that are there and verified are not brought again.
-    Raises NotFound without a manifest, CorruptCheckpoint where a blob is missing or fails.
+    Continues an interrupted fetch: valid blobs in the folder are not fetched again. Raises NotFound without a
+    manifest, and CorruptCheckpoint if a blob is missing or damaged.
     """
     manifest = read(store, run, name, sha256)
     blobs = into / "blobs"
@@ -131,13 +131,13 @@ def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = No
 
 
 def restore(folder: Path, manifest: Manifest, target: Path) -> None:
-    """Lays a checkpoint's files out as the training wrote them, from a folder in outbox layout.
+    """Writes a checkpoint's files as the training wrote them, from a folder in outbox layout.
 
-    The target appears whole, verified and durable, or not at all. Raises InputError where it exists,
-    CorruptCheckpoint where a blob is missing or fails.
+    The target appears complete, verified and durable, or not at all. Raises InputError if it exists, and
+    CorruptCheckpoint if a blob is missing or damaged.
     """
     if target.exists():
-        raise InputError(f"{target} exists already; name a folder that does not")
+        raise InputError(f"{target} already exists; name a folder that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent)
     with draft_folder(target.parent) as draft:
@@ -154,10 +154,10 @@ def restore(folder: Path, manifest: Manifest, target: Path) -> None:
 def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) -> None:
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
-    `keep` names every accepted checkpoint that stays, so that one which `list` does not show yet loses
-    nothing. Swept are the lineages of `names`, and those of every older generation: closed long ago, with
-    what an interrupted call left. Whoever calls for a generation that still publishes must be its
-    publisher. A lineage in which a remaining manifest cannot be read is not swept. Idempotent.
+    `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
+    nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
+    remains of an interrupted call. For a generation that still publishes, only its publisher may call this. A
+    lineage with an unreadable manifest is not swept. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -185,16 +185,16 @@ def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[
 
 
 def orphans(store: Store, run: str, keep: Iterable[str], gone: Iterable[str] = ()) -> tuple[Stat, ...]:
-    """Blobs that no manifest needs, those of `gone` not counted; changes nothing.
+    """Blobs that no manifest needs, except the manifests of `gone`. Changes nothing.
 
-    Only of a run whose every generation is closed: nobody adds to it any more, so what is an orphan stays one
+    Only for a run whose generations are all closed. Nothing is added to it any more, so an orphan stays one
     and may be deleted by its key. `keep` as in `retire`.
     """
     return tuple(_unneeded(store, run, _refs(gone), _refs(keep), lambda _lineage, _generation: True))
 
 
 def lacks(store: Store, run: str, name: str) -> str:
-    """Why a checkpoint is not all there, by its manifest and the sizes of its blobs; empty where it is."""
+    """Why a checkpoint is incomplete, judged by its manifest and the sizes of its blobs; else empty."""
     try:
         manifest = read(store, run, name)
     except NotFound:
@@ -209,11 +209,11 @@ def lacks(store: Store, run: str, name: str) -> str:
 
 
 def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
-    """Reads every byte of a checkpoint and keeps none; `sha256` is the accepted manifest's, as in `read`.
-    Returns its manifest.
+    """Reads and verifies every byte of a checkpoint, and keeps none. `sha256` is the accepted manifest's, as
+    in `read`. Returns its manifest.
 
-    Takes the room of one blob at a time. Raises NotFound without a manifest, CorruptCheckpoint where it or a
-    blob fails.
+    Needs disk space for one blob at a time. Raises NotFound without a manifest, and CorruptCheckpoint if the
+    manifest or a blob is damaged.
     """
     manifest = read(store, run, name, sha256)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
@@ -225,11 +225,11 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Mani
 
 
 def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int) -> int:
-    """Deletes what a publisher that died left of the run: blobs that no manifest of their lineage names, in
-    generations below `closed_below`, of which nothing publishes any more. Returns how many.
+    """Deletes what dead publishers left of the run: blobs that no manifest of their lineage names, in
+    generations below `closed_below`, in which nothing can be published any more. Returns how many.
 
-    `keep` names the accepted checkpoints. A lineage in which the manifest of one of those is gone, or any
-    cannot be read, is left alone: its blobs may be all that is left of it. Idempotent.
+    `keep` names the accepted checkpoints. A lineage is left alone if one of their manifests is missing, or
+    any manifest is unreadable: the blobs may be all that is left. Idempotent.
     """
     count = 0
     for stat in _unneeded(store, run, set(), _refs(keep), lambda _, generation: generation < closed_below):
@@ -245,10 +245,10 @@ def _unneeded(
     kept: set[CheckpointRef],
     is_swept: Callable[[str, int], bool],
 ) -> Iterator[Stat]:
-    """The run's blobs that no remaining checkpoint needs, of lineages that `is_swept` says, by their name and
-    generation. None of a lineage with a manifest that cannot be read; nothing that is not named as a blob.
+    """The run's blobs that no remaining checkpoint needs, in lineages for which `is_swept(name, generation)`
+    is true. Skips lineages with an unreadable manifest, and everything that is not named like a blob.
 
-    Lists the blobs before it reads the manifests: what is published in between is needed.
+    Lists the blobs before it reads the manifests, so that a checkpoint published in between is safe.
     """
     root = f"runs/{run}/blobs/"
     there = []
@@ -267,7 +267,7 @@ def _unneeded(
 def _needed(
     store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef]
 ) -> dict[str, frozenset[str] | None]:
-    """Lineage → the blobs its remaining checkpoints need; None where one of them cannot be read."""
+    """Lineage → the blobs that its remaining checkpoints need; None if one of them cannot be read."""
     needed: dict[str, frozenset[str] | None] = {}
     for ref in (set(names(store, run)) | kept) - gone:
         lineage = _lineage(ref)
@@ -277,7 +277,7 @@ def _needed(
             needed[lineage] = None if before is None else before | blobs
         except CorruptCheckpoint:
             needed[lineage] = None
-        except NotFound:  # retired by another caller since it was listed; one to be kept was not
+        except NotFound:  # retired by another caller meanwhile, unless it is one to keep
             needed[lineage] = None if ref in kept else before
     return needed
 
@@ -286,7 +286,7 @@ def _refs(names: Iterable[str]) -> set[CheckpointRef]:
     refs = {name: CheckpointRef.parse(name) for name in names}
     foreign = [name for name, ref in refs.items() if ref is None]
     if foreign:
-        raise Rejected(f"no checkpoint is called {', '.join(map(repr, foreign))}", operation="retire")
+        raise Rejected(f"not the name of a checkpoint: {', '.join(map(repr, foreign))}", operation="retire")
     return {ref for ref in refs.values() if ref is not None}
 
 
@@ -303,7 +303,7 @@ def _lineage(ref: CheckpointRef) -> str:
 
 
 def _generation(lineage: str) -> int | None:
-    """What `_lineage` was made from, or None for a folder that is not ours."""
+    """The generation in a lineage's name, or None for a folder that is not ours."""
     ref = CheckpointRef.parse(f"{0:010d}-{lineage}")
     return None if ref is None else ref.generation
 
@@ -334,7 +334,7 @@ def _is_whole(path: Path, sha256: str, size: int) -> bool:
 
 
 def _assemble(blobs: Path, entry: FileEntry, path: Path, name: str) -> None:
-    """Writes one file of a draft folder, which appears once all of it is whole."""
+    """Writes one file into a draft folder, which is renamed once it is complete."""
     with path.open("wb") as file:
         for part in entry.parts:
             try:

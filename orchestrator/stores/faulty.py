@@ -1,7 +1,7 @@
-"""A store that fails on purpose, by chance from a given seed: what the simulation torments the product with.
+"""A store that fails at random, from a given seed. The simulation uses it to stress the product.
 
-Decides which call fails and how. Must never know which store it wraps, nor the real time: clock and
-waiting are handed in.
+Decides which call fails and how. Must never know which store it wraps, nor the real time: clock and waiting
+are passed in.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orchestrator.stores.store import Stat, Store
 
 @dataclass(frozen=True)
 class FaultRates:
-    """Chances from 0 to 1, each drawn anew at every call it can strike; durations in seconds.
+    """Chances from 0 to 1, drawn again at every call; durations in seconds.
 
-    `fails`: Transient, nothing happened. `loses_reply`: it happened, and Transient all the same. `tears`:
-    this one reading has a flipped byte. `rots`: what this put stored reads with a flipped byte ever after.
-    `hides`: `stat` and `list` do not see what this put stored until `hidden_seconds` are over. `full`: a put
+    `fails`: Transient, and nothing happened. `loses_reply`: Transient, although it happened. `tears`: this
+    one reading has a flipped byte. `rots`: from now on, every reading of what this put stored has a flipped
+    byte. `hides`: `stat` and `list` do not show what this put stored for `hidden_seconds`. `full`: a put
     finds no space. `slow`: the call takes up to `slow_seconds` longer.
     """
 
@@ -43,7 +43,7 @@ NO_FAULTS = FaultRates()
 
 
 class _Faults:
-    """What strikes a store and its registers alike."""
+    """The faults shared by a store and its registers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class _Faults:
             raise QuotaExhausted("the store is full", operation="put")
 
     def hide(self, key: str) -> None:
-        """A new key, which may not be seen for a while."""
+        """Perhaps hides a new key for a while."""
         if self.strike(self.rates.hides):
             self._hidden_until[key] = self._now() + self.rates.hidden_seconds
 
@@ -88,7 +88,7 @@ class _Faults:
 
 
 class FaultyRegisters:
-    """Implements `Registers`. A new one may be missing from `list` for a while; `read` finds it always."""
+    """Implements `Registers`. A new one may be missing in `list` for a while, but `read` always finds it."""
 
     def __init__(self, inner: Registers, faults: _Faults) -> None:
         self._inner = inner
@@ -123,10 +123,10 @@ class FaultyRegisters:
 
 
 class FaultyStore:
-    """Implements `Store`. `rates` may be replaced at any time; with NO_FAULTS it is the store it wraps,
-    nothing hidden any more, except that what has rotted stays rotten.
+    """Implements `Store`. `rates` may be replaced at any time. With NO_FAULTS it behaves like the store that
+    it wraps and hides nothing, but rotten objects stay rotten.
 
-    `now` reads the clock by which hidden objects appear; `wait` is told how long a slow call takes.
+    `now` is the clock by which hidden objects appear. `wait` gets the extra seconds of a slow call.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class FaultyStore:
         self._rotten.add(key)
 
     def _get_torn(self, key: str, target: Path, sha256: str | None) -> None:
-        """As a store would whose transport flips a byte: with a sha256 to check, the target never sees it."""
+        """Behaves like a store whose transport flips a byte. With a sha256, the target never gets it."""
         with draft_folder(target.parent) as draft:
             torn = draft / target.name
             self._inner.get(key, torn)

@@ -1,8 +1,8 @@
-"""A store in a folder of this machine, or of anything mounted like one.
+"""A store in a folder of this machine, or of anything mounted as one.
 
-Decides how an object becomes durable and which errors of the file system mean what. Must never know what
-the objects are. Objects are plain files below the root; drafts lie in the root itself, so that one look
-finds what dead writers left, and registers in a folder of their own.
+Decides how an object becomes durable and what errors of the file system mean. Must never know what the
+objects are. Objects are regular files below the root. Drafts are in the root itself, so that one listing
+finds what dead writers left. Registers have a folder of their own.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
 _LANDINGS_MAX = 100
-_REGISTERS = ".registers"  # no object's key begins so
+_REGISTERS = ".registers"  # no object's key begins like this
 
 
 @dataclass(frozen=True)
 class Options:
-    """`path`: the folder; `~` is the user's home, a relative path lies below the orchestrator's home."""
+    """`path`: the folder. `~` is the user's home; a relative path is below the orchestrator's home."""
 
     path: Path
 
@@ -116,7 +116,7 @@ class FolderStore:
                 sync_folder(folder)
 
     def _open(self) -> None:
-        """Makes the root; clears it once of what writers left that were killed."""
+        """Makes the root. The first time, removes what killed writers left there."""
         missing = [folder for folder in (self._root, *self._root.parents) if not folder.is_dir()]
         self._root.mkdir(parents=True, exist_ok=True)
         for folder in missing:
@@ -130,7 +130,7 @@ class FolderStore:
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 draft.create(target)
-            except FileNotFoundError:  # a delete beside us took the folder away
+            except FileNotFoundError:  # a parallel delete removed the folder
                 continue
             except FileExistsError:
                 if self._is_taken(key, target, sha256):
@@ -138,12 +138,12 @@ class FolderStore:
                 continue
             self._sync(target.parent)
             return
-        raise Transient(f"{target.parent} disappears as often as it is made", backend=self._name)
+        raise Transient(f"{target.parent} is removed each time it is created", backend=self._name)
 
     def _sync(self, folder: Path) -> None:
-        """Makes every folder down from the root durable: another writer may have made one a moment ago."""
+        """Makes every folder below the root durable: another writer may have just made one."""
         while True:
-            with suppress(FileNotFoundError):  # deleted again beside us, with all that was in it
+            with suppress(FileNotFoundError):  # already deleted, with everything in it
                 sync_folder(folder)
             if folder == self._root:
                 return
@@ -155,13 +155,13 @@ class FolderStore:
             raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
-        """Whether these very bytes are there, durably; False: they were, a delete beside us was quicker."""
+        """Whether exactly these bytes are there, durably. False if a parallel delete just removed them."""
         try:
             found = digest_file(target)
         except FileNotFoundError:
             return False
         if found != sha256:
-            message = f"the key holds other bytes (sha256 {found[:12]}…), and objects never change"
+            message = f"the key has other bytes (sha256 {found[:12]}…), and objects never change"
             raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
         self._sync(target.parent)
         return True
@@ -172,13 +172,13 @@ class FolderStore:
             try:
                 stream = FileIO(self._root / key)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                message = f"{self._root} holds no {key}"
+                message = f"{self._root} has no {key}"
                 raise NotFound(message, backend=self._name, operation="get") from error
         with stream:
             yield stream
 
     def _walk(self, folder: str, prefix: str) -> Iterator[Stat]:
-        """In the order of whole keys: a folder sorts as its name with the slash, so after `name-`."""
+        """In the order of whole keys. So a folder sorts by its name with the slash, after `name-`."""
         with self._reporting("list", prefix):
             found = self._entries(folder)
         for key, size in sorted(found):
@@ -197,7 +197,7 @@ class FolderStore:
             return []
         for entry in entries:
             key = folder + entry.name
-            with suppress(FileNotFoundError, Rejected):  # deleted meanwhile; a draft, or not ours
+            with suppress(FileNotFoundError, Rejected):  # just deleted, a draft, or not ours
                 check_key(key)
                 if entry.is_dir(follow_symlinks=False):
                     found.append((f"{key}/", 0))
@@ -207,7 +207,7 @@ class FolderStore:
 
     @contextmanager
     def _reporting(self, operation: str, key: str) -> Iterator[None]:
-        """The file system's errors as ours, by what the caller does next."""
+        """Turns the file system's errors into ours, by what the caller should do next."""
         try:
             yield
         except OSError as error:
@@ -218,7 +218,7 @@ class FolderStore:
 
 
 def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:
-    """Reads what the file holds at this moment: whoever wrote it may go on appending for ever."""
+    """Reads only what the file contains now: its writer may continue to append forever."""
     found = os.fstat(stream.fileno())
     if not stat.S_ISREG(found.st_mode):
         return stream.readinto
@@ -240,7 +240,7 @@ def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:
             "; the store is full: free space there (see `orchestrator prune`), or configure another folder",
         )
     if code in _DENIED:
-        return AccessDenied, "; give this user the right to read and write there"
+        return AccessDenied, "; give this user permission to read and write there"
     if code in _WRONG:
         return Rejected, ""
     return Transient, ""

@@ -1,6 +1,6 @@
-"""Registers in a folder: one file each, changed under one lock, which the kernel gives back for whoever dies.
+"""Registers in a folder: one file each, changed under one lock, which the kernel releases if its holder dies.
 
-Must never know what the values mean. On a network file system the lock is as good as its `flock`.
+Must never know what the values mean. On a network file system, the lock is as reliable as its `flock`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAUSE_SECONDS, _LOOKS = 0.01, 1000
 
 
 class Reporting(Protocol):
-    """Raises the file system's errors as the store's."""
+    """Turns the file system's errors into the store's."""
 
     def __call__(self, operation: str, key: str) -> AbstractContextManager[None]: ...
 
@@ -84,7 +84,9 @@ class FolderRegisters:
             return None
         value = read_small(target, bounds.REGISTER_BYTES_MAX)
         if value is None:
-            message = f"{target} is no register: no plain file, or one of {found.st_size:,} bytes"
+            message = (
+                f"{target} is not a register: not a regular file, or too large ({found.st_size:,} bytes)"
+            )
             raise Rejected(message, backend=self._name)
         return Held(value, content_version(value))
 
@@ -98,7 +100,7 @@ class FolderRegisters:
 
     @contextmanager
     def _locked(self, operation: str) -> Iterator[None]:
-        """Alone among all that change registers here; sweeps what a dead writer left."""
+        """Holds the lock for changing registers. Sweeps what dead writers left."""
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
         try:
             if not _taken(descriptor):
@@ -111,7 +113,7 @@ class FolderRegisters:
 
 
 def _taken(descriptor: int) -> bool:
-    """Waits for the lock, and not for ever: who holds it may be stopped."""
+    """Waits for the lock, but not forever: its holder may be stopped."""
     for _ in range(_LOOKS):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""A store in this process's memory: for the simulation, and the protocol in its plainest form.
+"""A store in this process's memory, for the simulation. It is the simplest form of the protocol.
 
-Decides nothing. What it holds is gone with the process, so the catalogue does not offer it.
+Decides nothing. Its objects are lost with the process, so the catalogue does not offer it.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class MemoryStore:
             raise Rejected(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
         with self._lock:
             if self._objects.setdefault(key, data) != data:
-                raise Rejected(f"put {key}: the key holds other bytes, and objects never change")
+                raise Rejected(f"put {key}: the key has other bytes, and objects never change")
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         check_key(key)
         try:
             data = self._objects[key]
         except KeyError:
-            raise NotFound(f"the store holds no {key}", operation="get") from None
+            raise NotFound(f"the store has no {key}", operation="get") from None
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
         write_whole(target, data, sync=False, mode=SHARED)

@@ -1,8 +1,8 @@
-"""A store that tries again: every verb of another store, repeated while it raises a `Transient` that nobody
-has retried yet.
+"""A store that retries: it repeats the verbs of another store while they raise a `Transient` that was not
+retried yet.
 
-Decides when to try again and when to give up. Must never know which store it wraps. Every verb is
-idempotent, so a try whose reply was lost does no harm; a swap's is known by the value it wrote.
+Decides when to retry and when to give up. Must never know which store it wraps. Every verb is idempotent, so
+a try whose reply was lost does no harm. A swap whose reply was lost is recognised by its value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.stores.store import Stat, Store
 
 
 class RetryingRegisters:
-    """Implements `Registers`; tries again as `again` says."""
+    """Implements `Registers`. Retries as `again` says."""
 
     def __init__(self, inner: Registers, again: tenacity.Retrying) -> None:
         self._inner = inner
@@ -29,7 +29,7 @@ class RetryingRegisters:
         return self._again(self._inner.read, key)
 
     def swap(self, key: str, value: bytes, version: str | None) -> str:
-        """A try whose reply was lost may have written: its value is known again by its bytes."""
+        """A try whose reply was lost may have written its value, which is recognised by its bytes."""
         lost = False
 
         def attempt() -> str:
@@ -55,8 +55,8 @@ class RetryingRegisters:
 
 
 class RetryingStore:
-    """Implements `Store`. Pauses double from `pause_seconds_min` to `pause_seconds_max`, each cut by up to
-    half at random; after `attempts` tries the last `Transient` is raised."""
+    """Implements `Store`. Pauses double from `pause_seconds_min` to `pause_seconds_max`. Each is shortened at
+    random by up to half. After `attempts` tries, raises the last `Transient`."""
 
     def __init__(
         self,

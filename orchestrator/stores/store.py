@@ -1,8 +1,8 @@
-"""The store protocol: five verbs over immutable objects, and perhaps registers. Knows no checkpoints or runs.
+"""The store protocol: five verbs for immutable objects, and optional registers. Knows no checkpoints or runs.
 
-A key is a relative path with forward slashes (`runs/<run>/fence`). Verbs block, are idempotent, and raise
-`Transient` (worth a retry), `AccessDenied`, `QuotaExhausted` (the store is full) or `Rejected`; `NotFound`
-where a key holds nothing; plain `OSError` where the local file fails, not the store.
+A key is a relative path with forward slashes (`runs/<run>/fence`). Verbs block and are idempotent. They raise
+`Transient` (worth a retry), `AccessDenied`, `QuotaExhausted` (the store is full), `Rejected`, or `NotFound`
+for a missing key. A problem with the local file raises a plain `OSError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.errors import Rejected
 from orchestrator.stores.register import Registers
 
 KEY_CHARACTERS_MAX = 900
-SHARED = 0o666  # mode of what a store writes: the user's umask says who shares it
+SHARED = 0o666  # mode of what a store writes: the user's umask decides who can read it
 _PIECE = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}"
 _KEY = re.compile(rf"{_PIECE}(?:/{_PIECE})*")
 _PREFIX = re.compile(rf"(?:{_PIECE}/)*(?:{_PIECE})?")
@@ -29,11 +29,13 @@ def check_key(key: str) -> None:
     No piece starts with a dot, so that no key leaves the store or meets its private files.
     """
     if len(key) > KEY_CHARACTERS_MAX or not _KEY.fullmatch(key):
-        raise Rejected(f"{key!r} is no key: letters, digits and -_.= between single slashes, no leading dots")
+        raise Rejected(
+            f"{key!r} is not a key: letters, digits and -_.= between single slashes, no leading dots"
+        )
 
 
 def check_prefix(prefix: str) -> None:
-    """Raises Rejected for text that no key could start with."""
+    """Raises Rejected if no key can start with this text."""
     if len(prefix) > KEY_CHARACTERS_MAX or not _PREFIX.fullmatch(prefix):
         raise Rejected(f"no key can start with {prefix!r}")
 
@@ -49,20 +51,20 @@ class Stat:
 class Store(Protocol):
     @property
     def registers(self) -> Registers | None:
-        """Its small mutable values; None where the store has no compare-and-swap."""
+        """Its small mutable values; None if the store has no compare-and-swap."""
 
     def put(self, key: str, source: Path, sha256: str) -> None:
-        """Stores the file's bytes under the key, whole or not at all, durable when this returns.
+        """Stores the file's bytes under the key, atomically, and durably when this returns.
 
-        `sha256` is of the bytes meant; a source that differs raises `Rejected` and stores nothing. Putting
-        the same bytes again changes nothing. Objects are immutable: other bytes under a key that is taken
+        `sha256` is the expected hash. A source with another hash raises `Rejected` and stores nothing.
+        Putting the same bytes again changes nothing. Objects are immutable: other bytes under an existing key
         raise `Rejected`.
         """
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         """Writes the object's bytes to `target`, which is replaced only after they were verified.
 
-        Raises `CorruptCheckpoint` (named by the key) where `sha256` is given and the bytes differ. The
+        Raises `CorruptCheckpoint` (with the key as its name) if `sha256` is given and the bytes differ. The
         target's folder must exist.
         """
 
@@ -70,7 +72,7 @@ class Store(Protocol):
         """The object under the key, or None."""
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Every object whose key starts with the prefix, in key order; unfinished puts are not among them."""
+        """Every object whose key starts with the prefix, in key order, without unfinished puts."""
 
     def delete(self, key: str) -> None:
-        """Removes the object; deleting what is not there is no error."""
+        """Removes the object. No error if it is missing."""

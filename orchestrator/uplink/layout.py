@@ -1,6 +1,6 @@
-"""The names of what an uplink writes into a run's home store, and of the run's fence. No I/O.
+"""The keys that an uplink writes in a run's home store, and the key of the run's fence. No I/O.
 
-Checkpoints lie where all lie: `orchestrator.stores.checkpoints`. Below `runs/<run>/`:
+For the keys of checkpoints see `orchestrator.stores.checkpoints`. Below `runs/<run>/`:
 
     fence                                       register
     sessions/<session>/claim                     register
@@ -48,10 +48,10 @@ class SessionKeys:
         return f"{self.root}{RESULT}/{sha256}"
 
     def piece(self, name: str, offset: int, sha256: str) -> str:
-        """Of what lies in the outbox under this name: these bytes, from there on."""
+        """The key of a piece of an outbox file, from this offset."""
         return f"{self.root}{name}/{offset:012d}-{sha256}"
 
     def parse_piece(self, key: str) -> tuple[str, int, str] | None:
-        """The name, offset and sha256 that a key stands for; None for one that is no piece of ours."""
+        """The name, offset and sha256 in a piece's key; None if it is not such a key."""
         match = _PIECE.fullmatch(key.removeprefix(self.root))
         return None if match is None else (match[1], int(match[2]), match[3])

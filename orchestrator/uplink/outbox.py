@@ -1,7 +1,7 @@
-"""The outbox of a session with an uplink, as it lies in its run's home store: read as any other outbox is.
+"""The outbox of a session with an uplink, in its run's home store. It is read like any other outbox.
 
-Shows what the session's one claimant published, and nothing of other generations. Trusts none of it: the
-session can write to the store. Decides nothing.
+Shows what the session's one claimant published, and nothing from other generations. Trusts nothing, because
+the session can write to the store. Decides nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MOST_BYTES = {PROGRESS: bounds.SESSION_PROGRESS_BYTES_MAX}
 
 
 class StoreOutbox:
-    """Implements `orchestrator.session.outbox.Outbox`. Making one reads nothing."""
+    """Implements `orchestrator.session.outbox.Outbox`. Creating one reads nothing."""
 
     def __init__(self, store: Store, run: str, session: str, generation: int) -> None:
         self._store = store
         self._keys = SessionKeys(run, session)
         self._generation = generation
-        self._ref: CheckpointRef | None = None  # of the last manifest that was asked for: its blobs follow
+        self._ref: CheckpointRef | None = None  # the last manifest that was read: its blobs come next
 
     def small(self, name: str) -> bytes | None:
         if name == INCARNATION:
@@ -48,14 +48,14 @@ class StoreOutbox:
         if beats is None or beats.result is None:
             return None
         if not SHA256.fullmatch(beats.result):
-            raise Odd(f"the heartbeat names no {RESULT}")
+            raise Odd(f"the heartbeat does not name a {RESULT}")
         data = self._object(self._keys.result(beats.result), beats.result)
         if data is not None and len(data) > bounds.RESULT_BYTES_MAX:
             raise Odd(f"{RESULT} is larger than {bounds.size_text(bounds.RESULT_BYTES_MAX)}")
         return data
 
     def checkpoints(self) -> Iterable[str]:
-        """A listing may lag behind: the newest is known from the heartbeat as well."""
+        """Adds the newest checkpoint from the heartbeat, because a listing may be out of date."""
         incarnation = registers.claimant(self._store, self._keys)
         beats = registers.heartbeat(self._store, self._keys)
         newest = CheckpointRef.parse(beats.status.checkpoint or "") if beats is not None else None
@@ -70,19 +70,19 @@ class StoreOutbox:
             return None
 
     def blob(self, sha256: str, target: Path) -> bool:
-        assert self._ref is not None, "a blob is asked for after its manifest"
+        assert self._ref is not None, "a blob is read after its manifest"
         stored.blob(self._store, self._keys.run, self._ref, sha256, target)
         return True
 
     def growing(self, here: Path, folder: Path) -> Growth:
-        """Continues copies of what `here` has. A store that fails once something has come fails nobody."""
+        """Continues copies of what `here` has. After some progress, an error of the store is not raised."""
         pieces, left = self._pieces(here), bounds.COLLECT_LOG_BYTES_MAX
         brought = 0
         for name, found in pieces.items():
             size, most = _size(here / name), _MOST_BYTES.get(name, bounds.LOG_SEGMENT_BYTES_MAX)
             for offset, length, sha256 in sorted(found):
                 if offset > size or offset + length <= size or size >= most:
-                    continue  # after a gap, which a later listing fills; here already; or too much
+                    continue  # after a gap (a later listing fills it), already here, or too large
                 if length > left:
                     return Growth(folder, more=True)
                 try:
@@ -98,7 +98,7 @@ class StoreOutbox:
         return Growth(folder)
 
     def _pieces(self, here: Path) -> dict[str, list[tuple[int, int, str]]]:
-        """Offset, size and sha256 of each piece, by name; of the log those that `here` may lack."""
+        """Offset, size and sha256 of each piece, by name. For the log, only those that `here` may lack."""
         newest, found = newest_segment(here / LOG), defaultdict(list)
         for prefix in (PROGRESS, LOG):
             for stat in islice(self._store.list(f"{self._keys.root}{prefix}/"), bounds.LISTED_MAX):
@@ -110,10 +110,10 @@ class StoreOutbox:
         return dict(sorted(found.items()))
 
     def _object(self, key: str, sha256: str) -> bytes | None:
-        """Its verified bytes; None where there is no such object."""
+        """The object's verified bytes; None if it is missing."""
         with TemporaryDirectory(prefix="orchestrator-") as folder:
             target = Path(folder) / "object"
-            for _ in range(stored.READINGS_MAX):  # the transport may have altered one
+            for _ in range(stored.READINGS_MAX):  # the transport may have damaged one
                 try:
                     self._store.get(key, target, sha256)
                 except NotFound:
@@ -125,15 +125,15 @@ class StoreOutbox:
 
 
 def opened(store: Store, run: str, session: str, generation: int) -> StoreOutbox:
-    """To be collected. Raises NotFound where no agent ever claimed the session."""
+    """The outbox, for collecting. Raises NotFound if no agent ever claimed the session."""
     if registers.claimant(store, SessionKeys(run, session)) is None:
         raise NotFound(f"{session} left nothing in the store")
     return StoreOutbox(store, run, session, generation)
 
 
 def remove(store: Store, run: str, session: str) -> None:
-    """Takes all of a closed session away but its checkpoints. Idempotent. The fence stays: it alone keeps
-    what comes back from the dead from beginning anew."""
+    """Removes everything of a closed session except its checkpoints. Idempotent. The fence stays: only the
+    fence stops a session that was believed dead from publishing again."""
     keys, own = SessionKeys(run, session), registers.registers_of(store)
     for stat in list(store.list(keys.root)):
         store.delete(stat.key)
@@ -142,7 +142,7 @@ def remove(store: Store, run: str, session: str) -> None:
 
 
 def _append(before: Path, target: Path, data: bytes) -> None:
-    """To a copy of what was there before, which is not changed."""
+    """Appends to a copy of the earlier file, which is not changed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() and before.exists():
         shutil.copyfile(before, target)

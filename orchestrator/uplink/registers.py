@@ -1,8 +1,8 @@
-"""The registers of an uplink: a run's fence, a session's claim and heartbeat, and the rules of their change.
+"""The registers of an uplink: a run's fence, a session's claim and heartbeat, and how they may change.
 
-The fence is the generation that may publish; it only ever rises, and only the engine raises it. A claim is
-made once, by the first agent that comes. A heartbeat changes as long as its agent lives.
-Knows no clock: how old a heartbeat is, only who watches it change can tell.
+The fence is the generation that may publish. It only rises, and only the engine raises it. A claim is made
+once, by the first agent that comes. A heartbeat changes as long as its agent lives.
+Knows no clock: only a reader that watches a heartbeat change can tell how old it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fence:
-    """No session of an older generation may publish, nor one of a later."""
+    """Only sessions of this generation may publish."""
 
     generation: int
 
@@ -36,8 +36,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The agent's last status that was shipped, which counts; the checkpoint it names is in the store.
-    `result`: the sha256 of the agent's result, once that is there, as the last of all."""
+    """The agent's last shipped status, with its counter. The checkpoint that it names is in the store.
+    `result`: the sha256 of the agent's result, once that is in the store, as the last object."""
 
     status: AgentStatus
     result: str | None = None
@@ -46,14 +46,14 @@ class Heartbeat:
 def registers_of(store: Store) -> Registers:
     """Raises Rejected for a store without compare-and-swap."""
     if store.registers is None:
-        raise Rejected("this store has no registers, which sessions with an uplink need")
+        raise Rejected("sessions with an uplink need a store with registers; this one has none")
     return store.registers
 
 
 def raise_fence(store: Store, run: str, generation: int) -> int:
-    """From now on no generation below this one publishes; returns the fence, which may have been higher.
+    """From now on, no generation below this one can publish. Returns the fence, which may already be higher.
 
-    Raises Conflict where another raises it just now: ask again. What is no fence is written over.
+    Raises Conflict if somebody else changes it at the same moment: try again. Overwrites an invalid fence.
     """
     registers, key = registers_of(store), fence_key(run)
     held = registers.read(key)
@@ -69,11 +69,11 @@ def check_fence(store: Store, run: str, generation: int) -> None:
     there = _decoded(Fence, registers_of(store).read(fence_key(run)))
     if there is None or there.generation != generation:
         at = "has no fence" if there is None else f"is at generation {there.generation}"
-        raise Superseded(f"{run} {at}: generation {generation} publishes nothing more")
+        raise Superseded(f"{run} {at}: generation {generation} must not publish any more")
 
 
 def claim(store: Store, keys: SessionKeys, incarnation: str) -> None:
-    """Makes the session this agent's, unless it is already. Raises Superseded where it is another's."""
+    """Claims the session for this agent, if it has not already. Raises Superseded if another agent has it."""
     registers = registers_of(store)
     held = registers.read(keys.claim)
     if held is None:
@@ -84,17 +84,17 @@ def claim(store: Store, keys: SessionKeys, incarnation: str) -> None:
         else:
             return
     if _decoded(Claim, held) != Claim(incarnation):
-        raise Superseded(f"{keys.session} belongs to another agent: {incarnation} publishes nothing")
+        raise Superseded(f"{keys.session} belongs to another agent: {incarnation} must not publish")
 
 
 def claimant(store: Store, keys: SessionKeys) -> str | None:
-    """The agent that has claimed the session; None where none has, or what lies there is no claim."""
+    """The agent that has claimed the session; None if there is no valid claim."""
     there = _decoded(Claim, registers_of(store).read(keys.claim))
     return None if there is None else there.incarnation
 
 
 def beat(store: Store, keys: SessionKeys, beats: Heartbeat) -> None:
-    """Writes the heartbeat, unless it says so already."""
+    """Writes the heartbeat, unless it is unchanged."""
     registers, value = registers_of(store), wire.encode(beats)
     held = registers.read(keys.heartbeat)
     if held is None or held.value != value:
@@ -102,12 +102,12 @@ def beat(store: Store, keys: SessionKeys, beats: Heartbeat) -> None:
 
 
 def heartbeat(store: Store, keys: SessionKeys) -> Heartbeat | None:
-    """The last one; None where there is none, or what lies there is no heartbeat."""
+    """The last heartbeat; None if there is no valid one."""
     return _decoded(Heartbeat, registers_of(store).read(keys.heartbeat))
 
 
 def _decoded(kind: type[T], held: Held | None) -> T | None:
-    """What a register holds; None where it holds nothing, or nothing of the kind."""
+    """The register's value; None if it is empty or of another kind."""
     try:
         return None if held is None else wire.decode(kind, held.value)
     except ValueError:

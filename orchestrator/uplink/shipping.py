@@ -1,8 +1,8 @@
-"""The uplink: ships what one agent leaves in its outbox to its run's home store, as long as it has the word.
+"""The uplink: ships one agent's outbox to its run's home store, as long as the agent may publish.
 
-It reads the outbox with the engine's own care, since the training can write there, and takes a copy before
-anything is shipped. It never deletes from the store. Knows no clock and no platform: whoever drives it says
-when, tries again after the store's errors, and ends it for good after `Superseded`.
+It reads the outbox as carefully as the engine does, because the training can write there, and copies it
+before it ships anything. It never deletes from the store. Knows no clock and no platform: its driver says
+when, retries after the store's errors, and stops it for good after `Superseded`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
 
 
 class Uplink:
-    """Of one incarnation, whose `outbox` lies on this machine; `scratch` is a folder of its own.
+    """The uplink of one incarnation, whose `outbox` is on this machine. `scratch` is a folder of its own.
 
-    `beat` and `ship` may go on in two threads, so that a long upload stops no heart. Both raise Superseded
-    once another has the word, and the store's errors, after which they may be called again.
+    `beat` and `ship` may run in two threads, so that a long upload does not stop the heartbeat. Both raise
+    Superseded once somebody else may publish. After the store's errors they may be called again.
     """
 
     def __init__(self, store: Store, order: Order, incarnation: str, outbox: Outbox, scratch: Path) -> None:
@@ -43,13 +43,13 @@ class Uplink:
         self._outbox = outbox
         self._scratch = scratch
         self._claimed = False
-        self._newest: CheckpointRef | None = None  # of those that are in the store
+        self._newest: CheckpointRef | None = None  # the newest one in the store
         self._result: str | None = None  # its sha256, once it is in the store
         self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
         self.done = False  # the result is in the store, and its heartbeat says so
 
     def beat(self) -> None:
-        """Ships the agent's status where it has changed. The checkpoint it names is in the store."""
+        """Ships the agent's status if it has changed. It names only a checkpoint that is in the store."""
         self._check()
         try:
             status = saying.status(self._outbox.small(STATUS))
@@ -66,10 +66,10 @@ class Uplink:
         registers.beat(self._store, self._keys, beats)
 
     def ship(self) -> Iterator[None]:
-        """Ships a page of what is new, the result once there is nothing else. Yields between each look at the
-        fence and what it allows: there time may pass."""
+        """Ships a page of what is new, and the result once there is nothing else. Yields between each check
+        of the fence and the write that it allows: time may pass there."""
         self._check()
-        over = (self._scratch / RESULT).exists()  # then nothing is committed any more
+        over = (self._scratch / RESULT).exists()  # then nothing new is committed
         brought = collect(self._outbox, self._scratch, last=over, sync=False)
         more = brought.more
         for manifest in brought.manifests:
@@ -88,7 +88,7 @@ class Uplink:
             self.done = True
 
     def _check(self) -> None:
-        """Raises Superseded where another has the word."""
+        """Raises Superseded if somebody else may publish."""
         registers.check_fence(self._store, self._order.run, self._order.generation)
         if not self._claimed:
             registers.claim(self._store, self._keys, self._incarnation)
@@ -101,7 +101,7 @@ class Uplink:
     def _publish(self, manifest: Manifest) -> bool:
         try:
             stored.publish(self._store, self._order.run, manifest, self._scratch)
-        except CorruptCheckpoint:  # the copy here was damaged: it is taken again
+        except CorruptCheckpoint:  # the copy was damaged: copy it again
             refuse(self._scratch / CHECKPOINTS / manifest.name)
             return False
         if self._newest is None or manifest.ref.step > self._newest.step:
@@ -117,7 +117,7 @@ class Uplink:
                 self._shipped[name] = offset + len(data)
 
     def _put(self, key: Callable[[str], str], data: bytes) -> str:
-        """Puts an object whose key names its sha256, which is returned."""
+        """Puts an object whose key contains its sha256. Returns the sha256."""
         piece, sha256 = self._scratch / "piece", hashlib.sha256(data).hexdigest()
         write_whole(piece, data, sync=False)
         self._store.put(key(sha256), piece, sha256)
@@ -125,7 +125,7 @@ class Uplink:
 
 
 def _read(path: Path, offset: int) -> bytes:
-    """The next piece of a file; empty where there is no more."""
+    """The next piece of a file; empty at the end."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
         return file.read(PIECE_BYTES_MAX)

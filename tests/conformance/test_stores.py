@@ -247,7 +247,7 @@ def test_a_store_that_may_only_be_read(public_folder: Path, source: Source) -> N
     try:
         with unprivileged():
             assert [stat.key for stat in store.list("")] == ["old"]
-            with pytest.raises(AccessDenied, match=r"put new.*right to read and write") as caught:
+            with pytest.raises(AccessDenied, match=r"put new.*permission to read and write") as caught:
                 store.put("new", public_folder / "source", digest)
             assert caught.value.backend == "archive"
             with pytest.raises(AccessDenied):

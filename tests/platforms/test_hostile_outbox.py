@@ -359,8 +359,8 @@ def test_names_beyond_their_bound_are_not_looked_at_and_a_note_says_so(
     found = collect(FolderOutbox(session.outbox), into)
     assert len(found.manifests) == len(list((into / "log").iterdir())) == 5
     assert found.notes == (
-        "outbox/checkpoints holds 5 names or more: others were not looked at",
-        "outbox/log holds 5 names or more: others were not looked at",
+        "outbox/checkpoints has 5 names or more: the others were not read",
+        "outbox/log has 5 names or more: the others were not read",
     )
     assert (into / "result.json").exists()
 
