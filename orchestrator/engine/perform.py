@@ -105,8 +105,8 @@ class Backends:
 
 
 def lane(action: Action) -> str:
-    """The lane an action runs in: one platform that hangs delays no other, and what ends a session never
-    waits behind what begins or reads one."""
+    """The lane for an action. A platform that hangs delays no other platform, and ending a session never
+    waits for the start or the reading of another."""
     match action:
         case Prepare(order) | Launch(order):
             return f"begin:{order.platform}"

@@ -37,7 +37,7 @@ class ThreadWorkers(Generic[R]):
         pool = self._pools.get(lane)
         if pool is None:
             pool = self._pools[lane] = ThreadPoolExecutor(self._threads, thread_name_prefix=lane)
-        turn = threading.Lock()  # if the pool gets no new thread, the task stays queued: only one side may take it
+        turn = threading.Lock()  # if no thread starts, the task stays queued: only one side may take it
         try:
             pool.submit(self._run, task, turn)
         except RuntimeError as error:

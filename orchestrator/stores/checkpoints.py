@@ -8,8 +8,8 @@ is, nor choose a checkpoint. Below `runs/<run>/`:
 
 Why a lineage (docs/decisions/006): if a whole run shared its blobs, they could not be swept safely without a
 lock. A new session repeats the steps of a lost one bit for bit. So it could rely on a blob that a sweep of
-the old one is about to delete. A lineage has one writer: whoever publishes its checkpoints also retires them, one
-call at a time. After its generation is closed, nothing is added to a lineage, and anyone may retire its
+the old one is about to delete. A lineage has one writer: whoever publishes its checkpoints also retires them,
+one call at a time. After its generation is closed, nothing is added to a lineage, and anyone may retire its
 checkpoints at any time.
 """
 

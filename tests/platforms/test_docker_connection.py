@@ -222,7 +222,7 @@ def test_a_certificate_of_another_authority_is_denied(
     authority(tmp_path / "others")
     with pytest.raises(
         AccessDenied,
-        match=r"TLS with tcp://127\S+ failed: certificate verify failed: [^(]*; do `ca`",
+        match=r"TLS with tcp://127\S+ failed: certificate verify failed: [^(]*; check that `ca`",
     ):
         survey(host=secured[1], tls=tls(tmp_path / "others"))
     mixed = tls(tmp_path / "others") | {"ca": str(certificates / "ca.pem")}

@@ -146,7 +146,7 @@ def test_a_url_that_stays_refused_is_given_up(server: Wire, tmp_path: Path) -> N
 
 def test_an_error_is_never_saved_as_the_file(server: Wire, tmp_path: Path) -> None:
     server.always("file", PAGE)
-    with pytest.raises(Transient, match="a page"):
+    with pytest.raises(Transient, match="a web page"):
         fetch(server, tmp_path, sha256=None)
     server.always("file", Answer(200, b"half", {}, length=False))
     with pytest.raises(Transient, match="how long"):

@@ -1,4 +1,4 @@
-"""A platform that is all in memory: scripted, seeded, on whatever clock it is given, faults included."""
+"""A platform in memory, with scripted and seeded faults, on the clock that it is given."""
 
 from orchestrator.platforms.simulated.agent import expected_state
 from orchestrator.platforms.simulated.history import History, Launch, Lifetime, Written

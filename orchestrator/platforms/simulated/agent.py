@@ -1,8 +1,8 @@
 """A modelled agent with its training: steps at a rate, checkpoints, heartbeats, a deadline, a result.
 
-Moves only when told what time it is. Its training state is a chain: the value at step n follows from the
-value it was resumed at by as many links as steps were trained, so that the final state equals that of an
-uninterrupted run only if every hop resumed where its checkpoint says. Knows no verbs and no callers.
+Moves only when it is given the time. Its training state is a chain: each step computes the next value from
+the last one. So the final state equals that of an uninterrupted run only if every session resumed exactly
+where its checkpoint says. Knows no verbs and no callers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True)
 class State:
-    """The training state: what a checkpoint holds. `trained` links follow each other as steps do."""
+    """The training state, which is the content of a checkpoint. `trained` applies one link per step."""
 
     step: int
     value: int
 
     def trained(self, salt: int, steps: int) -> State:
-        """The state `steps` later; link by link it is value → value · factor + salt."""
+        """The state `steps` later. Each step is value → value · factor + salt."""
         power = pow(_FACTOR, steps, _PRIME)
         return State(self.step + steps, (self.value * power + salt * (power - 1) * _UNDO) % _PRIME)
 
@@ -59,13 +59,13 @@ def _frozen(run: str) -> bytes:
 
 
 def expected_state(order: Order, step: int) -> bytes:
-    """The content of `state.json` at `step` in a run of this order's job that nothing ever interrupted."""
+    """The content of `state.json` at `step` in an uninterrupted run of this order's job."""
     return State(0, 0).trained(_salt(order.run, order.seed, order.global_batch), step).encode()
 
 
 @dataclass
 class _Save:
-    """A save under way: its blobs are written half-way, the manifest at its end makes them a checkpoint."""
+    """A save under way. Its blobs are written half-way; the manifest at the end makes it a checkpoint."""
 
     state: State
     at: float
@@ -75,8 +75,8 @@ class _Save:
 
 
 class SimulatedAgent:
-    """One incarnation. Times are clock.elapsed(); `wall` is what to add for unix seconds. Once it begins
-    it enters itself into `lifetimes`."""
+    """One incarnation. Times are clock.elapsed(); add `wall` for unix seconds. When it begins, it adds itself
+    to `lifetimes`."""
 
     def __init__(self, order: Order, offer: SimulatedOffer, scenario: Scenario, *,
                  incarnation: str, start: float, wall: float, base: State, random: Random,
@@ -129,11 +129,11 @@ class SimulatedAgent:
 
     @property
     def horizon(self) -> float:
-        """When it will end if nothing befalls it."""
+        """When it will end if nothing goes wrong."""
         return min(at for at, *_ in (*self._milestones, *self._limits, *self._kills))
 
     def _plan_milestones(self) -> list[tuple[float, Outcome, str]]:
-        """Exits at a step: they never come once the training has stalled."""
+        """Exits at a step. They never come if the training has stalled."""
         plan = [(self._reaches(self.order.steps_total), Outcome.COMPLETED, "all steps done")]
         bad = self._scenario.crash_at_step
         if bad is not None and bad < self.order.steps_total:
@@ -154,7 +154,7 @@ class SimulatedAgent:
         return plan
 
     def _exit(self) -> tuple[float, Outcome, str]:
-        """The first reason to leave, and when."""
+        """The first reason to exit, and when."""
         fate, patience = self.fate, self._scenario.stall_patience_seconds
         return min(
             *(exit for exit in self._milestones if exit[0] <= fate.stall_at),
@@ -170,17 +170,17 @@ class SimulatedAgent:
         return self._trains_from + max(0, step - self._base.step) / self._rate
 
     def stop(self, at: float) -> None:
-        """The wish to save and leave reaches the agent at `at`; the platform kills it a grace later."""
+        """The stop request reaches the agent at `at`. After the grace time, the platform kills it."""
         self._limits.append((at, Outcome.STOPPED, "it was asked to stop"))
         grace = self._scenario.grace_seconds + self._scenario.save_seconds
-        self.kill(at + grace, Outcome.LOST, "killed: it did not leave when asked")
+        self.kill(at + grace, Outcome.LOST, "killed: it did not end when asked")
 
     def kill(self, at: float, ending: Outcome, detail: str) -> None:
-        """The platform ends it at `at`, at once."""
+        """The platform kills it at `at`."""
         self._kills.append((at, ending, detail))
 
     def shipped(self, at: float) -> None:
-        """Its uplink has shipped the last of it: its machine is let go."""
+        """Its uplink has shipped everything: its machine is released."""
         assert self.result is not None
         self._end(at, None, self.result.message)
 
@@ -190,7 +190,7 @@ class SimulatedAgent:
             return math.inf
         death = self._death()[0]
         if self.result is not None:
-            return death  # all that is left is to be shipped
+            return death  # only shipping is left
         if not self.began:
             return min(self._start, death)
         at = self._snapshot_at if self._saving is None else self._saving.at
@@ -199,7 +199,7 @@ class SimulatedAgent:
         return death if at >= self.fate.freeze_at else min(at, death)
 
     def advance(self, to: float) -> None:
-        """Lives on until `to`."""
+        """Runs on until `to`."""
         while (at := self.next_event()) <= to:
             self._happen(at)
 
@@ -226,7 +226,7 @@ class SimulatedAgent:
     # --- training and saving ----------------------------------------------------------------------------
 
     def step_at(self, at: float) -> int:
-        """Steps done at a time, those it was resumed with included."""
+        """Steps done at a time, including those it was resumed with."""
         moving = min(at, self.fate.stall_at, self.fate.freeze_at) - self._trains_from
         steps = math.floor(max(0.0, moving) * self._rate + 1e-6)
         return min(self._base.step + steps, max(self.order.steps_total, self._base.step))
@@ -289,7 +289,7 @@ class SimulatedAgent:
             self._finish(at)
 
     def _write_first(self, save: _Save) -> None:
-        """An agent that is killed after this leaves no checkpoint, and none that is not whole."""
+        """Writes the blobs. An agent killed after this leaves no incomplete checkpoint."""
         self.blobs.update(save.blobs)
 
     def _write_last(self, save: _Save) -> None:
@@ -323,7 +323,7 @@ class SimulatedAgent:
             del self.blobs[sha256]
 
     def status(self, at: float) -> AgentStatus:
-        """What its status file says at a time."""
+        """The content of its status file at a time."""
         last = min(at, self.fate.freeze_at, math.inf if self.ended_at is None else self.ended_at)
         step = self.step_at(last)
         newest = max(self.checkpoints, default=None)

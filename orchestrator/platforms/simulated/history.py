@@ -1,4 +1,4 @@
-"""What truly happened on a simulated platform, whatever it told its callers: plain data for checkers.
+"""What really happened on a simulated platform, as plain data for checkers. Callers may have been told less.
 
 All times are clock.elapsed() of the platform's clock, in seconds.
 """
@@ -32,8 +32,8 @@ class Written:
 
 @dataclass
 class Lifetime:
-    """One incarnation that ran. `outcome` is its own result's, None while it runs or where it left none;
-    `end` says in words why it ended. It began at `resumed_step`."""
+    """One incarnation that ran. `outcome` is that of its own result; None while it runs or if it left none.
+    `end` says why it ended. It began at `resumed_step`."""
 
     run: str
     session: str
@@ -50,7 +50,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Discarded:
-    """One discard that took effect; `alive`: something of the session ran then, or was still to start."""
+    """One discard that took effect. `alive`: something of the session ran then or was still to start."""
 
     at: float
     session: str
@@ -59,8 +59,8 @@ class Discarded:
 
 @dataclass
 class History:
-    """`stops` and `collects` are calls, as (at, session); `quota_used` maps the number of a window to
-    session seconds our own sessions used in it."""
+    """`stops` and `collects` are calls, as (at, session). `quota_used` maps the number of a window to the
+    session seconds that our own sessions used in it."""
 
     launches: list[Launch] = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)

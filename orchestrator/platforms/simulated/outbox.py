@@ -12,7 +12,7 @@ from orchestrator.session.outbox import Growth
 
 
 class SimulatedOutbox:
-    """As it is at `at`. Of several results the first in the order of starts is shown, whose agent counts."""
+    """The outbox at time `at`. Of several results it shows that of the agent that started first."""
 
     def __init__(self, agents: list[SimulatedAgent], at: float) -> None:
         self._agents = agents

@@ -1,7 +1,7 @@
 """The platform protocol over modelled agents: what the verbs answer, and how they lie and fail.
 
-Nothing here runs by itself: every verb first brings the world up to the clock. Must never read the time
-but through the clock it was given, nor draw from anything but its own seeded generators.
+Nothing here runs by itself: every verb first advances the world to the clock. Must never read the time
+except through the clock that it was given, nor use random numbers except from its own seeded generators.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from orchestrator.session.staging import Materials
 
 @dataclass
 class _Session:
-    """A name the platform has heard of. `starved_at`: when it will end for want of capacity."""
+    """A session that the platform knows. `starved_at`: when it will end for lack of capacity."""
 
     order: Order | None = None
     base: State = field(default_factory=lambda: State(0, 0))
@@ -68,7 +68,7 @@ class _Session:
         return [agent for agent in self.agents if agent.began]
 
     def over(self, now: float) -> bool:
-        """Whether nothing of it runs any more or ever will."""
+        """Whether nothing of it runs or ever will."""
         if self.starved_at is not None:
             return now >= self.starved_at
         return all(agent.ended_at is not None for agent in self.agents)
@@ -78,10 +78,9 @@ class _Session:
 
 
 class SimulatedPlatform:
-    """A platform as `scenario` says. `history` is the truth, for checkers; `calm()` ends all faults.
+    """A platform as described by `scenario`. `history` is the truth, for checkers. `calm()` ends all faults.
 
-    All of it lives in memory, with the object. `uplinks` make what ships an agent's outbox, where the
-    scenario's `uplink` is STORE.
+    Everything is in memory. `uplinks` creates the uplink of an agent if the scenario's `uplink` is STORE.
     """
 
     def __init__(self, name: str, scenario: Scenario, clock: Clock, uplinks: Uplinks | None = None) -> None:
@@ -113,7 +112,7 @@ class SimulatedPlatform:
         return Intervals(self._generator(purpose), per_hour, seconds, self._born)
 
     def calm(self) -> None:
-        """From now on nothing goes wrong any more. What has died stays dead; who was hidden is seen."""
+        """From now on, nothing goes wrong. Dead sessions stay dead; hidden ones become visible."""
         self._advance()
         now = self._at
         self.faults = Faults()
@@ -165,7 +164,7 @@ class SimulatedPlatform:
         return left if left > 1e-6 else 0.0
 
     def _quota_event(self, agents: list[SimulatedAgent]) -> float:
-        """When the quota runs out as things go, or its window ends."""
+        """When the quota runs out at the current rate, or its window ends."""
         speed = sum(agent.running for agent in agents) + self.faults.quota_used_elsewhere
         left = self._quota_left()
         out = self._at + left / speed if speed > 0 and left > 0 else math.inf
@@ -190,7 +189,7 @@ class SimulatedPlatform:
 
     @contextmanager
     def _verb(self, operation: str) -> Iterator[None]:
-        """What may go wrong around every verb; names the backend in what is raised."""
+        """The faults that can happen around every verb. Adds the backend to raised errors."""
         self._advance()
         try:
             if self._denials.end(self._at) is not None:
@@ -311,7 +310,7 @@ class SimulatedPlatform:
         return outbox
 
     def live(self) -> None:
-        """Brings the world up to the clock, as every verb does."""
+        """Advances the world to the clock, as every verb does."""
         self._advance()
 
     def observe(self, names: Iterable[str]) -> Mapping[str, Sight]:
@@ -319,7 +318,7 @@ class SimulatedPlatform:
             return {name: self._sight(name) for name in names}
 
     def _visible(self, name: str) -> _Session | None:
-        """The session as far as the platform admits to it now."""
+        """The session, if the platform shows it now."""
         session = self._sessions.get(name)
         if session is None or session.launched_at is None or session.discarded:
             return None
@@ -424,17 +423,17 @@ class SimulatedPlatform:
 
 
 def configured(name: str, options: Scenario, folder: Path, clock: Clock) -> SimulatedPlatform:
-    """The platform as the user configured it: all in memory."""
+    """The platform as the user configured it. Everything is in memory."""
     del folder
     return SimulatedPlatform(name, options, clock)
 
 
 def _resumed(order: Order, resume: Path | None) -> State:
-    """The state in the staged checkpoint, verified as an agent would; the initial state without one."""
+    """The state in the staged checkpoint, verified as by an agent; the initial state without one."""
     if order.resume is None:
         return State(0, 0)
     if resume is None:
-        raise Rejected(f"the order resumes at {order.resume}, the materials hold no checkpoint")
+        raise Rejected(f"the order resumes at {order.resume}, but the materials have no checkpoint")
     try:
         data = (resume / manifest_path(order.resume)).read_bytes()
         authenticate(order.resume, data, order.resume_sha256)
@@ -447,11 +446,11 @@ def _resumed(order: Order, resume: Path | None) -> State:
     except FileNotFoundError as error:
         raise CorruptCheckpoint(order.resume, f"{error.filename} is not staged") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise CorruptCheckpoint(order.resume, f"it holds no training state ({error})") from error
+        raise CorruptCheckpoint(order.resume, f"it has no training state ({error})") from error
 
 
 def _spent(fate: Fate, now: float) -> Fate:
-    """The fate without what has not come yet."""
+    """The fate without everything that is still to come."""
     return Fate(
         killed_at=fate.killed_at if fate.killed_at <= now else math.inf,
         forgotten=fate.forgotten,

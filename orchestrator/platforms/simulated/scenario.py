@@ -1,7 +1,7 @@
-"""What a simulated platform is like and what goes wrong on it: values, and the intervals drawn from them.
+"""The properties of a simulated platform and its faults: values, and intervals drawn from them.
 
-Knows no session and no protocol. Every draw comes from a seeded generator of its own, so that a seed, the
-clock and the sequence of calls give the same world again.
+Knows no session and no protocol. Every draw comes from its own seeded generator, so that the same seed, clock
+and sequence of calls give the same world again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class Faults:
 
     request_lost: float = 0.0  # call: Transient, and nothing was done
     reply_lost: float = 0.0  # call: Transient, after it was done
-    launch_started_but_failed: float = 0.0  # launch: as above, for launches alone
+    launch_started_but_failed: float = 0.0  # launch: as above, only for launches
     double_start: float = 0.0  # launch: a second incarnation of the same order, and both write
-    starved: float = 0.0  # launch: accepted, pending, then ended for want of capacity
+    starved: float = 0.0  # launch: accepted, pending, then ended for lack of capacity
     late_visible: float = 0.0  # launch: unseen for up to three times what the traits promise
-    killed: float = 0.0  # incarnation: gone without a result; the platform says so, or forgets it
-    partitioned: float = 0.0  # incarnation: ABSENT for a while, and it runs on
+    killed: float = 0.0  # incarnation: gone without a result; the platform reports or forgets it
+    partitioned: float = 0.0  # incarnation: ABSENT for a while, but it still runs
     partition_seconds: float = 900.0  # at most
     crash: float = 0.0  # incarnation
     stall: float = 0.0  # incarnation: no more steps, until the agent notices
     freeze: float = 0.0  # incarnation: the agent's heart stops, the platform says "running"
-    stop_ignored: float = 0.0  # session: stops are answered, and nothing happens
-    stop_slow_seconds: float = 0.0  # stop: at most so long until the agent hears of it
+    stop_ignored: float = 0.0  # session: stops are answered, but nothing happens
+    stop_slow_seconds: float = 0.0  # stop: the longest delay until the agent gets it
     corrupt: float = 0.0  # checkpoint: a blob in the outbox is altered
     outbox_lost: float = 0.0  # session without uplink: its outbox never arrives
     uplink_cut: float = 0.0  # incarnation: its uplink does not reach the store for a while
@@ -41,12 +41,12 @@ class Faults:
     denial_seconds: float = 300.0
     shortages_per_hour: float = 0.0  # no capacity for any accelerator
     shortage_seconds: float = 1800.0
-    quota_used_elsewhere: float = 0.0  # seconds of quota a second that somebody else uses
+    quota_used_elsewhere: float = 0.0  # seconds of quota per second that somebody else uses
 
 
 @dataclass(frozen=True)
 class SimulatedOffer:
-    """One accelerator. Above `micro_batch_max`, out of memory. `session_seconds` is the wall."""
+    """One accelerator. Above `micro_batch_max` it runs out of memory. `session_seconds` is the limit."""
 
     accelerator: str = "cpu"
     steps_per_second: float = 1.0
@@ -59,7 +59,7 @@ class SimulatedOffer:
 
 @dataclass(frozen=True)
 class QuotaWindow:
-    """Session seconds allowed in each window; windows follow each other from the platform's creation."""
+    """Session seconds allowed in each window. The first window begins at the platform's creation."""
 
     allowed_seconds: float
     window_seconds: float
@@ -70,8 +70,8 @@ class Scenario:
     """A platform without its faults. `uplink` is SHARED (the outbox is readable while a session runs), STORE
     (a process beside the agent ships it, every `uplink_seconds`) or NONE (readable only after its end, and a
     killed session leaves nothing). A session waits up to `queue_seconds` and `pending_seconds` for its start;
-    half of the queue is what an offer says to expect. `crash_at_step`: a job that never gets beyond.
-    `grace_seconds`: how long after a stop the platform kills what has not left."""
+    offers state half of `queue_seconds`. `crash_at_step`: every session crashes there. `grace_seconds` after
+    a stop, the platform kills a session that still runs."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
@@ -120,10 +120,10 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Fate:
-    """What will befall one incarnation, drawn at its birth; times are clock.elapsed(), inf for never."""
+    """What will go wrong for one incarnation, drawn at its start. Times are clock.elapsed(); inf is never."""
 
     killed_at: float = math.inf
-    forgotten: bool = False  # killed, and the platform knows it no more
+    forgotten: bool = False  # killed, and the platform has forgotten it
     hidden_from: float = math.inf
     hidden_until: float = math.inf
     outbox_hidden: bool = False
@@ -159,7 +159,7 @@ def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> F
         return fate
     cut_from, seconds = moment(faults.uplink_cut), random.random() * faults.uplink_cut_seconds
     if cut_from < math.inf and random.random() < 0.3:
-        cut_from, seconds = start, faults.uplink_cut_seconds  # before its first word, and for long
+        cut_from, seconds = start, faults.uplink_cut_seconds  # before its first message, and for long
     return replace(fate, cut_from=cut_from, cut_until=cut_from + seconds)
 
 
@@ -181,7 +181,7 @@ class Intervals:
         self._until = self._from + self._random.expovariate(1.0 / self._length)
 
     def end(self, at: float) -> float | None:
-        """When the bad time that holds at `at` will be over, or None in good times. `at` never goes back."""
+        """When the bad time at `at` ends, or None in good times. `at` never decreases."""
         while at >= self._until:
             self._next()
         return self._until if at >= self._from else None

@@ -1,7 +1,7 @@
-"""The process beside a modelled agent that ships its outbox: when it acts, and when it reaches nobody.
+"""The process that ships a modelled agent's outbox: when it acts, and when it cannot reach the store.
 
-What it does is not its own: whoever makes the platform hands in how one agent's outbox is shipped. So nothing
-here knows a store, a fence or a claim.
+How to ship an outbox is passed in by whoever creates the platform. So nothing here knows a store, a fence or
+a claim.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orchestrator.session.outbox import Outbox
 
 
 class Shipping(Protocol):
-    """Ships one agent's outbox. Both verbs raise Superseded where another has the word."""
+    """Ships one agent's outbox. Both verbs raise Superseded if somebody else may publish."""
 
     @property
     def done(self) -> bool:
-        """Whether all was shipped, the result included."""
+        """Whether everything was shipped, including the result."""
 
     def beat(self) -> None: ...
 
@@ -56,7 +56,7 @@ class SimulatedUplink:
         self._over = False
 
     def next_event(self) -> float:
-        """When it next does something; infinity once it is over."""
+        """When it acts next; infinity once it is over."""
         if self._over or not self.agent.running:
             return math.inf
         return self._reached(min(self._beat_at, self._ship_at))
@@ -66,12 +66,12 @@ class SimulatedUplink:
         return fate.cut_until if fate.cut_from <= at < fate.cut_until else at
 
     def advance(self, to: float) -> None:
-        """Lives on until `to`, which the agent has reached."""
+        """Runs on until `to`, which the agent has reached."""
         while (at := self.next_event()) <= to:
             self._local.at = at
             try:
                 self._happen(at)
-            except Superseded as superseded:  # nobody wants what the session does: its machine is let go
+            except Superseded as superseded:  # nobody needs this session any more: its machine is released
                 self._over = True
                 self.agent.kill(at, Outcome.LOST, str(superseded))
                 self.agent.advance(to)
@@ -84,10 +84,10 @@ class SimulatedUplink:
             return
         try:
             self._step(at)
-        except BackendError:  # the store's: another time
+        except BackendError:  # of the store: try again later
             self._steps = None
             self._ship_at = at + self._pause()
-        if self._shipping.done and self.agent.result is not None:  # else a training has forged one
+        if self._shipping.done and self.agent.result is not None:  # otherwise the training has forged one
             self._over = True
             self.agent.shipped(at)
 
