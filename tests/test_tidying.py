@@ -214,7 +214,7 @@ def test_blobs_that_no_manifest_names_go_once_their_generation_is_closed(
     whole = keys(backends)
     orphans = [orphan(backends, tmp_path, generation) for generation in (1, 2, 3)]
     live = record(assigned(generation=2))
-    assert tidy(backends, live) == ["removed 1 blobs from home stores that no checkpoint names"]
+    assert tidy(backends, live) == ["removed 1 unused blobs from home stores"]
     assert keys(backends) == whole | set(orphans[1:]), "a session that still runs may be publishing"
     tidy(backends, over(2, first, second))
     assert keys(backends) == whole | {orphans[2]}, "from a generation that this ledger does not know"

@@ -339,7 +339,7 @@ def test_a_sparse_checkpoint_and_a_sparse_progress_are_not_read(
     (session.outbox / "checkpoints" / manifest.name).mkdir(parents=True)
     (session.outbox / "checkpoints" / manifest.name / "manifest.json").write_bytes(manifest.encode())
     outbox = FolderOutbox(session.outbox)
-    with pytest.raises(Odd, match="holes"):  # before it has asked for the fifth of its blobs
+    with pytest.raises(Odd, match="sparse files"):  # before it has asked for the fifth of its blobs
         for number in range(5):
             assert outbox.blob("0" * 64, tmp_path / f"target-{number}")
     found = collect(FolderOutbox(session.outbox), tmp_path / "into")
