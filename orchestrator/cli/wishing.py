@@ -66,5 +66,5 @@ def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
         case Then.GIVEN_UP:
             return f"{end} once session {session} is dropped with its unsaved work; see `{show}`"
         case Then.SAVED:
-            return f"{end} once session {session} has saved its work and left; see `{show}`"
+            return f"{end} once session {session} has saved and left; see `{show}`"
     return f"{end} now; its checkpoints stay"
