@@ -53,7 +53,7 @@ class Told:
             self._met[kind] = times
         if times & (times - 1):
             return
-        again = f" (met {times:,} times by now)" if times > 1 else ""
+        again = f" (seen {times:,} times)" if times > 1 else ""
         self._say(f"{sentence(doing, error)}{again}\n{_traceback(error)}")
 
 

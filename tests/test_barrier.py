@@ -458,7 +458,7 @@ def test_the_same_exception_again_and_again_fills_no_log() -> None:
         except ValueError as error:
             told("looking", error)
     assert len(said) == 10
-    assert "met 512 times by now" in said[-1]
+    assert "seen 512 times" in said[-1]
 
 
 BUGGY_START = """

@@ -201,7 +201,7 @@ def test_a_platform_that_falls_silent_for_good_is_left(
     trouble(told.world, **faults)
     order = told.until_it_left("cloud")
     assert (order.resume_step > 0) is (uplink is Uplink.SHARED)
-    assert "its session limit is over, and cloud has given no answer" in told.why()
+    assert "its session limit has passed, and cloud has not answered" in told.why()
 
 
 # --- And back -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The catalogue of accelerators: what each can hold and compute at most, and who says so.
+"""The catalogue of accelerators: the memory and peak speed of each, with sources.
 
-Decides nothing. Must never know platforms, jobs or prices; what an accelerator reaches in practice is for
-`orchestrator.core.speed` to learn. Where two vendors' figures exist, the dense one without sparsity stands.
+Decides nothing. Must never know platforms, jobs or prices. `orchestrator.core.speed` learns how fast an
+accelerator really is. If a vendor gives two figures, the catalogue has the dense one, without sparsity.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FP32, BF16, FP16 = Precision.FP32, Precision.BF16, Precision.FP16
 
 @dataclass(frozen=True, eq=False)
 class Accelerator:
-    """One row of the catalogue; compared by identity, as every name has one row.
+    """One row of the catalogue; compared by identity, because every name has one row.
 
-    `devices` is how many a training process sees, `memory_gb` what each of them has (for `cpu` a floor: the
-    offer knows the host). `peak_flops` (FLOP/s) and `bandwidth` (bytes/s) are of the whole accelerator;
-    a precision missing from `peak_flops` is not native: emulated, slower than the next wider one, or
-    refused. `arch` is CUDA's `sm_…` where there is one. `mfu` is the share of the peak a first guess expects.
-    `needs_torch` says which torch builds work, where the usual ones do not; `retired` why nobody can have it
-    any more. `sources` names where each figure comes from, by field.
+    `devices` is how many devices a training process sees, and `memory_gb` the memory of each (for `cpu` the
+    minimum; the offer knows the host). `peak_flops` (FLOP/s) and `bandwidth` (bytes/s) are of the whole
+    accelerator. A precision that is missing from `peak_flops` is not native: it is emulated, slower than the
+    next wider one, or refused. `arch` is CUDA's `sm_…` for GPUs. `mfu` is the share of the peak that a first
+    guess expects. `needs_torch` says which torch builds work, if the usual ones do not. `retired` says why
+    the accelerator is no longer available. `sources` gives the source of each field.
     """
 
     name: str
@@ -52,10 +52,10 @@ _TPU = "Google Cloud TPU system architecture, figures per chip"
 _TPU_FP32 = "fp32 assumed a third of bf16, three bf16 passes a product"
 # Both: docs/references/accelerators.md#torch-builds
 _NO_PASCAL = (
-    "a CUDA build of at most 12.6: the wheels from cu128 on lack sm_60, so that the GPU allocates but every "
+    "a build for CUDA 12.6 or older: wheels from cu128 on lack sm_60, so memory can be allocated, but every "
     "operation fails"
 )
-_NO_VOLTA = "a CUDA build of at most 12.6: the wheels from cu128 on lack sm_70 since torch 2.11"
+_NO_VOLTA = "a build for CUDA 12.6 or older: since torch 2.11, wheels from cu128 on lack sm_70"
 
 
 def _row(
@@ -101,7 +101,7 @@ def _cuda() -> tuple[tuple[str, Accelerator], ...]:
     return (
         _row("K80half", "sm_37", memory_gb=12, gigabytes_per_second=240, teraflops={FP32: 4.1}, mfu=0.5,
              source=f"{_FACTS}; one of the two GPUs of a Tesla K80", mfu_source=_MFU_FACTS,
-             retired="Kepler (sm_37) left CUDA with 12.0, and torch with it"),
+             retired="CUDA 12.0 removed Kepler (sm_37), and so did torch"),
         _row("P100", "sm_60", memory_gb=16, gigabytes_per_second=732, teraflops={FP16: 18.7, FP32: 9.3},
              mfu=0.3, source=f"{_FACTS}; no tensor cores", mfu_source=_MFU_FACTS, needs_torch=_NO_PASCAL),
         _row("V100", "sm_70", memory_gb=32, gigabytes_per_second=900, teraflops={FP16: 125, FP32: 15.7},
@@ -144,7 +144,7 @@ def _tpu() -> tuple[tuple[str, Accelerator], ...]:
              teraflops={BF16: 180, FP32: 60}, mfu=0.3, source=f"{_FACTS}; {_TPU_FP32}",
              mfu_source=_MFU_FACTS, memory_source=f"{_FACTS}: 64 GB over eight cores",
              # docs/references/accelerators.md#retired
-             retired="Colab replaced it by TPUv5e-1 in September 2025"),
+             retired="Colab replaced it with TPUv5e-1 in September 2025"),
         _row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
              teraflops={BF16: 492, FP32: 164}, mfu=0.3, source=f"{_TPU}, times four; {_TPU_FP32}",
              # docs/references/kaggle.md#accelerators
@@ -160,8 +160,8 @@ def _tpu() -> tuple[tuple[str, Accelerator], ...]:
 
 
 def _cpu() -> tuple[tuple[str, Accelerator], ...]:
-    # The peak is that of a large host, so that it bounds every host; the share expected of it is what eight
-    # AVX2 cores at 3 GHz reach at 0.3 of their own 0.77 TFLOP/s.
+    # The peak is that of a large host, so that it bounds every host. The expected share is what eight AVX2
+    # cores at 3 GHz reach, at 0.3 of their own 0.77 TFLOP/s.
     source = "AMD EPYC 9654 datasheet: 96 cores at 3.55 GHz, 32 fp32 FLOP a cycle, twice as many in bf16"
     return (
         _row("cpu", "cpu", memory_gb=8, gigabytes_per_second=460, teraflops={FP32: 10.9, BF16: 21.8},

@@ -1,6 +1,6 @@
-"""What decide wants done, and what came of it: actions out, reports in.
+"""The actions that decide asks for, and the reports of their results.
 
-Values only. Every action is idempotent by the session's name, so that it may be issued again after a crash.
+Values only. Every action is idempotent by the session's name, so it can be issued again after a crash.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from orchestrator.core.session import StopReply
 
 @dataclass(frozen=True)
 class Prepare:
-    """Stage bundle, agent, inputs and the verified resume checkpoint on the order's platform. `accepted`:
-    the names of the run's accepted checkpoints, to be looked for where the one to resume fails; `dropped`
-    those that were accepted once and could not be read. `store`: the run's home store. With an `uplink` to
-    it older generations are fenced off first."""
+    """Stage bundle, agent, inputs and the verified checkpoint to resume on the order's platform.
+
+    `accepted`: the names of the run's accepted checkpoints, to look for if the one to resume fails.
+    `dropped`: those that were accepted once and could not be read. `store`: the run's home store. If the
+    `uplink` leads to it, older generations are fenced off first.
+    """
 
     order: Order
     accepted: frozenset[str] = frozenset()
@@ -46,11 +48,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Collect:
-    """Bring the outbox and publish its checkpoints to the run's home `store`. `incarnation` None: not known
-    yet, all of the generation are published. `known`: names that were accepted before, retired ones included;
-    they are skipped and cost no request. `last`: asked for when the session's end was known, so that what it
-    does not bring never comes. With an `uplink` to the store the outbox lies there, and the last look fences
-    the generation off."""
+    """Fetch the outbox and publish its checkpoints to the run's home `store`.
+
+    `incarnation` None: not known yet; then checkpoints of every incarnation of the generation are published.
+    `known`: the names that were accepted before, including retired ones; they are skipped without a request.
+    `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
+    store, the outbox is there, and the last collect fences the generation off.
+    """
 
     run: str
     session: str
@@ -74,7 +78,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Discard:
-    """Remove what a closed session left on its platform, and with an `uplink` in the run's home `store`."""
+    """Remove what a closed session left on its platform, and with an `uplink` also in the home `store`."""
 
     session: str
     platform: str
@@ -85,9 +89,12 @@ class Discard:
 
 @dataclass(frozen=True)
 class Retire:
-    """Make the run's home `store` hold only `keep` of its generations up to `generation`. Of the `live` one
-    (None: all are closed) what is newer than the newest kept may be published and not yet accepted: it
-    stays. What later generations hold is a later decision's, however late this is carried out."""
+    """Delete all checkpoints of the generations up to `generation` from the home `store`, except `keep`.
+
+    `live` is the open generation (None: all are closed). Its checkpoints that are newer than the newest kept
+    one stay: they may be published but not accepted yet. Later generations are left to later decisions, even
+    if this action runs late.
+    """
 
     run: str
     keep: frozenset[str]
@@ -105,8 +112,10 @@ Action = Prepare | Launch | Collect | Stop | Discard | Retire
 
 
 class Trouble(StrEnum):
-    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`. FULL: this machine's
-    disk or the home store takes no more. UNFORESEEN: an exception that nobody expected there."""
+    """Why an action failed, by what to do next; the values mirror `orchestrator.errors`.
+
+    FULL: this machine's disk or the home store is full. UNFORESEEN: an unexpected exception.
+    """
 
     TRANSIENT = "transient"
     QUOTA = "quota"
@@ -121,10 +130,12 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True)
 class Done:
-    """An action took effect. `checkpoints`: verified in the home store now, of the action's session;
-    `corrupt`: (name, reason) of outbox checkpoints that failed; `notes`: what a person should know, such as
-    what was beyond a bound; `more`: the outbox holds more, which the next collect brings; `reply` is a
-    stop's, `image` a prepare's."""
+    """An action took effect.
+
+    `checkpoints`: those of the session that are now verified in the home store. `corrupt`: (name, reason) of
+    checkpoints in the outbox that failed. `notes`: what a person should know, such as a file larger than its
+    limit. `more`: the outbox holds more, for the next collect. A stop sets `reply`, a prepare sets `image`.
+    """
 
     action: Action
     checkpoints: tuple[Accepted, ...] = ()
@@ -138,8 +149,11 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """An action failed, or (TRANSIENT) may have taken effect. `checkpoint` names the one to resume that is
-    corrupt or gone; `left` the other accepted ones that the home store still has (None: not looked for)."""
+    """An action failed; if TRANSIENT, it may have taken effect.
+
+    `checkpoint` names the checkpoint to resume, if that is corrupt or gone. `left`: the other accepted ones
+    that the home store still has (None: not looked for).
+    """
 
     action: Action
     trouble: Trouble

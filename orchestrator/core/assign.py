@@ -1,6 +1,6 @@
-"""From a choice to an order: everything the next session must do, fixed before anything starts.
+"""Turns a choice into an order: everything the next session must do, fixed before anything starts.
 
-Pure. Knows how placeholders are filled and where the run goes on from; not where or how it is launched.
+Pure. Knows how placeholders are filled and which checkpoint to resume; not where or how it is launched.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ GIB = 1024**3
 
 
 def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None) -> Order:
-    """The order of the run's next session (generation + 1) on the chosen offer, resuming at the newest
-    accepted checkpoint. The budget is the least of the safe wall and the quota left (decision 7), where
-    there is neither `opens_seconds`: until another offer opens, and the run may move."""
+    """The order of the run's next session (generation + 1) on the chosen offer.
+
+    It resumes at the newest accepted checkpoint. The budget is the session limit or the quota left, whichever
+    is less, minus the margin (decision 7). Without either it is `opens_seconds`: the time until another offer
+    opens and the run may move.
+    """
     job, offer = record.job, choice.offer
     profile = job.profile(offer.accelerator)
     assert profile is not None
@@ -63,7 +66,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
 
 
 def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float | None:
-    """Seconds from the agent's start until it must be gone; None where nothing limits the session."""
+    """Seconds from the agent's start until it must have left; None if nothing limits the session."""
     traits, quota = choice.offer.traits, choice.offer.quota
     walls = (traits.session_seconds, quota.left_seconds if quota is not None else None)
     limits = [wall - traits.wall_margin_seconds for wall in walls if wall is not None]

@@ -1,7 +1,8 @@
-"""How much a session, platform or store may say: every limit, once, and the functions that keep to it.
+"""The limits on what a session, platform or store may send, and the functions that apply them.
 
-What is beyond a limit costs that one value and a note that names it, never the session and never another
-run. Pure; ships inside the agent, because both sides check. Reads no file: see `orchestrator.files.reading`.
+If a value is outside its limit, only that value is lost, and a note names it. The session and other runs are
+not affected. Pure; ships inside the agent, because both sides check. Reads no file: see
+`orchestrator.files.reading`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # --- Numbers ----------------------------------------------------------------------------------------------
 
 STEP_MAX = 2**63 - 1  # what a database column holds
-WHOLE_MAX = 2**127  # any whole number in JSON; still far below what a float holds
+WHOLE_MAX = 2**127  # any whole number in JSON; far smaller than the largest float
 RATE_MIN, RATE_MAX = 1e-9, 1e9  # steps per second: one in 30 years; no machine counts faster
 SECONDS_MAX = 1e10  # a duration: 300 years
 TIME_MAX = 253_402_300_799.0  # unix seconds: the end of the year 9999, the last that a calendar shows
@@ -33,25 +34,25 @@ METRIC_NAME_BYTES_MAX = 256
 INCARNATION_BYTES_MAX = 64
 STATUS_BYTES_MAX = 64 * KIB
 RESULT_BYTES_MAX = 256 * KIB
-ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; ours, but it lies where a script can write
+ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; we write it, but a script could replace it
 METRICS_BYTES_MAX = 1 * MIB
 PROGRESS_LINE_BYTES_MAX = 1 * MIB
-RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # what leaves a session of its reports
+RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # the part of a session's reports that the agent copies
 
 # --- Checkpoints ------------------------------------------------------------------------------------------
 
 MANIFEST_BYTES_MAX = 16 * MIB
-FILES_MAX = 20_000  # of one checkpoint
+FILES_MAX = 20_000  # in one checkpoint
 PATH_BYTES_MAX = 4 * KIB
-PART_BYTES_MAX = 256 * MIB  # of one blob: a larger file is stored in parts
+PART_BYTES_MAX = 256 * MIB  # one blob; a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
 COLLECT_CHECKPOINTS_MAX = 64
-CHECKPOINT_TRIES_MAX = 3  # of a damaged one: the transport may have damaged it
-COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after which a collect begins no other checkpoint
+CHECKPOINT_TRIES_MAX = 3  # for a damaged checkpoint: the transport may have damaged it
+COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after this a collect starts no further checkpoint
 SESSION_CHECKPOINTS_MAX = 10_000
-LISTED_MAX = 100_000  # names of one folder
+LISTED_MAX = 100_000  # names in one folder
 SPARSE_BYTES_MIN = 1 * GIB  # a smaller file or checkpoint may be all holes
-SPARSE_SHARE_MAX = 64  # apparent bytes to one that is really on disk
+SPARSE_SHARE_MAX = 64  # bytes of size per byte on disk
 
 # --- Files that grow --------------------------------------------------------------------------------------
 
@@ -68,32 +69,32 @@ REGISTER_BYTES_MAX = 128 * KIB  # a status, and who wrote it when
 
 
 def step(value: int | None) -> int | None:
-    """A step, or None for what is none."""
+    """The step, or None if it is outside its limits."""
     return value if value is not None and 0 <= value <= STEP_MAX else None
 
 
 def rate(value: float | None) -> float | None:
-    """Steps per second, or None for what no machine reaches, or never ends."""
+    """Steps per second, or None if it is outside its limits."""
     return value if value is not None and RATE_MIN <= value <= RATE_MAX else None
 
 
 def seconds(value: float | None) -> float | None:
-    """A duration, or None."""
+    """The duration, or None if it is outside its limits."""
     return value if value is not None and 0.0 <= value <= SECONDS_MAX else None
 
 
 def moment(value: float | None) -> float | None:
-    """A time in unix seconds that a calendar can show, or None."""
+    """The time in unix seconds, or None if no calendar shows it."""
     return value if value is not None and 0.0 <= value <= TIME_MAX else None
 
 
 def finite(value: float | None) -> float | None:
-    """A number, or None for a NaN or an infinity."""
+    """The number, or None for a NaN or an infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def text(value: str, bytes_max: int) -> str:
-    """The text as UTF-8 and databases can hold it: no NUL, no half of a surrogate pair, not longer."""
+    """The text as UTF-8 and databases can hold it: without NUL and lone surrogates, cut to `bytes_max`."""
     data = value.replace("\0", "\ufffd").encode("utf-8", "replace")
     if len(data) <= bytes_max:
         return data.decode()
@@ -101,7 +102,7 @@ def text(value: str, bytes_max: int) -> str:
 
 
 def size_text(size: float) -> str:
-    """`64 kB`, `1 GB`, as the notes name a limit."""
+    """`64 kB`, `1 GB`: how notes write a limit."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

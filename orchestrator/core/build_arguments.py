@@ -1,7 +1,7 @@
-"""Fills build arguments in where a Dockerfile says `$NAME`, `${NAME:-other}` or `${NAME:+other}`; bounded.
+"""Fills in a Dockerfile's build arguments (`$NAME`, `${NAME:-other}`, `${NAME:+other}`), with size limits.
 
-Arguments that name each other double with every line: thirty lines make a gigabyte. Must never know a file,
-an engine or where a value came from.
+Arguments that name each other can double with every line: thirty lines make a gigabyte. Must never know a
+file, an engine or where a value came from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 VALUE_CHARS_MAX = 64 * 1024
 REFERENCE_CHARS_MAX = 4096  # an image's name: registries allow 255 characters, a tag 128
 _DEPTH_MAX = 50
-_HALVES_MAX = 3  # of `${NAME:-${OTHER}}` the first round leaves `${OTHER}`
+_HALVES_MAX = 3  # the first round turns `${NAME:-${OTHER}}` into `${OTHER}`
 _REFERENCE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]{0,4096}))?\}|(\w+))")
 
 
@@ -21,7 +21,7 @@ class TooLong(ValueError):
 
 
 def filled(text: str, values: Mapping[str, str], chars_max: int = VALUE_CHARS_MAX) -> str:
-    """The text with each reference replaced once; empty for what has no value. Raises TooLong."""
+    """The text with each reference replaced once; a name without a value becomes empty. Raises TooLong."""
     parts: list[str] = []
     size = end = 0
     for match in _REFERENCE.finditer(text):
@@ -45,8 +45,10 @@ def _value(match: re.Match[str], values: Mapping[str, str]) -> str:
 
 
 def reference(written: str, values: Mapping[str, str]) -> str:
-    """An image's name with its arguments filled in, also where a value names another argument; one that
-    names itself is empty. Raises TooLong."""
+    """An image's name with its arguments filled in, also if a value names another argument.
+
+    An argument that names itself becomes empty. Raises TooLong.
+    """
     known: dict[str, str] = {}
     for _ in range(_HALVES_MAX):
         written = _resolved(written, values, known, ())
@@ -58,7 +60,7 @@ def reference(written: str, values: Mapping[str, str]) -> str:
 def _resolved(text: str, values: Mapping[str, str], known: dict[str, str], above: tuple[str, ...]) -> str:
     """`known` gathers the values without references in them, so that each is filled in once."""
     if len(above) > _DEPTH_MAX:
-        raise TooLong(f"deeper than {_DEPTH_MAX} arguments that name each other")
+        raise TooLong(f"more than {_DEPTH_MAX} levels of arguments that name each other")
     for match in _REFERENCE.finditer(text):
         name = match.group(1) or match.group(4)
         if name in values and name not in known and name not in above:

@@ -1,7 +1,8 @@
-"""What a run's sessions cost in accelerator time, and what for: events → charges, quota × charges → balance.
+"""How much accelerator time a run's sessions took, and for what: events → charges, quota × charges → balance.
 
-Set-up, redone, useful and lost time follow each other in a session, so a charge is five moments. Pure; must
-never ask a platform: the live figure comes in as an offer's quota, and wins where the two differ.
+In a session, set-up, redone, useful and lost time follow each other, so a charge is five points in time.
+Pure; must never ask a platform. The platform's own figure comes in as an offer's quota, and wins if the two
+differ.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ NEVER_RAN = frozenset({Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.DEN
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of session time, told apart. `set_up`: until the first step; `redone`: steps that an accepted
-    checkpoint of an earlier session held already; `useful`: steps that are in one for the first time; `lost`:
-    after the last accepted checkpoint; `open`: the same of a session that runs, where the next checkpoint
-    tells. What a lost session had computed is lost there; the next one's time for it is useful."""
+    """Seconds of session time by use.
+
+    `set_up`: before the first step. `redone`: steps that were already in an accepted checkpoint of an earlier
+    session. `useful`: steps that are in an accepted checkpoint for the first time. `lost`: after the last
+    accepted checkpoint. `open`: the same in a running session, until its next checkpoint decides. Steps that
+    one session lost and the next one repeats count as lost in the first and useful in the second.
+    """
 
     set_up: float = 0.0
     redone: float = 0.0
@@ -52,12 +56,11 @@ class Spent:
 
 @dataclass(frozen=True)
 class Charge:
-    """The time one session took, from when it was first seen to run to its end (`until`; of one that runs, to
-    now). Unix seconds, never falling: set up until `trained_at`, redone until `advanced_at`, useful until
-    `kept_at`. What a session waited in a queue is nobody's charge; of one that was over before it was seen to
-    run, the time since its launch counts.
+    """The time of one session, from when it was first seen to run until its end (`until`; now, if it runs).
 
-    Moments within a session are of the agent's clock, held between those of ours.
+    Unix seconds that never decrease: set-up until `trained_at`, redone until `advanced_at`, useful until
+    `kept_at`. Waiting in a queue is not charged. If a session ended before it was seen to run, the time since
+    its launch counts. Times inside a session are by the agent's clock, limited to the range of our own.
     """
 
     session: str
@@ -86,7 +89,7 @@ class Charge:
         )
 
     def since(self, at: float) -> Charge:
-        """The part of it after `at`."""
+        """The part of the charge after `at`."""
         return replace(
             self,
             began_at=max(at, self.began_at),
@@ -98,7 +101,7 @@ class Charge:
 
 
 def total(charges: Iterable[Charge]) -> Spent:
-    """All of it together."""
+    """The sum of all charges."""
     return sum((charge.spent for charge in charges), Spent())
 
 
@@ -107,7 +110,7 @@ def total(charges: Iterable[Charge]) -> Spent:
 
 @dataclass
 class _SessionHistory:
-    """What the events tell of one session."""
+    """What the events say about one session."""
 
     order: Order
     traits: Traits
@@ -123,8 +126,8 @@ class _SessionHistory:
 
 
 def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
-    """One charge for each session of a run that was launched and may have run, in order; with or without
-    a quota, which the offers tell."""
+    """One charge for each session of a run that was launched and may have run, in order, whether its offer
+    has a quota or not."""
     sessions: list[_SessionHistory] = []
     for event in events:
         match event:
@@ -138,7 +141,9 @@ def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
                 sessions[-1].launched_at = at
             case Began(at=at):
                 sessions[-1].began_at = at
-            case Started(at=at):  # after the end where only the outbox told of it: then of no use as a time
+            case Started(
+                at=at
+            ):  # if only the outbox showed it, this comes after the end, and its time means nothing
                 sessions[-1].started_at = at if sessions[-1].ended is None else sessions[-1].launched_at
             case CheckpointAccepted(at=at, checkpoint=checkpoint):
                 sessions[-1].accepted.append((at, checkpoint))
@@ -173,8 +178,8 @@ def _charge(session: _SessionHistory, reached: int, now: float) -> Charge | None
 
 
 def _over_at(session: _SessionHistory, now: float) -> float:
-    """The session's end: by the agent's word where it was seen to leave, as a controller that slept hears
-    of it late; never beyond the platform's limit."""
+    """When the session ended: the time that the agent reported, because a controller that slept learns of it
+    late; at most the platform's limit."""
     ended, traits = session.ended, session.traits
     over = now if ended is None else ended.at
     if ended is not None and ended.left_at is not None:
@@ -186,8 +191,8 @@ def _over_at(session: _SessionHistory, now: float) -> float:
 
 
 def _points(session: _SessionHistory, began: float, until: float) -> list[tuple[float, int]]:
-    """(when, step) of the accepted checkpoints, both rising. Where the agent's time is not known (ledgers of
-    before it was kept), the time of acceptance."""
+    """(when, step) of the accepted checkpoints, both rising. If the agent's time is not known, because an
+    older version journalled none, the time of acceptance."""
     points: list[tuple[float, int]] = []
     earliest, step = began, session.order.resume_step
     for accepted_at, checkpoint in sorted(session.accepted, key=lambda each: each[1].ref.step):
@@ -199,8 +204,8 @@ def _points(session: _SessionHistory, began: float, until: float) -> list[tuple[
 
 
 def _trained_at(points: Sequence[tuple[float, int]], resume_step: int, started: float) -> float:
-    """When the first step began: no later than the pace between the first two checkpoints allows, and no
-    earlier than the agent was seen. What was installed before is set-up."""
+    """When the first step began: estimated from the pace between the first two checkpoints, and not before
+    the agent was seen. Everything before it is set-up."""
     if not points:
         return started
     first_at, first = points[0]
@@ -213,7 +218,7 @@ def _trained_at(points: Sequence[tuple[float, int]], resume_step: int, started: 
 
 
 def _reached_at(line: Sequence[tuple[float, int]], step: int) -> float:
-    """When training went beyond `step`, at an even pace between the points; inf: never in them."""
+    """When training passed `step`, at an even pace between the points; inf if it never did."""
     if step <= line[0][1]:
         return line[0][0]
     for (from_at, from_step), (to_at, to_step) in pairwise(line):
@@ -222,15 +227,17 @@ def _reached_at(line: Sequence[tuple[float, int]], step: int) -> float:
     return math.inf
 
 
-# --- Against the live figure ----------------------------------------------------------------------------
+# --- Compared with the platform's figure ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Balance:
-    """A quota's window against our charges in it, in seconds. `others` is what the platform counts beyond
-    ours: the user's own notebooks, what it rounds; below 0: it counts less, or has not counted yet. `used`
-    and `others` are None where the platform does not say what is allowed; `since` where the window has no
-    known beginning: then all charges count."""
+    """A quota's window compared with our charges in it, in seconds.
+
+    `others` is what the platform counts in addition to ours: the user's own notebooks, or rounding. Below 0,
+    it counts less, or has not counted yet. `used` and `others` are None if the platform does not say what is
+    allowed. `since` is None if the beginning of the window is not known; then all charges count.
+    """
 
     since: float | None
     used: float | None
@@ -239,7 +246,7 @@ class Balance:
 
 
 def balance(quota: Quota, charges: Iterable[Charge]) -> Balance:
-    """What of the window's use is ours; `charges` are those on the offers that share the quota."""
+    """How much of the window's use is ours; `charges` are those on the offers that share the quota."""
     since = window_began_at(quota)
     ours = total(charge if since is None else charge.since(since) for charge in charges)
     if quota.allowed_seconds is None:
@@ -249,7 +256,7 @@ def balance(quota: Quota, charges: Iterable[Charge]) -> Balance:
 
 
 def window_began_at(quota: Quota) -> float | None:
-    """The beginning of the quota's present window, in unix seconds; None where it is not known."""
+    """The beginning of the quota's current window, in unix seconds; None if it is not known."""
     if quota.refresh_at is None or quota.window_seconds is None:
         return None
     return quota.refresh_at - quota.window_seconds

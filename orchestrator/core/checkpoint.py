@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class CheckpointRef:
-    """A checkpoint's identity, all of it readable from its name."""
+    """A checkpoint's identity, which its name contains completely."""
 
     step: int
     generation: int
@@ -68,11 +68,11 @@ class CheckpointRef:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is made of. Written last; without it there is no checkpoint.
+    """The contents of a checkpoint. The manifest is written last; without it there is no checkpoint.
 
-    `environment` holds what bitwise resume depends on (accelerator class, devices, micro-batch, torch
-    build, threads, instruction set); `code` is the bundle's sha256; `parent` the checkpoint it went on
-    from. `created_at` is the agent's clock, for people only.
+    `environment` holds what bitwise resume depends on: accelerator class, devices, micro-batch, torch build,
+    threads, instruction set. `code` is the bundle's sha256, and `parent` the checkpoint that the session
+    resumed. `created_at` is by the agent's clock, for people only.
     """
 
     run: str
@@ -98,9 +98,9 @@ class Manifest:
         return {part.sha256: part.size for entry in self.files for part in entry.parts}
 
     def encode(self) -> bytes:
-        """Canonical JSON: the same manifest is the same bytes everywhere, sealed by its own sha256.
+        """Canonical JSON, sealed by its own sha256: the same manifest gives the same bytes everywhere.
 
-        Raises ValueError for what JSON cannot hold: a number that is not finite, text that is not Unicode.
+        Raises ValueError for values that JSON cannot hold: a number that is not finite, or invalid Unicode.
         """
         return self._encoded
 
@@ -132,23 +132,23 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """Of its bytes, the seal included: what an acceptance journals and an order carries."""
+        """The sha256 of its bytes, including the seal. Acceptances journal it, and orders contain it."""
         return hashlib.sha256(self.encode()).hexdigest()
 
 
 def _sealed(document: Mapping[str, object]) -> bytes:
-    """Canonical JSON, with a line for the sha256 of all the others: in order, between `run` and `step`."""
+    """Canonical JSON, with an extra line for the sha256 of all other lines, between `run` and `step`."""
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     seal = hashlib.sha256(text.encode()).hexdigest()
-    before, step, after = text.rpartition('\n "step": ')  # inside of texts there is no line break
+    before, step, after = text.rpartition('\n "step": ')  # JSON texts contain no line breaks
     return f'{before}\n "sha256": "{seal}",{step}{after}'.encode()
 
 
 def decode(name: str, data: bytes) -> Manifest:
-    """Reads a manifest and checks it against itself and the folder name it was found under.
+    """Reads a manifest and checks it against its seal, its limits and its folder's name.
 
-    Raises CorruptCheckpoint, and nothing else, for anything but the exact bytes of a manifest within
-    `orchestrator.core.bounds` that `encode` could have written.
+    Raises CorruptCheckpoint, and nothing else, for any bytes that `encode` could not have written, and for a
+    manifest outside `orchestrator.core.bounds`.
     """
     if len(data) > bounds.MANIFEST_BYTES_MAX:
         limit = bounds.size_text(bounds.MANIFEST_BYTES_MAX)
@@ -162,7 +162,7 @@ def decode(name: str, data: bytes) -> Manifest:
     if altered:
         raise CorruptCheckpoint(name, "the manifest does not match its own sha256")
     if manifest.name != name:
-        raise CorruptCheckpoint(name, f"the manifest is of {manifest.name[:80]!r}")
+        raise CorruptCheckpoint(name, f"the manifest belongs to {manifest.name[:80]!r}")
     beyond = _beyond(manifest)
     if beyond:
         raise CorruptCheckpoint(name, beyond)
@@ -173,15 +173,15 @@ def decode(name: str, data: bytes) -> Manifest:
 
 
 def authenticate(name: str, data: bytes, sha256: str | None) -> None:
-    """Checks that a manifest's bytes are those that were accepted. The seal cannot tell: whoever replaces
-    manifest and blobs together seals them anew.
+    """Checks that a manifest's bytes are the accepted ones. The seal cannot show this: if someone replaces
+    manifest and blobs together, they can write a new seal.
 
-    `sha256` is the accepted manifest's; empty or None: an older version accepted it and kept no sha256, so
-    that any manifest of this name passes. Raises CorruptCheckpoint.
+    `sha256` is the accepted manifest's. If it is empty or None, an older version accepted the checkpoint
+    without keeping it, and every manifest of this name passes. Raises CorruptCheckpoint.
     """
     if sha256 and hashlib.sha256(data).hexdigest() != sha256:
         found = hashlib.sha256(data).hexdigest()
-        reason = f"its manifest was replaced: sha256 {found[:12]}…, {sha256[:12]}… was accepted"
+        reason = f"its manifest was replaced: it has sha256 {found[:12]}…, but {sha256[:12]}… was accepted"
         raise CorruptCheckpoint(name, reason)
 
 
@@ -190,7 +190,7 @@ def _from_document(document: object) -> Manifest:
         raise TypeError("expected an object")
     d: dict[str, object] = document
     if d["format"] != FORMAT:
-        raise ValueError(f"format {d['format']!r}, this version reads {FORMAT}")
+        raise ValueError(f"format {d['format']!r}, but this version reads {FORMAT}")
     files = []
     for raw in _list(d["files"]):
         parts = tuple(Part(_text(p["sha256"]), _count(p["size"])) for p in _list(raw["parts"]))
@@ -213,9 +213,9 @@ def _from_document(document: object) -> Manifest:
 
 
 def _beyond(manifest: Manifest) -> str:
-    """Which limit it does not keep to; empty where it keeps to all."""
+    """The limit that the manifest breaks; empty if it keeps all."""
     if bounds.step(manifest.ref.step) is None:
-        return "its step is beyond 2⁶³ − 1"
+        return "its step is larger than 2⁶³ − 1"
     if len(manifest.files) > bounds.FILES_MAX:
         return f"it has more than {bounds.FILES_MAX:,} files"
     if any(len(entry.path.encode()) > bounds.PATH_BYTES_MAX for entry in manifest.files):
@@ -227,7 +227,7 @@ def _beyond(manifest: Manifest) -> str:
     if any(len(name.encode()) > bounds.METRIC_NAME_BYTES_MAX for name in manifest.metrics):
         return f"the name of a metric is longer than {bounds.size_text(bounds.METRIC_NAME_BYTES_MAX)}"
     if manifest.created_at and bounds.moment(manifest.created_at) is None:
-        return "created_at is no time between 1970 and 9999"
+        return "created_at is not a time between 1970 and 9999"
     return ""
 
 
@@ -247,7 +247,7 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"expected a whole number, found {_shown(value)}")
     if value > bounds.WHOLE_MAX:
-        raise ValueError("a whole number of more than 128 bits")
+        raise ValueError("a whole number has more than 128 bits")
     return value
 
 
@@ -264,21 +264,21 @@ def _shown(value: object) -> str:
 
 def _check_entry(name: str, entry: FileEntry) -> None:
     if not safe_path(entry.path):
-        raise CorruptCheckpoint(name, f"the path {entry.path[:200]!r} leaves the checkpoint")
+        raise CorruptCheckpoint(name, f"the path {entry.path[:200]!r} points outside the checkpoint")
     if entry.size != sum(part.size for part in entry.parts):
         raise CorruptCheckpoint(name, f"the parts of {entry.path[:200]!r} do not add up to its size")
     for part in entry.parts:
         if not _SHA256.fullmatch(part.sha256) or part.size > bounds.PART_BYTES_MAX:
-            raise CorruptCheckpoint(name, f"{entry.path[:200]!r} names an impossible part")
+            raise CorruptCheckpoint(name, f"{entry.path[:200]!r} has an invalid part")
 
 
 def _check_paths(name: str, paths: set[str], count: int) -> None:
     if len(paths) != count:
         raise CorruptCheckpoint(name, "two files share one path")
     ordered = sorted(path.split("/") for path in paths)
-    for above, below in pairwise(ordered):  # what lies below a path follows it at once
+    for above, below in pairwise(ordered):  # paths inside a path follow directly after it
         if below[: len(above)] == above:
-            raise CorruptCheckpoint(name, f"{'/'.join(below)[:200]!r} lies below another file")
+            raise CorruptCheckpoint(name, f"{'/'.join(below)[:200]!r} uses another file as a folder")
 
 
 def safe_path(path: str) -> bool:
@@ -290,9 +290,9 @@ def safe_path(path: str) -> bool:
 
 
 def verify(manifest: Manifest, found: Mapping[str, int]) -> None:
-    """Checks that every blob is there at its size; `found` maps the sha256 the caller computed to size.
+    """Checks that every blob exists with its size. `found`: sha256, as the caller computed it, → size.
 
-    Raises CorruptCheckpoint naming the first blob that is missing or of another size.
+    Raises CorruptCheckpoint with the first blob that is missing or has another size.
     """
     for sha256, size in manifest.blobs().items():
         if sha256 not in found:
@@ -309,17 +309,18 @@ class Grade(StrEnum):
 
 
 def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
-    """Bitwise where the session's environment equals the recorded one in every entry, and there is one."""
+    """Bitwise if the session's environment is known and equals the recorded one in every entry."""
     same = bool(environment) and dict(environment) == dict(manifest.environment)
     return Grade.BITWISE if same else Grade.STATE_EXACT
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A checkpoint the engine has accepted: verified in the home store, of its session's one incarnation.
+    """A checkpoint that the engine accepted: verified in the home store, from its session's one incarnation.
 
     `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known. `sha256` is of
-    the manifest's bytes; empty: accepted by a version that did not keep it, and never authenticated."""
+    the manifest's bytes; empty: an older version accepted it without one, so it is never authenticated.
+    """
 
     ref: CheckpointRef
     size: int
@@ -340,7 +341,7 @@ def newest(candidates: Iterable[Accepted]) -> Accepted | None:
 def superseded(
     candidates: Iterable[Accepted], *, last: int, best: tuple[str, str] | None, pinned: frozenset[str]
 ) -> tuple[Accepted, ...]:
-    """What retention may delete: all but the newest `last`, the best by `(metric, mode)`, and the pinned."""
+    """What retention may delete: all but the newest `last`, the best by `(metric, mode)` and the pinned."""
     ordered = sorted(candidates, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
     kept = {c.name for c in ordered[: max(1, last)]} | pinned
     if best is not None:

@@ -1,7 +1,7 @@
-"""What our own sessions take of the offers: records × surveys → claims; offers × claims → what is left.
+"""What our own sessions use of the offers: records × surveys → claims; offers × claims → what is left.
 
-Pure, and from the ledger's records alone: every process that has them and asks the platforms sees the same
-offers. Must never know what is chosen among them.
+Pure, and based only on the ledger's records: every process that reads them and asks the platforms sees the
+same offers. Must never know which offer is chosen.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from orchestrator.core.session import ClosedSession, Session, Stray
 
 @dataclass(frozen=True)
 class Claim:
-    """What one session takes of its offer: `seconds` of the quota beyond what the platform has counted, and a
-    slot, unless it is over."""
+    """What one session uses of its offer: `seconds` of the quota that the platform has not counted yet, and a
+    slot, unless the session is over."""
 
     session: str
     platform: str
@@ -30,8 +30,10 @@ class Claim:
 def claims(
     records: Iterable[RunRecord], closed: Iterable[ClosedSession], as_of: Mapping[str, float], now: float
 ) -> tuple[Claim, ...]:
-    """One of each session of these runs that takes anything, and of the `closed` ones. `as_of`: when each
-    platform was asked for what it said last, unix seconds; what was used until then it has counted."""
+    """One claim for each session of these runs, and for each of the `closed` ones, that uses anything.
+
+    `as_of`: when each platform was last asked, in unix seconds. It has counted what was used before that.
+    """
     found: dict[str, Claim] = {}
     for record in records:
         if record.session is not None:
@@ -45,7 +47,8 @@ def claims(
 
 
 def claim_of(session: Session, as_of: Mapping[str, float]) -> Claim:
-    """What the session may still use of what was left when the platform was asked: its unspent budget."""
+    """What the session may still use of the quota that was left when the platform was asked: the rest of its
+    budget."""
     order, seconds = session.order, session.budget_seconds
     if session.runs_since is not None:
         seconds -= max(0.0, as_of.get(order.platform, session.runs_since) - session.runs_since)
@@ -53,7 +56,7 @@ def claim_of(session: Session, as_of: Mapping[str, float]) -> Claim:
 
 
 def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
-    """Given up for lost, it may run on to its wall."""
+    """A session given up as lost may run until its session limit."""
     asked = as_of.get(stray.platform, now)
     seconds = 0.0 if stray.until is None else max(0.0, stray.until - asked)
     return Claim(stray.session, stray.platform, stray.accelerator, seconds)
@@ -61,12 +64,12 @@ def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
 
 def uncounted(closed: ClosedSession, as_of: float, now: float) -> float:
     """The most that a session which is over can have used after the platform was asked, in seconds."""
-    gone_at = min(closed.gone_at, now)  # by a clock that was ahead
+    gone_at = min(closed.gone_at, now)  # the clock may have been ahead
     return max(0.0, min(closed.seconds_max, gone_at - max(as_of, closed.since)))
 
 
 def used(offers: Sequence[Offer], taken: Iterable[Claim]) -> dict[tuple[str, str], int]:
-    """(platform, accelerator) → the slots our sessions take, there and on the offers that share them."""
+    """(platform, accelerator) → the slots our sessions use, there and on offers that share them."""
     alone: dict[tuple[str, str], int] = {}
     for claim in taken:
         if claim.slot:
@@ -86,7 +89,7 @@ def used(offers: Sequence[Offer], taken: Iterable[Claim]) -> dict[tuple[str, str
 
 
 def less(offers: Sequence[Offer], taken: Sequence[Claim], now: float) -> tuple[Offer, ...]:
-    """The offers with what we claim of their quotas taken off; a window that has ended since begins anew."""
+    """The offers with our claims subtracted from their quotas; if a quota's window ended, the next begins."""
     pools = {(o.platform, o.accelerator): o.quota.pool for o in offers if o.quota is not None}
     claimed: dict[tuple[str, str], float] = {}
     for claim in taken:

@@ -1,7 +1,7 @@
-"""What follows the end of a session: done, on to the next one, held, or given up.
+"""What follows the end of a session: the run is done, queued for the next session, held, or given up.
 
-Pure. Reads the record in phase COLLECTING with all its checkpoints accepted, returns the one event that
-closes the session's generation.
+Pure. Reads the record in phase COLLECTING, after all its checkpoints were accepted, and returns the one event
+that closes the session's generation.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
 
-CAPACITY_SECONDS = 15.0  # the first cool-down after "no capacity"; doubles with every strike
+CAPACITY_SECONDS = 15.0  # the first cooldown after "no capacity"; doubles with every strike
 CAPACITY_SECONDS_MAX = 3600.0
-FRUITLESS_SECONDS = 5.0  # the first pause after a session that brought nothing; doubles
+FRUITLESS_SECONDS = 5.0  # the first pause after a session without a new checkpoint; doubles
 NOT_COUNTED = frozenset({Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.DENIED})
 
 Closing = Completed | Requeued | GaveUp | Cancelled | Held
 
 
 def closing(record: RunRecord, now: float) -> Closing:
-    """The event that closes the current session. Waiting for quota or capacity never counts against the
-    run; a session that brought a newer checkpoint wipes the count of those that did not."""
+    """The event that closes the current session.
+
+    Waiting for quota or capacity never counts against the run. A session with a newer checkpoint resets the
+    count of sessions without one.
+    """
     session = record.session
     assert session is not None
     assert session.outcome is not None
@@ -36,7 +39,7 @@ def closing(record: RunRecord, now: float) -> Closing:
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
         return Held(now, "held on request", micro_batch_cap=_smaller(record, session))
-    if session.outcome is Outcome.DENIED:  # held, once no other offer is left; a release tries it again
+    if session.outcome is Outcome.DENIED:  # the run is held when no other offer is left
         denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
         return Requeued(now, session.message, fruitless, cooldown=denied)
     if session.outcome in NOT_COUNTED:
@@ -49,7 +52,7 @@ def closing(record: RunRecord, now: float) -> Closing:
 
 
 def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
-    """A platform's "complete" is no success without our marker and the checkpoint it speaks of."""
+    """A platform's "complete" is a success only with our result and the checkpoint that it names."""
     return session.outcome is Outcome.COMPLETED and any_checkpoint and step >= (session.step or 0)
 
 
@@ -60,7 +63,7 @@ def _capacity_cooldown(record: RunRecord, session: Session, now: float) -> Coold
 def cooldown(
     record: RunRecord, order: Order, now: float, reason: str, until: float | None = None
 ) -> Cooldown:
-    """How long the order's offer is left alone: longer with every strike, and as the platform said."""
+    """The cooldown of the order's offer: longer with every strike, at least as long as the platform said."""
     here = (order.platform, order.accelerator)
     strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
     pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
@@ -69,20 +72,20 @@ def cooldown(
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
     order, fruitless = session.order, 0 if progressed else record.fruitless
+    failed = f"out of memory with micro-batch {order.micro_batch} on {order.accelerator}"
     smaller = _smaller(record, session)
     if smaller is not None:
-        at = f"micro-batch {order.micro_batch} on {order.accelerator}"
-        reason = f"out of memory at {at}; next: {smaller[1]}"
+        reason = f"{failed}; the next session uses {smaller[1]}"
         return Requeued(now, reason, fruitless, micro_batch_cap=smaller)
-    reason = f"out of memory on {order.accelerator} at {order.micro_batch}, the smallest valid micro-batch"
-    if progressed:  # it leaks; from the newest checkpoint it gets further
+    reason = f"{failed}, and no smaller one is valid"
+    if progressed:  # a memory leak: from the newest checkpoint it gets further
         return Requeued(now, reason, 0)
     never = Cooldown(order.platform, order.accelerator, None, reason, since=now)
     return Requeued(now, reason, fruitless, cooldown=never)
 
 
 def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
-    """The next micro-batch on an accelerator whose memory was not enough; None where there is none."""
+    """The next smaller micro-batch after an out-of-memory; None for another outcome, or if none is valid."""
     order = session.order
     if session.outcome is not Outcome.OUT_OF_MEMORY:
         return None
@@ -95,9 +98,8 @@ def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | Ga
     allowed = record.job.without_progress
     if count >= allowed:
         sessions = "session" if count == 1 else "sessions in a row"
-        reason = (
-            f"no newer checkpoint in {count} {sessions} (retry.without_progress); the last: {session.message}"
-        )
+        stalled = f"no newer checkpoint in {count} {sessions} (retry.without_progress)"
+        reason = f"{stalled}; the last one: {session.message}"
         return GaveUp(now, reason if not session.tail else f"{reason}\n{session.tail}")
     pause = FRUITLESS_SECONDS * 2.0 ** min(count - 1, 10)
     return Requeued(

@@ -1,7 +1,7 @@
-"""What looks like a credential: one catalogue of names of files and variables, and of marks in their content.
+"""What looks like a credential: a catalogue of names of files and variables, and of patterns in content.
 
-Decides only how things look; whoever asks decides what follows. Must never read a file, nor repeat what it
-found: an answer names the kind and the line.
+Decides only what looks like one; the caller decides what to do. Must never read a file or repeat what it
+found: an answer names only the kind and the line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 CONTENT_BYTES_MAX = 1_000_000
-"""What of a file is searched: credentials are small, and what is larger is data."""
+"""How much of a file is searched: credentials are small, and larger files are data."""
 
 _BINARY_BYTES = 8192
 _FILES = (
@@ -26,7 +26,7 @@ _FILES = (
 )  # fmt: skip
 _EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 _FILE = re.compile("|".join(fnmatch.translate(pattern) for pattern in _FILES))
-# Folders and files where programs keep what they log in with, whatever the names in there.
+# Folders and files where programs keep their logins, under any name.
 _PLACE = re.compile(
     r"(?:^|/)(?:\.ssh|\.gnupg|\.aws|\.azure|\.kaggle|\.kube|\.config/gcloud|\.config/gh|\.docker/config\.json"
     r"|huggingface/(?:token|stored_tokens))(?:/|$)"
@@ -39,7 +39,7 @@ _VARIABLE = re.compile(
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 _HAS_BOTH = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[^\s/{}$]{8,}")
 _VALUE = re.compile(r"(gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|glpat-)[A-Za-z0-9_-]{16,}|-----BEGIN ")
-# A login in an address. Of `git+ssh://git@host` the name is no secret; of https it may be the token itself.
+# A login in an address. In `git+ssh://git@host` the name is not a secret; with https it may be the token.
 _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://([^\s/@'\"<>`]{1,1000})@")
 _ANONYMOUS = ("http", "https", "ftp", "git+http", "git+https", "hg+https", "svn+https", "bzr+https")
 _REFERENCE = re.compile(r"(?:\$\{?\w+\}?|\{+\w*\}+|%\(?\w+\)?[s%]|\*+|x+|…|\.\.\.)?", re.IGNORECASE)
@@ -47,7 +47,7 @@ _REFERENCE = re.compile(r"(?:\$\{?\w+\}?|\{+\w*\}+|%\(?\w+\)?[s%]|\*+|x+|…|\.\
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that looks like a credential, by its kind and its line in the text."""
+    """Something that looks like a credential: its kind and its line in the text."""
 
     kind: str
     line: int
@@ -61,8 +61,8 @@ def _marks(*rows: tuple[str, bytes, str]) -> tuple[tuple[bytes, re.Pattern[bytes
     return tuple((start, re.compile(start + rest.encode()), kind) for kind, start, rest in rows)
 
 
-# Each by how it starts, which is quick to look for, and how it goes on. The forms are those that the issuers
-# document for scanners of their tokens; Amazon's own example key is none.
+# Each with its beginning, which is quick to search for, and its rest. The issuers document these forms for
+# scanners. Amazon's example key does not count.
 _MARKS = _marks(
     ("a private key", b"-----BEGIN ",
      r"(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])+"
@@ -92,7 +92,7 @@ _SERVICE_ACCOUNT_BYTES = 20_000
 
 
 def in_name(path: str) -> bool:
-    """Whether a file of this name, or in this place, should rather stay at home; slashes forward."""
+    """Whether a file with this path probably holds credentials; with forward slashes."""
     low = path.lower()
     base = low.rsplit("/", 1)[-1]
     return base not in _EXAMPLES and (_FILE.fullmatch(base) is not None or _PLACE.search(low) is not None)
@@ -101,7 +101,7 @@ def in_name(path: str) -> bool:
 def in_content(content: bytes) -> Mark | None:
     """The first thing in a file's first CONTENT_BYTES_MAX bytes that looks like a credential.
 
-    Of what is no text only its beginning is looked at: a key in its own file.
+    In a binary file only the beginning is searched, for a file that is a key.
     """
     head = content[:CONTENT_BYTES_MAX]
     if _KEY_FILE.match(head[:200]):
@@ -135,13 +135,13 @@ def in_variable(name: str, value: object) -> bool:
 
 
 def in_value(value: str) -> bool:
-    """Whether a text is, or holds, a credential by its looks: a token, a key, an address with a login."""
+    """Whether a text looks like a credential or contains one: a token, a key, an address with a login."""
     known = _VALUE.match(value) is not None or login(value) is not None
     return known or in_content(value.encode("utf-8", "replace")) is not None
 
 
 def in_word(word: str) -> bool:
-    """Whether a word of a command is, or gives, a credential: `--api-key=…` with a value that looks drawn."""
+    """Whether a word of a command looks like a credential or passes one: `--api-key=…` and a random value."""
     option = _OPTION.fullmatch(word)
     if option is not None:
         name, value = option[1].replace("-", "_"), option[2]
@@ -151,9 +151,9 @@ def in_word(word: str) -> bool:
 
 
 def login(text: str) -> str | None:
-    """The scheme of the first address in the text that holds a login; None where none does.
+    """The scheme of the first address in the text that contains a login; None if no address does.
 
-    What stands for a login, as `${NAME}`, is none. Of ssh and the like a name alone is none either.
+    A placeholder such as `${NAME}` is not a login. For ssh and the like, a user name alone is not one either.
     """
     for scheme, user in _LOGIN.findall(text):
         name, colon, password = user.partition(":")
@@ -166,7 +166,7 @@ def login(text: str) -> str | None:
 
 
 def logins(text: str) -> Iterator[Mark]:
-    """Every line of the text in which an address holds a login."""
+    """Every line of the text that has an address with a login."""
     for number, line in enumerate(text.splitlines(), start=1):
         if login(line) is not None:
             yield Mark("a login in an address", number)

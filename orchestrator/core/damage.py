@@ -1,8 +1,8 @@
-"""What follows when the checkpoint to resume is gone from the home store, rotten, or not the accepted one.
+"""What follows when the checkpoint to resume is gone from the home store, damaged, or not the accepted one.
 
-Pure. It costs that checkpoint, not the run: the newest that is whole is taken, at worst the beginning. Only
-where the store as a whole is in doubt, empty or of another time, the run is held once and nothing is
-forgotten: its disk may come back. A release then lets it start over. Knows nothing of stores.
+Pure. The run resumes from the newest checkpoint that is whole, or starts over if there is none. If the whole
+store is in doubt, because it is empty or holds an old copy, the run is held once and keeps its checkpoints:
+the disk may come back. After a release the run may start over. Knows nothing about stores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GONE = "it is gone from the home store"
 
 
 def lost_resume(draft: Draft, report: Failed) -> None:
-    """Takes the report of a prepare that could not read the checkpoint which its order resumes."""
+    """Handles the report of a prepare that could not read the checkpoint to resume."""
     accepted = draft.record.accepted
     others = [c for c in accepted if c.name != report.checkpoint]
     left = newest(c for c in others if report.left is None or c.name in report.left)
@@ -30,22 +30,25 @@ def lost_resume(draft: Draft, report: Failed) -> None:
         reason = report.message if each.name == report.checkpoint else GONE
         draft.emit(CheckpointCorrupt(draft.now, each.name, reason, order))
     if left is None:
-        draft.note("no accepted checkpoint could be read from the home store: it starts over from step 0")
+        draft.note(
+            "no accepted checkpoint could be read from the home store; the run starts over from step 0"
+        )
 
 
 def _beyond(accepted: tuple[Accepted, ...], left: Accepted) -> list[Accepted]:
-    """Those that would have been resumed before `left`."""
+    """The checkpoints that a resume would have preferred to `left`."""
     return [c for c in accepted if newest((c, left)) is not left]
 
 
 def _hold(draft: Draft, report: Failed) -> None:
     count = len(draft.record.accepted)
-    which = "the run's one checkpoint" if count == 1 else f"none of the run's {count} checkpoints"
+    which = "the run's only checkpoint" if count == 1 else f"none of the run's {count} checkpoints"
     cannot = "cannot" if count == 1 else "can"
     reason = (
         f"{which} {cannot} be read from the home store ({report.checkpoint}: {report.message}). "
-        "Bring the store back and release the run; released without it, the run starts over from step 0"
+        "Bring the store back, then release the run. If you release it without the store, it starts over "
+        "from step 0"
     )
     draft.emit(Withdrawn(draft.now, reason))
-    if draft.record.wish is None:  # else that is granted: a cancel must not be lost in a hold
+    if draft.record.wish is None:  # a hold must not replace a cancel that was asked for
         draft.emit(Held(draft.now, reason, start_over=True))

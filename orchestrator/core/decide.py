@@ -1,8 +1,8 @@
 """What should happen next to one run: record × readings × reports × route × now → events and actions.
 
-Pure and level-triggered: called again with the same record it wants the same actions, so a controller that
-died between journal and act simply decides again. The engine journals the events before it performs the
-actions. Resume is no special path: it is a run that is queued and has checkpoints.
+Pure and level-triggered: the same record gives the same actions, so a controller that died between journal
+and act simply decides again. The engine journals the events before it performs the actions. Resume needs no
+special case: it is a queued run that has checkpoints.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from orchestrator.core.watch import Watch
 
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
-LOOK_AGAIN_SECONDS_MIN = 5.0  # where an offer's own time is over and the next survey is not back yet
-OPENS_SECONDS_MIN = 7200.0  # beyond what a cool-down lasts, and a date that nobody knows
-DEFER_TOLERANCE_SECONDS = 600.0  # a time that moves by less is kept, and not worth an event
+LOOK_AGAIN_SECONDS_MIN = 5.0  # if an offer's date has passed and the next survey has not answered yet
+OPENS_SECONDS_MIN = 7200.0  # longer than a cooldown, and than LOOK_AGAIN_SECONDS of the router
+DEFER_TOLERANCE_SECONDS = 600.0  # a date that moves by less is not worth an event
 _ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
-# Of a session that is being ended it is not known whether it had copied what it went on from.
+# Nobody knows whether a session that is ending has copied what it started from.
 _BEFORE_THE_NEXT = frozenset(
     {Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING, Phase.STOPPING, Phase.COLLECTING}
 )
-_BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # an agent's words
+_BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # states of the agent
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
@@ -78,7 +78,7 @@ def _read(draft: Draft) -> None:
     if phase not in (Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING):
         return
     if phase is Phase.LAUNCHING and draft.session.launched_at is None and draft.inputs.launch_unknown:
-        draft.emit(Launched(draft.now))  # it may have taken effect: look before anything is started anew
+        draft.emit(Launched(draft.now))  # it may have taken effect: look before launching again
     if draft.session.launched_at is None and draft.record.phase is Phase.LAUNCHING:
         return
     gone = None if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
@@ -126,7 +126,7 @@ def _grant_wish(draft: Draft) -> None:
         case Phase.QUEUED:
             _let_go(draft, wish)
         case Phase.PREPARING:
-            draft.emit(Withdrawn(draft.now, f"{wish.value} requested before it was launched"))
+            draft.emit(Withdrawn(draft.now, f"{wish.value} requested before the launch"))
             _let_go(draft, wish)
         case Phase.LAUNCHING | Phase.RUNNING if draft.session.launched_at is not None:  # else: not yet known
             if draft.session.traits.durable_mid_run or draft.record.discard:
@@ -161,7 +161,7 @@ def _take_route(draft: Draft) -> None:
     opening = opens_at(route)
     told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
     if not slot and opening is None:
-        draft.emit(Held(now, f"no offer takes it: {told or 'no platform is configured'}"))
+        draft.emit(Held(now, f"no offer can run this job: {told or 'no platform is configured'}"))
         return
     until = None if opening is None else max(opening, now + LOOK_AGAIN_SECONDS_MIN)
     draft.look_again_at = until
@@ -170,8 +170,11 @@ def _take_route(draft: Draft) -> None:
 
 
 def _opens_seconds(route: Route, now: float) -> float | None:
-    """Until the next rejected offer opens by itself, a refreshed quota say; None where none will, or so soon
-    that a session's end would cost more than looking again is worth."""
+    """Seconds until the next rejected offer opens by itself, for example when its quota is refreshed.
+
+    None if no offer will. Times below OPENS_SECONDS_MIN do not count: ending a session for them costs more
+    than it gains.
+    """
     times = [r.until.at - now for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at]
     return min((seconds for seconds in times if seconds >= OPENS_SECONDS_MIN), default=None)
 
@@ -182,12 +185,12 @@ def _moved(before: float | None, after: float | None) -> bool:
     return abs(before - after) > DEFER_TOLERANCE_SECONDS
 
 
-# --- What is wanted of the world in this phase ----------------------------------------------------------
+# --- The actions of this phase --------------------------------------------------------------------------
 
 
 def _retire(draft: Draft) -> None:
-    """Retention, when a checkpoint was accepted or a generation closed. The resume point is pinned; what a
-    live session ships to the store by itself is left alone until its generation is closed."""
+    """Retention, when a checkpoint was accepted or a generation closed. The checkpoint to resume is pinned.
+    If a live session ships to the store by itself, retention waits until its generation is closed."""
     record = draft.record
     session = record.session
     closed = draft.before.session is not None and session is None
@@ -209,7 +212,7 @@ def _retire(draft: Draft) -> None:
 
 
 def _want(draft: Draft) -> None:
-    """The actions this phase calls for; the engine drops those that are under way already."""
+    """The actions that this phase needs; the engine drops those that are already in progress."""
     record, now = draft.record, draft.now
     for stray in record.strays:
         _want_of_stray(draft, stray)
@@ -242,10 +245,10 @@ def _want_of_stray(draft: Draft, stray: Stray) -> None:
     sighting = None if observation is None else observation.sighting
     over = stray.ended or stray.session in draft.gone or sighting is Sighting.ENDED
     beyond = stray.until is not None and draft.now > stray.until
-    alive = sighting in _ALIVE and not watch.stop_impossible  # then its wall has not ended it
+    alive = sighting in _ALIVE and not watch.stop_impossible  # its session limit did not end it
     if over or (beyond and not alive):
         if stray.ended and stray.hands_over and _may_be_read(draft):
-            return  # one that was given up unseen counts as running until it is discarded: not for its slot
+            return  # only if its end was seen: else it holds its slot until it is discarded
         if _again(draft, watch.discard_asked_at, DISCARD_AGAIN_SECONDS):
             draft.actions.append(Discard(stray.session, stray.platform, draft.record.store, stray.uplink))
     elif _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
@@ -253,7 +256,7 @@ def _want_of_stray(draft: Draft, stray: Stray) -> None:
 
 
 def _may_be_read(draft: Draft) -> bool:
-    """Whether the run's next session is to come, or has not yet copied what it goes on from."""
+    """Whether the run's next session is still to come, or has not yet copied its checkpoint."""
     watch = draft.inputs.watch
     status = watch.observation.status if watch is not None and watch.observation is not None else None
     reads = draft.record.phase is Phase.RUNNING and (status is None or status.state in _BEFORE_TRAINING)
@@ -291,7 +294,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
 
 
 def _known(record: RunRecord, session: Session) -> frozenset[str]:
-    """The checkpoints that were accepted, those that were retired since included."""
+    """The checkpoints that were accepted, including those that were retired since."""
     names = {c.name for c in record.accepted}
     if session.incarnation is not None:
         refs = (CheckpointRef(s, session.generation, session.incarnation) for s in session.retired_steps)

@@ -1,4 +1,4 @@
-"""What one decision is made from and into: its inputs, the record as it changes, events and actions.
+"""The input and output of one decision: its inputs, the changing record, events and actions.
 
 Pure values. Decides nothing; `orchestrator.core.decide` and `orchestrator.core.reports` fill the draft.
 """
@@ -20,11 +20,13 @@ from orchestrator.core.watch import Watch
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything decide may look at besides the record. `now` is the wall clock, `monotonic` the controller's
-    own, of which the watches' times are. `reports` are those of this run's actions since it was last decided;
-    `watch` is of its current session, `strays` of closed ones; `route` only while it is queued, and `case`
-    what it was judged by; `launch_unknown`: this controller found a launch intended and does not know whether
-    it happened; `tallies`: how often notes were met that were not worth an event.
+    """Everything decide may look at besides the record.
+
+    `now` is the wall clock; `monotonic` is the controller's monotonic clock, which the watches use. `reports`
+    are those of this run's actions since its last decision. `watch` is of its current session, `strays` of
+    closed ones. `route` is given only while the run is queued, and `case` is what it was judged by.
+    `launch_unknown`: the ledger has an intended launch, and this controller does not know whether it
+    happened. `tallies`: the counts of notes, including those that were not journalled.
     """
 
     now: float
@@ -40,10 +42,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Decision:
-    """`events` to journal, in order; `actions` wanted once they are; `due_at`: when a queued run wants to
-    be decided again (0: at once; None: when a slot frees or an offer changes). It may be later than the
-    record's `until`, which is journalled only when it has moved by much. `record` is after the events;
-    `tallies` are the next decision's."""
+    """The result of one decision.
+
+    `events` are to be journalled, in order; then the `actions` are to be performed. `due_at`: when to decide
+    a queued run again (0: at once; None: when a slot is free or an offer changes). It may be later than the
+    record's `until`, which is journalled only if it moves by much. `record` is the one after the events;
+    `tallies` are for the next decision.
+    """
 
     record: RunRecord
     events: tuple[Event, ...]
@@ -63,16 +68,16 @@ class Draft:
         self.inputs = inputs
         self.events: list[Event] = []
         self.actions: list[Action] = []
-        self.gone: set[str] = set()  # sessions of which a stop has just said that nothing runs any more
+        self.gone: set[str] = set()  # sessions that a stop has just reported as ended
         self.tallies: dict[str, Tally] = dict(inputs.tallies)
-        self.look_again_at: float | None = None  # when a route that was looked at may be another
+        self.look_again_at: float | None = None  # when the route may change
 
     def emit(self, event: Event) -> None:
         self.record = apply(self.record, event)
         self.events.append(event)
 
     def note(self, text: str) -> None:
-        """Something a user should know; what is met again and again is counted."""
+        """Notes something that a user should know; repeated notes are counted."""
         found = met(Notes(self.record.notes, self.record.note_times), self.tallies, text)
         if found is None:
             return
@@ -82,7 +87,7 @@ class Draft:
             self.emit(Noted(self.now, text, tally.times))
 
     def fault(self, reason: str, missing: tuple[str, ...] = ()) -> None:
-        """The run waits for a person, where it stands; for want of what in the config."""
+        """Holds the run for a person in its phase. `missing`: what the config lacks, if that is why."""
         if self.record.fault != reason:
             self.emit(Faulted(self.now, reason, missing))
 

@@ -1,9 +1,9 @@
-"""Whether a session has ended, and how, by what was seen of it: session × watch × now → Ended or nothing.
+"""Whether and how a session has ended, judged by its readings: session × watch × now → Ended or None.
 
-The agent's own marker counts before anything the platform says; silence only after several readings, and
-not of a session that nothing but its end brings home. One whose heart is heard through the store is not lost
-while it beats, whatever its platform sees.
-Must never know what becomes of the run: that is `orchestrator.core.closing`.
+The agent's result counts more than anything the platform reports. Silence counts only after several readings,
+and never for a session whose work comes home only at its end. A session whose heartbeat arrives through the
+store is not lost, whatever its platform reports. Must never know what happens to the run next: that is
+`orchestrator.core.closing`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.core.watch import Watch
 from orchestrator.core.wording import span
 
-SILENT_POLLS = 5  # a heartbeat must have stood still over so many polls, and over `silence_seconds`
-UNHEARD_SECONDS_MIN = 600.0  # without any reading of a session that must be over
+SILENT_POLLS = 5  # a heartbeat counts as stopped after so many polls and after `silence_seconds`
+UNHEARD_SECONDS_MIN = 600.0  # without any reading, when the session must be over
 
 
 def ending(session: Session, watch: Watch, now: float) -> Ended | None:
@@ -30,41 +30,44 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     if observation.sighting is Sighting.ENDED:
         outcome = observation.ending or Outcome.LOST
         if outcome is Outcome.COMPLETED:
-            outcome = Outcome.CRASHED  # a platform's "complete" without our marker
-        detail = observation.detail or "it ended without a result"
+            outcome = Outcome.CRASHED  # the platform says "complete", but there is no result of ours
+        detail = observation.detail or "the session ended without a result"
         return Ended(now, outcome, detail, confirmed=True, left_at=left_at)
     patience = max(traits.silence_seconds, SILENT_POLLS * traits.poll_seconds)
     is_shipped = traits.uplink is Uplink.STORE
     is_heard = observation.status is not None and not watch.silent_for(patience)
     if watch.absent_for(traits.visibility_seconds) and not (is_shipped and is_heard):
         if session.began_at is None and session.incarnation is None and session.stop is None:
-            return Ended(now, Outcome.NO_CAPACITY, "the launch never became visible", confirmed=False)
-        return Ended(now, Outcome.LOST, "it no longer exists on the platform", confirmed=False)
+            return Ended(
+                now, Outcome.NO_CAPACITY, "the session never appeared on its platform", confirmed=False
+            )
+        return Ended(now, Outcome.LOST, "the session is gone from its platform", confirmed=False)
     wall = traits.session_seconds
     if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     if watch.pending_seconds > traits.pending_seconds_max:
-        waited = f"it has not started in {span(watch.pending_seconds)}"
+        waited = f"the session did not start within {span(watch.pending_seconds)}"
         return Ended(now, Outcome.NO_CAPACITY, waited, confirmed=False)
     if wall is not None and not traits.durable_mid_run:
-        return None  # giving it up would lose all it did: a platform that says "running" is believed so long
+        return None  # giving up would lose all its work, so we believe a platform that says "running"
     if is_shipped and observation.status is None and watch.running_seconds > traits.setup_seconds + patience:
-        unheard_of = f"nothing was heard of it in {span(watch.running_seconds)}: it does not reach the store"
+        unheard_of = f"the session wrote nothing to the store in {span(watch.running_seconds)} of running"
         return Ended(now, Outcome.LOST, unheard_of, confirmed=False)
     if observation.status is not None and watch.silent_for(patience):
         why = f": {observation.detail}" if observation.detail else ""
-        return Ended(now, Outcome.LOST, f"its heartbeat has stopped{why}", confirmed=False)
+        return Ended(now, Outcome.LOST, f"the heartbeat stopped{why}", confirmed=False)
     return None
 
 
 def unheard(session: Session, watch: Watch, now: float, monotonic: float) -> Ended | None:
-    """A session beyond its limit whose platform gives no answer (an outage, refused credentials) is over,
-    whatever became of it. Takes both: the limit by the clock, and silence while this controller was up."""
+    """The end of a session that must be over, although its platform does not answer (an outage, refused
+    credentials). The clock must be past the session limit, and the platform silent while this controller ran.
+    """
     silent = monotonic - watch.at
     over_at = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
     if over_at is None or now <= over_at or silent < max(UNHEARD_SECONDS_MIN, session.traits.slack_seconds):
         return None
-    why = f"its session limit is over, and {session.order.platform} has given no answer for {span(silent)}"
+    why = f"its session limit has passed, and {session.order.platform} has not answered for {span(silent)}"
     return Ended(now, Outcome.LOST, why, confirmed=False)
 
 

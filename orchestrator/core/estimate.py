@@ -1,7 +1,7 @@
-"""How a run would go on one offer: its sessions one after the other, its quota windows, what would be lost.
+"""How a run would go on one offer: its sessions one after the other, quota windows, and expected loss.
 
-Every assumption that no platform states is a constant here. Decides nothing: `orchestrator.core.route`
-compares the estimates. Must never know rules, slots or other offers.
+Assumptions that no platform documents are constants here. Decides nothing: `orchestrator.core.route` compares
+the estimates. Must never know rules, slots or other offers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ WRITE_BYTES_PER_SECOND = 1.3e9
 SAVE_SECONDS_MIN = 1.0
 # Assumed: 40 s to upload 963 MB.
 UPLOAD_BYTES_PER_SECOND = 24e6
-# Assumed (docs/references/training.md#checkpoint-interval): a free session vanishes every 2 to 8 hours where
-# sessions are evicted, and every 100 hours where they are not. An own machine is given a month.
+# Assumed (docs/references/training.md#checkpoint-interval): a free session is lost every 2 to 8 hours where
+# sessions are evicted, and every 100 hours where they are not. The user's own machine fails once a month.
 MTBF_OWNED_SECONDS = 30 * 86400.0
 MTBF_LENT_SECONDS = 4 * 3600.0
 MTBF_BATCH_SECONDS = 100 * 3600.0
 INTERVAL_SECONDS = 300.0  # the longest automatic one: docs/references/training.md#checkpoint-interval
-WINDOW_SECONDS = 7 * 86400.0  # of a quota whose refresh nobody states
-SESSIONS_MAX = 64  # simulated one by one; what is left is taken to go on at the same pace
+WINDOW_SECONDS = 7 * 86400.0  # of a quota without a known refresh
+SESSIONS_MAX = 64  # simulated one by one; the rest is assumed to continue at the same pace
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one session costs and allows: all in seconds, `budget` infinite where there is no wall. `wait`:
-    before its start, which costs time and no quota."""
+    """The overhead and limits of one session, in seconds. `budget` is infinite without a session limit.
+    `wait`: the time before its start, which costs no quota."""
 
     setup: float
     save: float
@@ -50,8 +50,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class ExpectedSession:
-    """A session that the estimate expects, in unix seconds. `productive`: its seconds of training;
-    `by_quota`: the quota cuts it short, not the wall."""
+    """A session that the estimate expects, in unix seconds. `productive`: its seconds of training.
+    `by_quota`: the quota ends it, not the session limit."""
 
     start: float
     end: float
@@ -62,8 +62,8 @@ class ExpectedSession:
 
 @dataclass(frozen=True)
 class Hop:
-    """A run's move to its next session, as a plan shows it: where to, when, from which step to which. Unix
-    seconds; `quota_seconds` is 0 on an offer without a quota."""
+    """One session of a plan: where it runs, when, and from which step to which. Times are unix seconds;
+    `quota_seconds` is 0 on an offer without a quota."""
 
     platform: str
     accelerator: str
@@ -76,19 +76,19 @@ class Hop:
 
 
 def checkpoint_bytes(work: Work) -> float:
-    """The size to expect of one checkpoint; 0 where the parameters are not stated."""
+    """The expected size of one checkpoint; 0 if the job does not give its parameters."""
     return (work.parameters or 0.0) * BYTES_PER_PARAMETER
 
 
 def save_seconds(job: Job, offer: Offer) -> float:
-    """The time to expect from a save request until the checkpoint is where it outlives the session."""
+    """The expected time from a save request until the checkpoint is safe from the session's end."""
     size = checkpoint_bytes(job.work)
     write = max(SAVE_SECONDS_MIN, size / WRITE_BYTES_PER_SECOND)
     return write + (size / UPLOAD_BYTES_PER_SECOND if offer.traits.uplink.value == "store" else 0.0)
 
 
 def terms(job: Job, offer: Offer, step_seconds: float = 0.0) -> Terms:
-    """The terms of a session with the whole quota of a window before it."""
+    """The terms of a session that starts with the full quota of a window."""
     wall = offer.traits.session_seconds
     quota = None if offer.quota is None else _allowed(offer, offer.quota)
     limits = [limit for limit in (wall, quota) if limit is not None]
@@ -114,7 +114,7 @@ def _worthwhile(offer: Offer, terms: Terms, left: float, need: float) -> bool:
 
 
 def rolled_over(offer: Offer, now: float) -> Offer:
-    """The offer as a platform gave it; where its quota's window has ended since, as the next one begins."""
+    """The offer, with a full quota if its quota's window has ended since the platform reported it."""
     quota = offer.quota
     if quota is None or quota.refresh_at is None or quota.refresh_at > now:
         return offer
@@ -130,7 +130,7 @@ def _left(offer: Offer, quota: Quota, now: float) -> float:
 
 
 def _allowed(offer: Offer, quota: Quota) -> float:
-    # Where nobody states what a fresh window holds: what is left now, and at least one whole session.
+    # If the size of a full window is not known: what is left now, but at least one whole session.
     if quota.allowed_seconds is not None:
         return quota.allowed_seconds
     return max(quota.left_seconds, offer.traits.session_seconds or 0.0) or math.inf
@@ -145,9 +145,9 @@ def _next_refresh(quota: Quota, now: float) -> float:
 
 
 def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> Iterator[ExpectedSession]:
-    """The sessions that `need` seconds of training take, one after the other from `now` on.
+    """The sessions that `need` seconds of training take, one after the other, starting at `now`.
 
-    Needs `terms.productive` > 0; yields until nothing is left, however long that takes.
+    Needs `terms.productive` > 0; yields until the training is done, without a limit.
     """
     margin, overhead = offer.traits.wall_margin_seconds, terms.setup + terms.save
     left = allowed = refresh = window = math.inf
@@ -173,10 +173,10 @@ def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> It
 
 
 def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
-    """Training that will have to be done again, and set-ups, for sessions lost on the way.
+    """The expected time for repeated training and set-ups because of lost sessions.
 
-    A loss costs a session without uplink half of what it would have brought; another half its checkpoint
-    interval, a publication and a set-up (docs/references/training.md#checkpoint-interval).
+    A lost session without uplink costs half of its training and a set-up. Any other lost session costs half a
+    checkpoint interval, a save and a set-up (docs/references/training.md#checkpoint-interval).
     """
     traits = offer.traits
     longest = min(need, terms.productive)
@@ -191,7 +191,7 @@ def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
 
 
 def estimate(job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int) -> Estimate:
-    """When the rest of the job would be done on this offer alone, started now."""
+    """When the rest of the job would finish if it started now and ran only on this offer."""
     samples = samples_for(job.work, done_steps, job.work.total)
     need = samples / rate.samples_per_second
     loss = loss_seconds(job, offer, terms, need)
@@ -227,7 +227,7 @@ def _simulate(need: float, offer: Offer, terms: Terms, now: float) -> tuple[floa
 def hops(
     job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int, limit: int = 1000
 ) -> Iterator[Hop]:
-    """A hop for each session of the estimate, with its steps; the expected loss slows all of them alike."""
+    """A hop for each session of the estimate, with its steps. The expected loss slows all of them equally."""
     need = samples_for(job.work, done_steps, job.work.total) / rate.samples_per_second
     slowdown = 1 + loss_seconds(job, offer, terms, need) / need if need else 1.0
     trained, step = 0.0, done_steps

@@ -1,7 +1,7 @@
-"""What can happen to a run: one frozen dataclass a kind of event, as the ledger stores them.
+"""What can happen to a run: one frozen dataclass for each kind of event, as the ledger stores it.
 
-Decides nothing: which events happen is `orchestrator.core.decide`'s business, what they change is
-`orchestrator.core.run`'s, whether they may is the lifecycle table's. `at` is the controller's clock.
+Decides nothing: `orchestrator.core.decide` says which events happen, `orchestrator.core.run` what they
+change, and the lifecycle table whether they are allowed. `at` is by the controller's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.core.order import Order, Outcome
 
 
 class Wish(StrEnum):
-    """What a user asked for and the controller has not yet done."""
+    """What a user asked for and the controller has not done yet."""
 
     CANCEL = "cancel"
     HOLD = "hold"
@@ -27,10 +27,11 @@ class Wish(StrEnum):
 
 @dataclass(frozen=True)
 class Cooldown:
-    """No new session on this platform and accelerator before `until` (None: never again for this run), set
-    at `since`.
-    `strikes` in a row lengthen it; a checkpoint from there ends the row, a start does not: a machine that
-    is not what was ordered starts, too, and is paid for."""
+    """No new session on this platform and accelerator before `until` (None: never again for this run).
+
+    `since` is when it was set. Each of the `strikes` in a row makes it longer. A checkpoint from there ends
+    the row; a start does not, because a wrong machine also starts and costs quota.
+    """
 
     platform: str
     accelerator: str
@@ -42,10 +43,9 @@ class Cooldown:
 
 @dataclass(frozen=True)
 class Submitted:
-    """`store` is where the run's checkpoints live, for good, by its name in the config; empty in what the
-    first version wrote. `group` ties runs that belong together, as those of a sweep, of which `parameters`
-    are this one's; `schedule` is what submitted it, `origin` the moment it was due, or where else it came
-    from."""
+    """A new run. `store` is its home store for good, by its name in the config; empty in events of the first
+    version. `group` is shared by runs that belong together, such as a sweep; `parameters` are this run's.
+    `schedule` is what submitted it; `origin` is when it was due, or where else it came from."""
 
     run: str
     job: Job
@@ -60,7 +60,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Deferred:
-    """No offer now. `until` is a time, or None: until a slot frees or an offer changes."""
+    """No offer now. `until` is a time, or None: until a slot is free or an offer changes."""
 
     at: float
     until: float | None
@@ -70,7 +70,7 @@ class Deferred:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The intent to run a session: its order, complete."""
+    """The intent to run a session, with its complete order."""
 
     at: float
     order: Order
@@ -81,8 +81,8 @@ class Assigned:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The materials are staged; this is also the intent to launch. `image` is what the job's image was at
-    this moment, from now on the run's."""
+    """The materials are staged; this is also the intent to launch. `image` is what the job's image resolved
+    to; the run uses it from now on."""
 
     at: float
     image: str | None = None
@@ -91,7 +91,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch was answered, or may have taken effect unanswered."""
+    """The launch succeeded, or may have taken effect without an answer."""
 
     at: float
     kind: Literal[Kind.LAUNCHED] = Kind.LAUNCHED
@@ -99,8 +99,8 @@ class Launched:
 
 @dataclass(frozen=True)
 class Began:
-    """The platform was first seen to run the session, whose agent has not spoken yet: its wall and its quota
-    count from here, not from the launch."""
+    """The platform was first seen to run the session; its agent has not written anything yet. The session
+    limit and the quota count from here, not from the launch."""
 
     at: float
     kind: Literal[Kind.BEGAN] = Kind.BEGAN
@@ -145,9 +145,11 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class Ended:
-    """The session is over. `confirmed` False: given up for lost, fenced, perhaps still running somewhere.
-    `until`: when the platform says quota or capacity will be back. `left_at`: when its agent last gave word,
-    by the agent's clock; `at` is later where the controller slept."""
+    """The session is over. `confirmed` False: given up as lost and fenced; it may still run somewhere.
+
+    `until`: when quota or capacity is back, according to the platform. `left_at`: when its agent last wrote
+    its status, by the agent's clock; `at` is later if the controller slept.
+    """
 
     at: float
     outcome: Outcome
@@ -169,8 +171,8 @@ class CheckpointAccepted:
 
 @dataclass(frozen=True)
 class CheckpointCorrupt:
-    """An accepted checkpoint failed its verification on the way into a session, or is gone from the home
-    store; the order falls back."""
+    """While a session was prepared, an accepted checkpoint failed its verification or was gone from the home
+    store. The order falls back to an earlier one."""
 
     at: float
     name: str
@@ -190,11 +192,11 @@ class Retired:
 
 @dataclass(frozen=True)
 class Noted:
-    """Something a user should know that changes nothing: a NaN loss, a fall-back, a second incarnation."""
+    """Something a user should know, without effect on the run: a NaN loss, a second incarnation."""
 
     at: float
     text: str
-    times: int = 1  # how often something like it was met by now; `orchestrator.core.notes` counts
+    times: int = 1  # the count of its kind so far; see `orchestrator.core.notes`
     kind: Literal[Kind.NOTED] = Kind.NOTED
 
 
@@ -217,7 +219,7 @@ class Wished:
 
 @dataclass(frozen=True)
 class Requeued:
-    """The session's generation is closed and the run goes on to the next."""
+    """The session's generation is closed, and the run continues with the next."""
 
     at: float
     reason: str
@@ -251,7 +253,8 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Held:
-    """`start_over`: no accepted checkpoint could be read; a release lets the run start over if that stays."""
+    """The run waits for a person. `start_over`: no accepted checkpoint could be read; if that is still so
+    after a release, the run starts over."""
 
     at: float
     reason: str
@@ -268,9 +271,11 @@ class Released:
 
 @dataclass(frozen=True)
 class Faulted:
-    """The run waits for a person, in the phase it is in, with all it has: an exception that nobody foresaw
-    was met on its behalf, what its session left cannot be brought home, or the config has no longer what is
-    `missing`. Any wish ends the wait."""
+    """The run waits for a person in its current phase and keeps everything.
+
+    The reason is an unexpected exception, an outbox that cannot be collected, or a config without what is
+    `missing`. Any wish ends the wait.
+    """
 
     at: float
     reason: str
@@ -280,7 +285,7 @@ class Faulted:
 
 @dataclass(frozen=True)
 class Regained:
-    """What was missing is in the config again: the run goes on where it stands."""
+    """What was missing is in the config again: the run continues in its phase."""
 
     at: float
     found: tuple[str, ...]

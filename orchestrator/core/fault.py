@@ -1,7 +1,7 @@
-"""A run's fault: why it waits for a person where it stands. Record × reason → Decision.
+"""Holds a run for a person in the phase it is in: record × reason → Decision.
 
-Pure. The run keeps all it has; what runs goes on running, nothing is stopped or deleted.
-Must never look at what was met: it is what decide could not do.
+Pure. The run keeps everything: nothing is stopped or deleted, and its session goes on. Must never look at
+what went wrong, because decide itself may have failed on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ _NOTHING_LAUNCHED = frozenset({Phase.QUEUED, Phase.HELD})
 
 
 def faulted(record: RunRecord, reason: str, now: float, missing: tuple[str, ...] = ()) -> Decision:
-    """Holds the run where it stands, for want of what is `missing` in the config, if that is why. One that
-    its user has cancelled, and that has nothing anywhere, is cancelled: nothing keeps a run that
-    nobody wants."""
+    """Holds the run in its phase. `missing`: what the config lacks, if that is the reason.
+
+    A run that its user cancelled, and that has nothing on any platform, is cancelled instead.
+    """
     draft = Draft(record, Inputs(now))
-    if record.phase.final:  # no person could release it: what is left of it is still to be cleaned up
+    if record.phase.final:  # nobody could release it, and its remains must still be cleaned up
         return Decision(record, (), ())
     if record.wish is Wish.CANCEL and record.phase in _NOTHING_LAUNCHED:
         draft.emit(Cancelled(now, "cancelled"))

@@ -1,4 +1,4 @@
-"""Whether an accelerator can hold a job at all, whatever the hour: what is wrong here is wrong for good.
+"""Whether an accelerator can run a job at all. A reason given here never changes with time.
 
 Must never know time, quota, other runs or rates. `orchestrator.core.route` asks it before anything else.
 """
@@ -17,7 +17,7 @@ from orchestrator.core.wording import span
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How the job would sit on an accelerator that can hold it."""
+    """How the job would run on an accelerator that can hold it."""
 
     row: Accelerator
     profile: Profile
@@ -27,7 +27,7 @@ class Fit:
 
 
 def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit | str:
-    """How the job fits the offer, or why it never will, in words.
+    """How the job fits the offer, or the reason why it never will.
 
     `micro_batch_caps`: per accelerator, the largest micro-batch that has not run out of memory.
     """
@@ -41,13 +41,13 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
         return f"route.platforms allows only {', '.join(job.route.platforms)}"
     profile = job.profile(name)
     if profile is None:
-        return f"the job has no profile for {name}, and no default"
+        return f"the job has no profile for {name} and no default profile"
     limit = min(profile.micro_batch, micro_batch_caps.get(name, profile.micro_batch))
     micro_batch = _micro_batch(job, limit, row.devices)
     accumulate = None if micro_batch is None else job.work.accumulate(micro_batch, row.devices)
     if micro_batch is None or accumulate is None:
         return (
-            f"no micro-batch of at most {limit} divides the global batch of {job.work.global_batch} over "
+            f"no micro-batch up to {limit} divides the global batch of {job.work.global_batch} on "
             f"{row.devices} device(s) in groups of {job.work.group}"
         )
     session = terms(job, offer)
@@ -66,7 +66,7 @@ def _micro_batch(job: Job, limit: int, devices: int) -> int | None:
 def _wrong_precision(job: Job, profile: Profile, row: Accelerator) -> str | None:
     asked = job.route.precision
     if asked is not None and profile.precision is not asked:
-        return f"route.precision asks for {asked.value}, the profile says {profile.precision.value}"
+        return f"route.precision asks for {asked.value}, but the profile says {profile.precision.value}"
     if profile.precision not in row.peak_flops:
         native = ", ".join(sorted(p.value for p in row.precisions))
         return f"{row.name} has no native {profile.precision.value}, only {native}"
@@ -76,26 +76,26 @@ def _wrong_precision(job: Job, profile: Profile, row: Accelerator) -> str | None
 def _lacking(job: Job, profile: Profile, micro_batch: int, offer: Offer, row: Accelerator) -> str | None:
     memory = row.memory_gb if offer.memory_gb is None else offer.memory_gb
     wanted = job.needs.memory_gb if profile.memory_gb is None else profile.memory_gb
-    # The figure is of the profile's own micro-batch: a smaller one is let through to be tried.
+    # The figure is for the profile's own micro-batch, so a smaller one is allowed to try.
     if wanted > memory and micro_batch == profile.micro_batch:
-        return f"needs {wanted:g} GB of memory a device, {row.name} has {memory:g}"
+        return f"needs {wanted:g} GB of memory per device, but {row.name} has {memory:g}"
     if offer.disk_gb is not None and job.needs.disk_gb > offer.disk_gb:
-        return f"needs {job.needs.disk_gb:g} GB of disk, there are {offer.disk_gb:g}"
+        return f"needs {job.needs.disk_gb:g} GB of disk, but only {offer.disk_gb:g} are available"
     if job.needs.internet and not offer.traits.internet:
-        return "needs the internet, sessions there have none"
+        return "needs internet access, and sessions there have none"
     if job.secrets and not offer.traits.secrets:
-        return "it names secrets, which stay at home: allow it in the config with `send_secrets: true`"
+        return "the job lists secrets, and this platform gets none: set `send_secrets: true` in the config"
     if job.needs.image and not offer.traits.custom_images:
-        return "its code is in its image, and sessions there run no images"
+        return "the job's code is in its image, and sessions there cannot run images"
     if job.image is None and offer.traits.needs_image:
-        return "it names no image, and sessions there run in one: give the job or the platform an `image`"
+        return "the job names no image, and sessions there need one: give the job or the platform an `image`"
     return None
 
 
 def too_short(session: Terms) -> str:
-    """Why a session of these terms brings nothing."""
+    """The reason why a session with these terms achieves nothing."""
     step = f"a step ({span(session.step)})" if session.step else "a step"
     return (
-        f"a session of {span(max(0.0, session.budget))} does not fit set-up ({span(session.setup)}), "
+        f"a session of {span(max(0.0, session.budget))} is too short for set-up ({span(session.setup)}), "
         f"{step} and a save ({span(session.save)})"
     )

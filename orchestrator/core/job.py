@@ -1,7 +1,7 @@
-"""What the user declares, frozen: the values a job spec becomes.
+"""The user's job as frozen values, built from a job spec.
 
-Decides nothing but the arithmetic that belongs to the values themselves (how a global batch divides).
-Must never know YAML, files or platforms. `orchestrator.spec` builds these; everything else only reads them.
+Decides only the arithmetic of the values themselves (how a global batch divides). Must never know YAML, files
+or platforms. `orchestrator.spec` builds these values; everything else only reads them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Precision(StrEnum):
 
 
 class Prefer(StrEnum):
-    """What `route.prefer` may ask for, among the offers that are allowed."""
+    """What `route.prefer` may ask for among the allowed offers."""
 
     FASTEST = "fastest"
     CHEAPEST = "cheapest"
@@ -64,9 +64,9 @@ class CostPhase:
 class Work:
     """How much there is to do. One unit is one optimizer step over `global_batch` samples.
 
-    `group` samples are coupled by the loss and must stay in one micro-batch, or a hop would change
-    what is computed (docs/architecture.md).
-    `phases` is empty when every step costs `flops_per_step`; otherwise sorted, the first from step 0.
+    The loss couples `group` samples, so they must stay in one micro-batch. Otherwise a move to another
+    accelerator would change what is computed (docs/architecture.md). `phases` is empty if every step costs
+    `flops_per_step`; otherwise it is sorted, and the first phase begins at step 0.
     """
 
     total: int
@@ -78,27 +78,27 @@ class Work:
     phases: tuple[CostPhase, ...] = ()
 
     def accumulate(self, micro_batch: int, devices: int) -> int | None:
-        """Gradient-accumulation steps, or None where the global batch does not divide."""
+        """Gradient-accumulation steps, or None if the global batch does not divide."""
         whole, rest = divmod(self.global_batch, micro_batch * devices)
         return whole if rest == 0 and whole > 0 and micro_batch % self.group == 0 else None
 
     def next_micro_batch(self, micro_batch: int, devices: int) -> int | None:
-        """The largest valid micro-batch below this one, or None: where to go after an out-of-memory."""
+        """The largest valid micro-batch below this one, to use after an out-of-memory; or None."""
         smaller = range(micro_batch - 1, 0, -1)
         return next((m for m in smaller if self.accumulate(m, devices) is not None), None)
 
 
-FROZEN_IMAGE = "build:"  # and the sha256 of the archive of its folders: see orchestrator.freeze.images
+FROZEN_IMAGE = "build:"  # then the sha256 of the archive of its folders; see orchestrator.freeze.images
 
 
 def frozen_image(image: str | None) -> str | None:
-    """The sha256 of the frozen folders an image is built from; None where it is an image's name."""
+    """The sha256 of the frozen folders that an image is built from; None if `image` is an image's name."""
     return image.removeprefix(FROZEN_IMAGE) if image is not None and image.startswith(FROZEN_IMAGE) else None
 
 
 @dataclass(frozen=True)
 class Needs:
-    """`image`: nothing but the job's image holds its code."""
+    """What a job needs from a machine. `image`: the job's code is only in its image."""
 
     disk_gb: float = 0.0
     memory_gb: float = 0.0
@@ -122,7 +122,8 @@ class Keep:
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """`interval_seconds` None means auto: from measured save time, publish time and rate of loss."""
+    """When to save and what to keep. `interval_seconds` None means auto: computed from the measured times to
+    save and publish, and from the rate of lost sessions."""
 
     interval_seconds: float | None = None
     keep: Keep = field(default_factory=Keep)
@@ -130,9 +131,10 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class When:
-    """The conditions of a rule; None or empty means "whatever". All that are given must hold.
+    """The conditions of a rule; all that are given must hold. None or empty means any value.
 
-    Pairs are (at least, at most), either None. `hours_of_day` is a local (from, to) in [0, 24), wrapping.
+    Pairs are (at least, at most), and either may be None. `hours_of_day` is (from, to) in local time, each in
+    [0, 24); it may pass midnight.
     """
 
     expected_hours: tuple[float | None, float | None] | None = None
@@ -145,7 +147,7 @@ class When:
 
 @dataclass(frozen=True)
 class OfferPattern:
-    """Which offers a rule speaks of; None or empty matches all."""
+    """Which offers a rule applies to; None or empty matches all."""
 
     platforms: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
@@ -194,9 +196,10 @@ class Input:
 class Job:
     """One declared training job, frozen at submit.
 
-    `bundle` is the sha256 of the source archive, empty until submit has frozen it. `command` is split
-    already and still holds its placeholders. `profiles` maps accelerator names, and perhaps `default`.
-    `requirements` and `requirements_lock` are paths in the bundle; without a lock each session resolves anew.
+    `bundle` is the sha256 of the source archive; it is empty until submit freezes the source. `command` is
+    already split and still has its placeholders. `profiles` are keyed by accelerator name or `default`.
+    `requirements` and `requirements_lock` are paths in the bundle. Without a lock, each session resolves the
+    requirements again.
     """
 
     name: str
@@ -218,6 +221,6 @@ class Job:
     requirements_lock: str | None = None
 
     def profile(self, accelerator: str) -> Profile | None:
-        """The profile for an accelerator, falling back to `default`; None where the job has neither."""
+        """The profile for an accelerator, or else `default`; None if the job has neither."""
         table = dict(self.profiles)
         return table.get(accelerator) or table.get("default")

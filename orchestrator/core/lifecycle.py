@@ -1,7 +1,7 @@
 """The phases of a run and the one table of transitions between them.
 
-The table is the whole lifecycle: an event that has no row for the phase a run is in is a bug, and raises.
-docs/lifecycle.md is generated from it. Knows no record, no session and no reason: only phases and events.
+The table is the whole lifecycle: an event without a row for the run's phase is a bug, and raises.
+docs/lifecycle.md is generated from it. Knows only phases and events; no records, sessions or reasons.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 class Phase(StrEnum):
     QUEUED = "queued"  # no session; waits for an offer
     PREPARING = "preparing"  # a session is assigned; its materials are being staged
-    LAUNCHING = "launching"  # the launch is intended, perhaps done; no agent seen yet
-    RUNNING = "running"  # the session's one accepted incarnation has been seen
+    LAUNCHING = "launching"  # the launch is intended and may have happened; no agent seen yet
+    RUNNING = "running"  # the agent's first incarnation was seen
     STOPPING = "stopping"  # a stop is intended; the end is not confirmed
-    COLLECTING = "collecting"  # the session is over; one last look at its outbox
-    HELD = "held"  # waits for a human
+    COLLECTING = "collecting"  # the session is over; its outbox is collected one last time
+    HELD = "held"  # waits for a person
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -30,7 +30,7 @@ FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
 
 
 class Kind(StrEnum):
-    """What can happen to a run; one dataclass in `orchestrator.core.event` for each."""
+    """What can happen to a run; `orchestrator.core.event` has one dataclass for each."""
 
     SUBMITTED = "submitted"
     DEFERRED = "deferred"
@@ -113,19 +113,18 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
 }
 
 # Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
-# retention deleted, a session given up for lost that was at last seen to have ended, a wait for a person and
-# its end.
+# retention deleted, the end of a session that was given up as lost, a wait for a person and its end.
 EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED)
 for _phase, _row in TABLE.items():
     _row.update(dict.fromkeys(EVERYWHERE, _phase))
 
 
 class IllegalTransition(AssertionError):
-    """A bug: an event came in a phase that has no row for it."""
+    """A bug: an event happened in a phase that has no row for it."""
 
 
 def successor(phase: Phase, kind: Kind) -> Phase:
-    """The phase after the event; raises IllegalTransition where the table has no row."""
+    """The phase after the event. Raises IllegalTransition if the table has no row."""
     try:
         return TABLE[phase][kind]
     except KeyError:
@@ -133,7 +132,7 @@ def successor(phase: Phase, kind: Kind) -> Phase:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram; events that change no phase are left out."""
+    """The table as a Mermaid state diagram, without the events that change no phase."""
     lines = ["stateDiagram-v2", f"    [*] --> {P.QUEUED.value}: {K.SUBMITTED.value}"]
     for phase, row in TABLE.items():
         for kind, after in row.items():

@@ -1,8 +1,8 @@
-"""Secrets taken out of what is said: whole values, their lines, and the common ways to write either.
+"""Removes secrets from text: whole values, their lines, and the common encodings of both.
 
-Decides what counts as a secret's text and what stands in its place. Guards against accidents, such as a
-printed environment or a request in a traceback; no mask stops a script that wants to give its secret away.
-Pure: must never know where the text comes from or goes to.
+Decides what counts as a secret's text and what replaces it. Protects against accidents, such as a printed
+environment or a request in a traceback. No mask stops a script that wants to give its secret away. Pure: must
+never know where the text comes from or goes to.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, count, pairwise
 
-SECRET_BYTES_MIN = 4  # shorter ones would blot out ordinary words
-_PIECE = 128  # characters: what is longer is looked for in pieces, so that little is held back in a stream
-_FEW = 16  # so many patterns are looked for one by one faster than by their words
+SECRET_BYTES_MIN = 4  # shorter ones would remove ordinary words
+_PIECE = 128  # characters: longer texts are searched in pieces, so that a stream buffers little
+_FEW = 16  # up to so many patterns, searching one by one is faster than by their words
 _WORD = 4
-_SHIFTED = 2 * _WORD - 1  # whatever is this long covers an aligned word, wherever it begins
+_SHIFTED = 2 * _WORD - 1  # a text of this length contains an aligned word, wherever it begins
 _LINE_ENDS = re.compile(
     r"\r\n|[\n\r]|\\r\\n|\\[nr]"
 )  # also as JSON writes them: a private key in an account file
@@ -29,8 +29,10 @@ _LEFT_AS_THEY_ARE = (b"", b"/", b"!'()*")  # when percent-encoded: by forms, by 
 
 
 class Mask:
-    """The texts of some secrets, ready to be taken out; `stars` stands in their place and is part of none.
-    False where there is nothing to take out. Immutable, so threads may share it."""
+    """The texts of some secrets, ready to be removed. `stars` replaces them and is not part of any secret.
+
+    False if there is nothing to remove. Immutable, so threads may share it.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         pieces = {piece for value in values for form in _forms_of(value) for piece in _pieces(form)}
@@ -63,8 +65,8 @@ class Mask:
         return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def spans(self, data: bytes, covered: int = 0) -> list[tuple[int, int]]:
-        """Where there are secrets, from … to; those that overlap are one. The first `covered` bytes are known
-        to be of one."""
+        """The (begin, end) of each secret; overlapping ones are merged. The first `covered` bytes are known
+        to belong to one."""
         found = [(0, covered)] if covered else []
         for pattern in self._candidates(data):
             at = data.find(pattern)
@@ -80,7 +82,7 @@ class Mask:
         return spans
 
     def _candidates(self, data: bytes) -> Iterable[bytes]:
-        """All patterns that are in the data, and a few others."""
+        """All patterns that are in the data, and perhaps a few others."""
         if len(self._patterns) <= _FEW:
             return self._patterns
         view = memoryview(data)
@@ -102,8 +104,10 @@ class Mask:
 
 
 class MaskedStream:
-    """Takes bytes as they come and gives them back without the secrets, however they were torn. A few are
-    held back meanwhile, where a secret may have begun; `covered` of those are of one that was masked already.
+    """Removes secrets from a stream of bytes, also if a secret is split between two reads.
+
+    It buffers the last few bytes while they may be the beginning of a secret; `covered` of these belong to a
+    secret that is already masked.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -132,7 +136,7 @@ class MaskedStream:
 
 
 def _forms_of(value: str) -> Iterator[str | bytes]:
-    """A value of several lines is looked for line by line: none is held back until the next one comes."""
+    """A value of several lines is searched line by line, so that no line waits for the next one."""
     whole = value.strip()
     if len(_bytes(whole)) < SECRET_BYTES_MIN:
         return
@@ -150,7 +154,7 @@ def _forms_of(value: str) -> Iterator[str | bytes]:
 
 
 def _encoded(part: str) -> Iterator[str | bytes]:
-    """As the usual ways of quoting and encoding write it: all in one line."""
+    """The text in the usual quotings and encodings, each on one line."""
     raw = _raw(part)
     yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], repr(part)[1:-1])
     yield from (raw.hex(), raw.hex().upper())
@@ -164,7 +168,7 @@ def _encoded(part: str) -> Iterator[str | bytes]:
 
 
 def _raw(part: str) -> bytes:
-    """As a process has it in its environment (PEP 383)."""
+    """The bytes that a process has in its environment (PEP 383)."""
     try:
         return part.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -172,13 +176,13 @@ def _raw(part: str) -> bytes:
 
 
 def _aligned(encoded: bytes, before: int, length: int) -> bytes:
-    """The characters of base64 that depend on the secret alone, with `before` bytes of others before it in
-    its first group of three."""
+    """The base64 characters that depend only on the secret, if `before` other bytes precede it in its first
+    group of three."""
     return encoded[-(-before * 8 // 6) : (before + length) * 8 // 6]
 
 
 def _pieces(form: str | bytes) -> Iterator[bytes]:
-    """About equally long ones, cut between characters."""
+    """Pieces of about equal length, cut between characters."""
     if len(form) <= _PIECE:
         yield _bytes(form)
         return
@@ -192,7 +196,7 @@ def _bytes(form: str | bytes) -> bytes:
 
 
 def _stars(patterns: Iterable[bytes]) -> bytes:
-    """`***`, or of another character where a secret has that one: no secret may arise around it."""
+    """`***`, or another character three times if a secret contains `*`: the result must form no secret."""
     taken = frozenset(b"".join(patterns))
     characters = (character.encode() for character in chain("*#~^|!", map(chr, count(0x2588))))
     return next(each for each in characters if not taken & {*each}) * 3

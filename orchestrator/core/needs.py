@@ -1,4 +1,4 @@
-"""What a run cannot do without that only the user's config can give: its home store, and its platforms.
+"""What a run needs from the user's config: its home store and its platforms.
 
 Pure. Must never know what a store or platform is, only their names.
 """
@@ -14,8 +14,8 @@ from orchestrator.core.run import RunRecord
 
 
 def missing(record: RunRecord, platforms: Collection[str], stores: Collection[str]) -> tuple[str, ...]:
-    """What the run needs and the config does not have, in words. Nothing for a run that is over, or that its
-    user has given up with all it has."""
+    """What the run needs and the config does not have, in words. Empty for a run that is over, or that its
+    user cancelled with `--discard`."""
     if record.phase.final or (record.wish is Wish.CANCEL and record.discard):
         return ()
     there = {stray.platform for stray in record.strays}
@@ -26,20 +26,20 @@ def missing(record: RunRecord, platforms: Collection[str], stores: Collection[st
 
 
 def wanting(record: RunRecord, lacking: tuple[str, ...], now: float) -> Decision:
-    """Holds the run where it stands until the config has it all again. Nothing of it is touched."""
+    """Holds the run in its phase until the config has everything again. Deletes and stops nothing."""
     return faulted(record, sentence(lacking), now, lacking)
 
 
 def regained(record: RunRecord, now: float) -> Regained:
-    """The end of that wait."""
+    """The event that ends the wait."""
     return Regained(now, record.missing)
 
 
 def sentence(lacking: tuple[str, ...]) -> str:
-    """What a person reads, and can do."""
+    """The reason that a person reads, with what to do."""
     named = " and the ".join(lacking)
     return (
-        f"it needs the {named}, which the config no longer has: put it back and the run goes on as soon as a "
-        "controller runs (`orchestrator up --detach` starts one), or give it up with "
+        f"it needs the {named}, which the config no longer has: put it back, and the run continues as soon "
+        "as a controller runs (`orchestrator up --detach` starts one); or give the run up with "
         "`orchestrator cancel --discard`"
     )

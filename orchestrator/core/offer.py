@@ -1,6 +1,6 @@
-"""What the platforms hold out: offers with their traits, and the route that chooses among them.
+"""What platforms offer, with their traits, and the route that chooses among the offers.
 
-Values only. A platform describes itself by these; the router reads nothing else of it.
+Values only. A platform describes itself with these; the router reads nothing else about it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import StrEnum
 class Uplink(StrEnum):
     """How a session's outbox reaches the home store."""
 
-    SHARED = "shared"  # the controller reads the outbox itself, also while the session runs
-    STORE = "store"  # a process beside the agent ships it to the home store, and it is read there
+    SHARED = "shared"  # the controller reads the outbox directly, also while the session runs
+    STORE = "store"  # a process beside the agent ships it to the home store, where we read it
     NONE = "none"  # only after the session has ended
 
 
@@ -21,15 +21,15 @@ class Uplink(StrEnum):
 class Traits:
     """What a platform can and cannot do, as data, so that nothing depends on its name.
 
-    `session_seconds` is the hard wall from the machine's start (None: there is none); `wall_margin_seconds`
-    is taken off for the agent's budget. A session may wait `pending_seconds_max` for its start. After
-    `session_seconds + slack_seconds` it cannot run any more, whatever the platform says. A heartbeat that
-    stood still for `silence_seconds`, over several polls, is a lost session's.
-    `visibility_seconds`: how long a started session may stay unseen. A running one is looked at every
-    `poll_seconds`; its outbox is collected every `collect_seconds`, and at once for a new checkpoint.
-    `hands_over`: the next session there can read what an ended one left, which is kept for it until it runs.
-    `secrets`: a job's secrets may travel there. `custom_images`: sessions run in the job's image; with
-    `needs_image` none runs that names no image.
+    `session_seconds` is the hard limit from the machine's start (None: no limit); `wall_margin_seconds` is
+    subtracted from it for the agent's budget. A session may wait `pending_seconds_max` for its start. After
+    `session_seconds + slack_seconds` it must be over, whatever the platform says. If the heartbeat does not
+    change for `silence_seconds` and several polls, the session is lost.
+    `visibility_seconds`: how long a started session may stay invisible. A running session is polled every
+    `poll_seconds`. Its outbox is collected every `collect_seconds`, and at once after a new checkpoint.
+    `hands_over`: the next session there can read what an ended one left; it is kept until then.
+    `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
+    `needs_image`: a job without an image cannot run there.
     """
 
     session_seconds: float | None = None
@@ -55,10 +55,13 @@ class Traits:
 
 @dataclass(frozen=True)
 class Quota:
-    """Accelerator hours in a window, in seconds of session time. `left_seconds` is what is allowed less what
-    was used, nothing taken off for sessions that run: the engine reserves their budgets. Offers of one
-    platform and `pool` share it. `refresh_at` None: never, or unknown. `reserved_seconds` is what the
-    platform sets aside for sessions that run, where it says so: for people."""
+    """Accelerator time that is allowed in a window, in seconds of session time.
+
+    `left_seconds` is the allowed time minus the used time. Nothing is subtracted for running sessions: the
+    engine reserves their budgets. Offers of one platform and `pool` share the quota. `refresh_at` None:
+    never, or unknown. `reserved_seconds`: what the platform itself reserves for running sessions, if it says
+    so; only shown to people.
+    """
 
     left_seconds: float
     refresh_at: float | None = None
@@ -77,7 +80,8 @@ class UntilKind(StrEnum):
 
 @dataclass(frozen=True)
 class Until:
-    """How long a rejection holds: for good, until `at` (unix seconds), until a slot or a human acts."""
+    """How long a rejection holds: for ever, until `at` (unix seconds), or until a slot is free or a person
+    acts."""
 
     kind: UntilKind
     at: float | None = None
@@ -98,7 +102,7 @@ def until_human(*commands: str) -> Until:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why a platform offers an accelerator no session now, in words, and until when."""
+    """Why a platform cannot start a session on an accelerator now, and until when."""
 
     reason: str
     until: Until
@@ -106,11 +110,14 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class Offer:
-    """Platform × accelerator, as surveyed. `slots`: sessions of ours that it would take in all, ours
-    running included, others' excluded; offers of one platform and `slot_pool` share theirs. `memory_gb` is
-    per device where the platform knows better than the catalogue (host memory for cpu); with `limit_memory`
-    a session that takes more is out of memory. `threads` pins the CPU threads of a session, which bitwise
-    resume on a CPU depends on. `wait_seconds`: how long each session is expected to wait for its start."""
+    """Platform × accelerator, as surveyed.
+
+    `slots`: how many of our sessions can run there in total, including the running ones. Offers of one
+    platform and `slot_pool` share their slots. `memory_gb` is per device, if the platform knows it better
+    than the catalogue (host memory for cpu). With `limit_memory`, a session that uses more is out of memory.
+    `threads` fixes the number of CPU threads, which bitwise resume on a CPU needs. `wait_seconds`: how long a
+    session is expected to wait for its start.
+    """
 
     platform: str
     accelerator: str

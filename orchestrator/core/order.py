@@ -1,6 +1,6 @@
-"""What travels between us and a session: its order, and what its agent says of itself. JSON, both ways.
+"""The messages between the controller and a session: the order, and what the agent reports. JSON both ways.
 
-Values only; ships with the agent. What we make of them is `orchestrator.core.session`.
+Values only; ships with the agent. `orchestrator.core.session` holds what the controller makes of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from orchestrator.core.job import Input, Keep, Precision
 
 
 def session_name(run: str, generation: int) -> str:
-    """The name of a run's session; everything of it is found by this again."""
+    """The name of a run's session; everything that belongs to the session is found by it."""
     return f"{run}-s{generation:02d}"
 
 
@@ -25,10 +25,10 @@ def run_of(session: str) -> str:
 class Order:
     """Everything a session must do, complete and journalled before anything starts.
 
-    `command` has its placeholders filled. `secrets` are names; their values travel beside the order.
-    `budget_seconds` (None: no wall) counts from the agent's start and is when the agent must be gone.
-    `resume` is the name of the checkpoint to load, `resume_sha256` that of its manifest as it was accepted
-    (None: an older version accepted it, nothing to compare with). `interval_seconds` None means auto.
+    `command` has its placeholders filled. `secrets` are names; their values are sent separately.
+    `budget_seconds` counts from the agent's start; the agent must have left by then (None: no limit).
+    `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
+    older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto.
     `disk_gb` is what the job needs.
     """
 
@@ -68,7 +68,7 @@ class Outcome(StrEnum):
     """How a session ended, by what to do next."""
 
     COMPLETED = "completed"
-    STOPPED = "stopped"  # saved and left, at its deadline or because it was asked to: resume
+    STOPPED = "stopped"  # it saved and left, at its deadline or on request: resume
     QUOTA_EXHAUSTED = "quota_exhausted"
     NO_CAPACITY = "no_capacity"
     DENIED = "denied"
@@ -80,8 +80,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """The agent's own marker, written last of all into the outbox. `step` is of the newest committed
-    checkpoint, None where there is none; `tail` the end of the training's log."""
+    """The agent's result, written into the outbox as the last file. `step` is of the newest committed
+    checkpoint (None: there is none); `tail` is the end of the training's log."""
 
     incarnation: str
     outcome: Outcome
@@ -93,9 +93,9 @@ class Result:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """The agent's atomic status file, as last seen. Times are the agent's own wall clock.
+    """The agent's atomic status file, as last seen. Times are by the agent's own wall clock.
 
-    `heartbeat` only ever grows while the agent lives. `checkpoint` is the newest manifest it committed.
+    `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
     """
 
     incarnation: str

@@ -1,7 +1,6 @@
-"""How long what a closed session left is asked for: session × now → whether to ask again.
+"""How long to keep trying to collect an ended session's outbox: session × now → whether to try again.
 
-Pure. What only its outbox brings home is worth more patience than what lay safe before. Must never know what
-was answered.
+Pure. If the work exists only in the outbox, we try longer. Must never know what the platform answered.
 """
 
 from __future__ import annotations
@@ -18,25 +17,28 @@ COLLECT_ATTEMPTS = 10
 
 
 def doubtful(session: Session) -> bool:
-    """Whether "nothing was left" is to be heard again: of a session that was seen to end, and that nothing
-    but its outbox brings home, one odd answer would lose all it did; of one that was given up, nothing."""
+    """Whether to ask again after the answer that a session left nothing.
+
+    If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
+    it. If the session was given up, there is nothing to lose.
+    """
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
 
 
 def only_there(session: Session) -> bool:
-    """Whether what a session did lies nowhere but where it ran: nothing of it came home before its end."""
+    """Whether a session's work exists only where it ran, because nothing came home before its end."""
     return session.launched_at is not None and session.end_confirmed and not session.traits.durable_mid_run
 
 
 def out_of_patience(session: Session, now: float) -> bool:
-    """Whether an outbox that does not come is given up: by the count of attempts as well as the clock, which
-    may have jumped. `now` in unix seconds."""
+    """Whether to give up an outbox that cannot be collected. Both the time and the number of attempts count,
+    because the clock may have jumped. `now` in unix seconds."""
     ended_at = session.ended_at if session.ended_at is not None else now
     waited, worth = now - ended_at, 0.0
-    if waited < -SKEW_SECONDS:  # it ended by a clock that was wrong: then attempts alone tell
+    if waited < -SKEW_SECONDS:  # the clock was wrong at its end, so only the attempts count
         waited = math.inf
-    if not session.traits.durable_mid_run:  # all that it did: as long again is what it is worth to wait for
+    if not session.traits.durable_mid_run:  # all its work is at stake: wait as long as it ran
         worth = ended_at - (session.launched_at or ended_at)
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
     attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS

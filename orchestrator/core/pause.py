@@ -1,12 +1,12 @@
-"""Whether a pause is still on: now × when it was set × until when → yes or no.
+"""Whether a pause still lasts: now × when it was set × until when → yes or no.
 
-Pure. Dates are of a wall clock that may jump. A pause that was set later than now was set by a clock that was
-wrong, and is over: so no run waits for ten days because the clock was ten days ahead for a minute.
+Pure. Dates are by a wall clock that may jump. If a pause was set later than now, the clock was wrong then,
+and the pause is over. So no run waits ten days because the clock was ten days ahead for a minute.
 """
 
 from __future__ import annotations
 
-SKEW_SECONDS = 60.0  # a clock that is set back by less is believed; a pause may last so much longer
+SKEW_SECONDS = 60.0  # a clock that was set back by less is trusted; a pause may last this much longer
 
 
 def pausing(now: float, since: float, until: float | None) -> bool:

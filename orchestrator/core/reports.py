@@ -1,6 +1,6 @@
-"""What came of the actions of one run, taken into the draft of its next decision.
+"""Takes the results of a run's actions into the draft of its next decision.
 
-Pure. Knows actions and their reports; nothing of readings, wishes or routes.
+Pure. Knows actions and their reports, but no readings, wishes or routes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def take_report(draft: Draft, report: Report) -> None:
     if isinstance(report, Done) and report.reply is StopReply.ENDED:
         draft.gone.add(name)
     if session is None or session.name != name:
-        return  # a late answer about a session that is closed: it changes nothing
+        return  # a late answer about a closed session changes nothing
     match report.action:
         case Prepare() if draft.record.phase is Phase.PREPARING:
             _prepared(draft, report)
@@ -84,14 +84,14 @@ def _prepared(draft: Draft, report: Report) -> None:
     if report.trouble in _PASSING and draft.session.failures + 1 < PREPARE_ATTEMPTS:
         _failed(draft, report)
         return
-    if report.trouble is Trouble.NAME_TAKEN:  # of the ledger's lost future, after an old copy was restored
+    if report.trouble is Trouble.NAME_TAKEN:  # an old copy of the ledger was restored, and lacks this session
         soon = Cooldown(order.platform, order.accelerator, draft.now + RETRY_SECONDS, report.message,
                         since=draft.now)  # fmt: skip
-        draft.note(f"{report.message}; was an old copy of the home restored? Going on under the next name")
+        draft.note(f"{report.message}; was an old copy of the home restored? Continuing with the next name")
         draft.emit(Withdrawn(draft.now, report.message, soon))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    if report.trouble in _LASTING:  # stays so until a human acts; others are tried
+    if report.trouble in _LASTING:  # this lasts until a person acts, so other offers are tried
         pause = Cooldown(order.platform, order.accelerator, None, report.message, since=draft.now)
     else:
         pause = cooldown(draft.record, order, draft.now, report.message, report.until)
@@ -106,7 +106,7 @@ def _note_all(draft: Draft, report: Done) -> None:
 def _launched(draft: Draft, report: Report) -> None:
     if isinstance(report, Done) or report.trouble in _PASSING:  # it may have taken effect
         if isinstance(report, Failed) and report.trouble is Trouble.UNFORESEEN:
-            draft.note(f"the launch of {draft.session.name}: {report.message}")
+            draft.note(f"the launch of {draft.session.name} failed unexpectedly: {report.message}")
         if draft.session.launched_at is None:
             draft.emit(Launched(draft.now))
         return
@@ -124,20 +124,20 @@ def _collected(draft: Draft, report: Report) -> None:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
-        return  # one that was under way when the session ended may have looked before its last checkpoint
+        return  # a collect that began before the session ended may have missed its last checkpoint
     if isinstance(report, Done):
         if not report.more:
             _close(draft)
     elif report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session):
         _close(draft)
     elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
-        _uncollected(draft, f"what {draft.session.name} left cannot be collected: {report.message}")
+        _uncollected(draft, f"the outbox of {draft.session.name} cannot be collected: {report.message}")
     elif not out_of_patience(draft.session, draft.now):
         _failed(draft, report)
     elif report.trouble is Trouble.FULL or only_there(draft.session):
         _uncollected(
             draft,
-            f"what {draft.session.name} left cannot be collected, and is only on "
+            f"the outbox of {draft.session.name} cannot be collected, and there is no copy outside "
             f"{draft.session.order.platform}: {report.message}",
         )
     else:
@@ -146,26 +146,25 @@ def _collected(draft: Draft, report: Report) -> None:
 
 
 def _uncollected(draft: Draft, reason: str) -> None:
-    """The run waits for a person, until one gives up what cannot be had."""
+    """The run waits until a person gives up the outbox."""
     if draft.record.wish is Wish.CANCEL and draft.record.discard:
-        draft.note(f"{reason}; it was given up")
+        draft.note(f"{reason}; given up, as requested")
         _close(draft)
     else:
         draft.fault(f"{reason}; `orchestrator cancel --discard` gives it up")
 
 
 def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:
-    """One note of all: it stays the same while they do."""
+    """One note for all of them, so that the text stays the same while they do."""
     if not corrupt:
         return
     told = ", ".join(f"{name} ({reason})" for name, reason in corrupt[:CORRUPT_TOLD])
     more = f" and {len(corrupt) - CORRUPT_TOLD} more" if len(corrupt) > CORRUPT_TOLD else ""
-    what = "checkpoint" if len(corrupt) == 1 else "checkpoints"
-    draft.note(f"{what} {told}{more} arrived corrupt and {'was' if len(corrupt) == 1 else 'were'} left out")
+    draft.note(f"ignored corrupt {'checkpoint' if len(corrupt) == 1 else 'checkpoints'} {told}{more}")
 
 
 def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
-    """Accepts a checkpoint of the current generation and its one incarnation, and no other (fencing)."""
+    """Accepts a checkpoint only of the current generation and its one incarnation (fencing)."""
     session = draft.session
     ref = event.checkpoint.ref
     if ref.generation != session.generation:
@@ -180,7 +179,7 @@ def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
 
 
 def _close(draft: Draft) -> None:
-    """The last look is over: the generation closes for good."""
+    """The last collect is done: the generation closes for good."""
     draft.emit(closing(draft.record, draft.now))
 
 

@@ -1,7 +1,8 @@
 """Where a job should run now: job × offers × rules × speeds × now → Route.
 
-Every offer is chosen, possible, or rejected with its reason in words and until when. Knows platforms only by
-their offers. What is wrong for good is told before what is wrong now; cheap questions come before estimates.
+Every offer is chosen, possible, or rejected with a reason and the time until which the reason holds. Knows
+platforms only by their offers. Reasons that never change come before reasons of the moment, and cheap checks
+come before estimates.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, span
 
-PREFERRED_WITHIN = 1.25  # times the earliest finish: up to there a preferred offer wins
-LOOK_AGAIN_SECONDS = 3600.0  # where a rejection ends at a time that nobody knows
+PREFERRED_WITHIN = 1.25  # a preferred offer wins if it finishes within so many times the earliest finish
+LOOK_AGAIN_SECONDS = 3600.0  # when nobody knows how long a rejection holds
 
 
 class Verdict(StrEnum):
@@ -45,15 +46,17 @@ class Verdict(StrEnum):
     OK = "ok"  # launch
     TIME = "time"  # queue it, with the date
     SLOT = "slot"  # queue it: a session of ours must end first
-    HUMAN = "human"  # nothing is launched; say what would help
-    NEVER = "never"  # no run
+    HUMAN = "human"  # launch nothing; say what a person can do
+    NEVER = "never"  # refuse it
 
 
 @dataclass(frozen=True)
 class Case:
-    """All that a run's route is judged by besides the run and the time: journalled, so that it can be judged
-    again. `usage` counts our sessions per (platform, accelerator); `silent` are the rejections of platforms
-    that offer nothing now, for want of an answer."""
+    """All that a route depends on besides the run and the time; journalled, so that it can be judged again.
+
+    `usage` counts our sessions per (platform, accelerator). `silent` are the rejections of platforms that
+    offer nothing now because they did not answer.
+    """
 
     offers: tuple[Offer, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -66,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One question to the router, with what every offer is asked about."""
+    """One question to the router: everything that is the same for every offer."""
 
     job: Job
     now: float
@@ -126,12 +129,12 @@ def route(
 ) -> Route:
     """Judges every offer and chooses.
 
-    `rules` are the config's (the job brings its own, the defaults are here); `usage` counts our sessions per
-    (platform, accelerator), stopping and stray ones included; `measurements` are of this job.
-    `allow_over_horizon` lifts route.finish_within: for runs that already progress. An offer that a person
-    must start is taken where the job names its platform, and comes last.
-    `thorough` looks behind a slot, cooldown or outage for what is wrong for good, at the price of an estimate
-    per offer: for submit, plan and why.
+    `rules` are the config's; the job's own and the defaults are added here. `usage` counts our sessions per
+    (platform, accelerator), including stopping and stray ones. `measurements` are of this job.
+    `allow_over_horizon` lifts route.finish_within, for runs that already made progress. An offer whose
+    sessions a person must start is used only if the job names its platform, and comes last.
+    `thorough` also finds the reasons that never change behind a used slot, a cooldown or an outage. It costs
+    an estimate per offer, and is for submit, plan and why.
     """
     in_force = ruling.in_force(job, rules, now=now, utc_offset_seconds=utc_offset_seconds)
     asked = _Question(
@@ -150,7 +153,7 @@ def route(
     )
     candidates: list[_Candidate] = []
     rejections: list[Rejection] = []
-    unfit: list[Rejection] = []  # the last, as they say least of what could be done
+    unfit: list[Rejection] = []  # listed last: nobody can do anything about them
     for offer in offers:
         fit = fit_on(asked.job, offer, asked.micro_batch_caps)
         if isinstance(fit, str):
@@ -171,7 +174,7 @@ def route(
 
 
 def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str], Cooldown]:
-    # Of several on one offer the longest counts, given in whatever order.
+    # If an offer has several, the longest counts.
     lasting = [c for c in cooldowns if pausing(now, c.since, c.until)]
     lasting.sort(key=lambda c: math.inf if c.until is None else c.until)
     return {(c.platform, c.accelerator): c for c in lasting}
@@ -210,8 +213,8 @@ def _busy(asked: _Question, offer: Offer) -> Rejection | None:
     if _needs_consent(asked, offer):
         return _reject(
             offer,
-            "a person must start every session there, and the job does not name it",
-            until_human(f"name {offer.platform} under route.platforms in the job's spec"),
+            "a person must start each session there, and the job does not name this platform",
+            until_human(f"add {offer.platform} to route.platforms in the job's spec"),
         )
     return None
 
@@ -231,10 +234,10 @@ def _forbidden(asked: _Question, offer: Offer, rule: Rule) -> Rejection:
         rule, offer, now=asked.now, utc_offset_seconds=asked.utc_offset_seconds
     )
     until = NEVER if ends_at is None else until_time(ends_at)
-    return _reject(offer, f"against the {ruling.describe(rule)}", until)
+    return _reject(offer, f"ruled out by the {ruling.describe(rule)}", until)
 
 
-# --- What an estimate tells -----------------------------------------------------------------------------
+# --- What needs an estimate -----------------------------------------------------------------------------
 
 
 def _estimated(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejection:
@@ -248,7 +251,7 @@ def _estimated(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejecti
     said = ruling.consult(asked.rules, offer, hours)
     if said.forbidden is not None:
         return _forbidden(asked, offer, said.forbidden)
-    # A guess is no reason to refuse a job.
+    # A guess is not a reason to refuse a job.
     if hours * 3600 > job.route.finish_within_seconds and expected.known and not asked.allow_over_horizon:
         return _reject(offer, _too_late(asked, figures), NEVER)
     choice = Choice(offer, fit.micro_batch, fit.accumulate, fit.row.devices, figures, said.preferred_by)
@@ -259,7 +262,8 @@ def _estimated(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejecti
 def _too_late(asked: _Question, figures: Estimate) -> str:
     work, horizon = asked.job.work, asked.job.route.finish_within_seconds
     return (
-        f"would finish in {span(figures.finish - asked.now)}, beyond route.finish_within of {span(horizon)}: "
+        f"would finish in {span(figures.finish - asked.now)}, "
+        f"later than route.finish_within allows ({span(horizon)}): "
         f"{work.total - asked.done_steps:,} steps at "
         f"{figures.samples_per_second / work.global_batch:.3g} steps/s ({figures.rate_source})"
     )
@@ -269,11 +273,12 @@ def _out_of_quota(offer: Offer, candidate: _Candidate) -> Rejection:
     assert offer.quota is not None
     start = candidate.choice.estimate.start
     known = offer.quota.refresh_at is not None
-    when = f"it is refreshed at {date(candidate.quota_opens_at)}" if known else "its refresh is not known"
+    opens = date(candidate.quota_opens_at)
+    when = f"it is refreshed at {opens}" if known else "it is not known when the quota is refreshed"
     left = span(max(0.0, offer.quota.left_seconds))
     return _reject(
         offer,
-        f"{left} of quota left, too little for set-up, a save and some training between; {when}",
+        f"{left} of quota left, too little for set-up, some training and a save; {when}",
         until_time(candidate.quota_opens_at if known else start + LOOK_AGAIN_SECONDS),
     )
 
@@ -282,7 +287,8 @@ def _out_of_quota(offer: Offer, candidate: _Candidate) -> Rejection:
 
 
 def _ordered(job: Job, candidates: list[_Candidate], now: float) -> list[Choice]:
-    """Best first: no person needed, preferred and not much later, then finish and quota."""
+    """Best first: offers that need no person, then preferred ones that are not much later, then by finish and
+    quota."""
     unattended = [c for c in candidates if not c.choice.offer.traits.human_start] or candidates
     best = min((c.choice.estimate.finish for c in unattended), default=now)
     latest = now + (best - now) * PREFERRED_WITHIN
@@ -306,7 +312,7 @@ def _reject(offer: Offer, reason: str, until: Until) -> Rejection:
 
 
 def verdict(route: Route) -> Verdict:
-    """What a submit should do. What time or a slot will mend is waited for before a human is asked."""
+    """What a submit should do. It waits for time or a slot before it asks a person."""
     if route.chosen is not None:
         return Verdict.OK
     kinds = {rejection.until.kind for rejection in route.rejections}
@@ -321,7 +327,7 @@ def verdict(route: Route) -> Verdict:
 
 
 def opens_at(route: Route) -> float | None:
-    """The earliest time at which a rejection ends by itself; None where none does."""
+    """The earliest time at which a rejection ends by itself; None if no rejection does."""
     times = [
         r.until.at for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at is not None
     ]
@@ -329,7 +335,7 @@ def opens_at(route: Route) -> float | None:
 
 
 def commands(route: Route) -> tuple[str, ...]:
-    """What a human could do about the rejections, each once."""
+    """What a person could do about the rejections, without repeats."""
     return tuple(dict.fromkeys(command for r in route.rejections for command in r.until.commands))
 
 
@@ -342,8 +348,10 @@ def plan(
     done_steps: int = 0,
     limit: int = 1000,
 ) -> tuple[Hop, ...]:
-    """The sessions the job would take on the route's chosen offer, with dates, steps and quota; at most
-    `limit` of them. The last one ends when the route's estimate does. Empty where nothing was chosen."""
+    """The sessions that the job would need on the chosen offer, with dates, steps and quota.
+
+    At most `limit` of them. The last one ends when the route's estimate does. Empty if nothing was chosen.
+    """
     if route.chosen is None:
         return ()
     offer, row = route.chosen.offer, catalogue[route.chosen.offer.accelerator]

@@ -1,7 +1,7 @@
-"""The rules of routing: what the job, the user's config and this package require, avoid or prefer.
+"""The routing rules: what the job, the user's config and the defaults require, avoid or prefer.
 
-The job's word goes before the config's, the config's before the built-in defaults. Must never know how an
-estimate is made, only the hours it came to.
+The job's rules come before the config's, and the config's before the defaults. Must never know how an
+estimate is made, only its hours.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Ruling:
-    """What the rules say of one offer: the rule that forbids it, or those that prefer it.
+    """What the rules say about one offer: the rule that forbids it, or those that prefer it.
 
-    `rank` is the place of the weightiest preferring rule's origin in ORIGINS; UNRANKED where none prefers.
+    `rank` is the position in ORIGINS of the first origin that prefers the offer; UNRANKED if none does.
     """
 
     forbidden: Rule | None = None
@@ -53,9 +53,9 @@ INDIFFERENT = Ruling()
 def in_force(
     job: Job, config: Iterable[Rule], *, now: float, utc_offset_seconds: float = 0.0
 ) -> tuple[Rule, ...]:
-    """The rules that hold for this job now, weightiest origin first; what they say may hang on the offer.
+    """The rules that apply to this job now, in the order of ORIGINS. Some of them still depend on the offer.
 
-    A rule replaces those of its name from lesser origins.
+    A rule replaces rules of the same name from later origins.
     """
     names: dict[str, str] = {}
     kept = []
@@ -69,9 +69,9 @@ def in_force(
 
 
 def consult(rules: Iterable[Rule], offer: Offer, expected_hours: float | None = None) -> Ruling:
-    """What rules in force say of an offer. Without `expected_hours`, rules that ask for them are left out.
+    """What the rules say about an offer. Without `expected_hours`, rules that need them are skipped.
 
-    A rule that prefers an offer, or requires its platform by name, silences lesser origins' objections.
+    If a rule prefers an offer, or requires its platform by name, rules of later origins cannot forbid it.
     """
     endorsed_by: str | None = None
     preferred: list[str] = []
@@ -92,14 +92,14 @@ def consult(rules: Iterable[Rule], offer: Offer, expected_hours: float | None = 
 
 
 def asks_for_hours(rules: Iterable[Rule]) -> bool:
-    """Whether any rule waits for an estimate."""
+    """Whether any rule needs an estimate."""
     return any(rule.when.expected_hours is not None for rule in rules)
 
 
 def objection_ends_at(
     rule: Rule, offer: Offer, *, now: float, utc_offset_seconds: float = 0.0
 ) -> float | None:
-    """When a rule that forbids an offer may say otherwise; None where only another job or config would."""
+    """When a rule may stop forbidding an offer; None if only a change of the job or config can do that."""
     if rule.when.hours_of_day is not None and rule.when.hours_of_day[0] != rule.when.hours_of_day[1]:
         hour = (now + utc_offset_seconds) / 3600 % 24
         return now + ((rule.when.hours_of_day[1] - hour) % 24) * 3600
@@ -109,7 +109,7 @@ def objection_ends_at(
 
 
 def describe(rule: Rule) -> str:
-    """One line on a rule, as `why` shows it."""
+    """One line about a rule, as `why` shows it."""
     pattern = rule.offers
     kinds = (("owned", pattern.owned), ("metered", pattern.metered))
     said = [*pattern.platforms, *pattern.accelerators]
@@ -118,7 +118,7 @@ def describe(rule: Rule) -> str:
 
 
 def matching(pattern: OfferPattern, offer: Offer) -> bool:
-    """Whether a pattern speaks of an offer. What has a quota is metered, whatever its traits say."""
+    """Whether a pattern matches an offer. An offer with a quota is metered, whatever its traits say."""
     metered = offer.traits.metered or offer.quota is not None
     return (
         (not pattern.platforms or offer.platform in pattern.platforms)

@@ -1,7 +1,7 @@
-"""A run's record and the events it is folded from.
+"""A run's record, which is the fold of its events.
 
-The ledger stores events; `apply` is the only way a record changes. Decides nothing: which events happen is
-`orchestrator.core.decide`'s business, whether they may is the lifecycle table's.
+The ledger stores events; only `apply` changes a record. Decides nothing: `orchestrator.core.decide` says
+which events happen, and the lifecycle table whether they are allowed.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ from orchestrator.core.notes import Notes
 from orchestrator.core.session import ClosedSession, Session, Stray
 
 DROPPED_MAX = 1000
-CLOSED_SECONDS, CLOSED_MAX = 3600.0, 32  # of what a platform may not have counted: no survey is so old
+CLOSED_SECONDS, CLOSED_MAX = 3600.0, 32  # sessions a platform may not have counted: no survey is older
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything the controller knows of a run; the fold of its events. `version` is the last event's seq.
-    `store` names the home store; empty: that of the first version, which the ledger knows.
-    `deferred`: the router has said no; wait for `until`, or (None) for a slot or another offer.
-    `paused_at`: when `until` was set. `fault`: why it waits for a person where it stands, if it does;
-    `missing`: for want of what in the config.
-    `start_over`: held as no accepted checkpoint could be read; released, it goes on without if it must.
-    `closed`: the sessions that were over within the last hour before the last event.
-    `dropped`: the names last taken out of `accepted` because the home store did not have them whole."""
+    """Everything the controller knows about a run; the fold of its events.
+
+    `version` is the seq of the last event. `store` names the home store; empty: the first version submitted
+    the run, and the ledger knows its store. `deferred`: the router found no offer; wait until `until`, or
+    (None) for a slot or another offer. `paused_at`: when `until` was set. `fault`: why the run waits for a
+    person in its current phase, if it does; `missing`: what the config lacks, if that is why. `start_over`:
+    held because no accepted checkpoint could be read; after a release the run may go on without. `closed`:
+    the sessions that ended within the last hour before the last event. `dropped`: the latest names removed
+    from `accepted` because they were damaged or gone in the home store.
+    """
 
     run: str
     job: Job
@@ -93,12 +95,12 @@ class RunRecord:
 
     @property
     def standing(self) -> Phase:
-        """The phase as people should see it: a run that waits for them is held, wherever it stands."""
+        """The phase that people see: a run that waits for a person is held, whatever its phase."""
         return Phase.HELD if self.fault and not self.phase.final else self.phase
 
     @property
     def standing_reason(self) -> str:
-        """Why it is in the phase that people see."""
+        """The reason for the phase that people see."""
         return self.fault or self.reason
 
 
@@ -106,7 +108,7 @@ class RunRecord:
 
 
 def submit(event: Submitted) -> RunRecord:
-    """The record of a run of which only its submission is known."""
+    """The record of a run that was just submitted."""
     return RunRecord(
         run=event.run,
         job=event.job,
@@ -121,7 +123,7 @@ def submit(event: Submitted) -> RunRecord:
 
 
 def apply(record: RunRecord, event: Event) -> RunRecord:
-    """The record after one more event. Raises IllegalTransition where the lifecycle has no row for it."""
+    """The record after one more event. Raises IllegalTransition if the lifecycle has no row for it."""
     phase = successor(record.phase, event.kind)
     record = replace(record, phase=phase, version=record.version + 1)
     match event:
@@ -175,7 +177,7 @@ def _noted(record: RunRecord, text: str, times: int) -> RunRecord:
 
 
 def _wish(record: RunRecord, event: Wished) -> Wish | None:
-    """A release of a run that is not held only takes back the hold that was asked for."""
+    """If the run is not held, a release only cancels a requested hold."""
     if event.wish is Wish.RELEASE and record.phase is not Phase.HELD:
         return None if record.wish is Wish.HOLD else record.wish
     return event.wish
@@ -197,7 +199,9 @@ def _session_after(
         case ActionFailed():
             session = record.session
             assert session is not None
-            message = event.message if session.outcome is None else session.message  # how it ended stays
+            message = (
+                event.message if session.outcome is None else session.message
+            )  # keep the message of its end
             return _session(record, failures=session.failures + 1, retry_at=event.retry_at, message=message)
         case StopRequested():
             return _session(record, stop=event.wish, stop_requested_at=event.at, failures=0, retry_at=0.0)
@@ -215,7 +219,7 @@ def _progressed(record: RunRecord, event: CheckpointAccepted) -> RunRecord:
 
 
 def _retired(record: RunRecord, event: Retired) -> RunRecord:
-    """The session remembers its own: its outbox may still hold them."""
+    """The session remembers its own retired checkpoints, because its outbox may still hold them."""
     names = frozenset(event.names)
     left = tuple(c for c in record.accepted if c.name not in names)
     session = record.session
@@ -234,7 +238,7 @@ def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
 
 
 def _confirmed(record: RunRecord, event: Confirmed) -> RunRecord:
-    """A session that was given up for lost is over."""
+    """A session that was given up as lost is over."""
     for stray in record.strays:
         if stray.session == event.session and not stray.ended:
             until = event.at if stray.until is None else min(stray.until, event.at)
@@ -252,7 +256,7 @@ def _lately(closed: tuple[ClosedSession, ...]) -> tuple[ClosedSession, ...]:
 def _closed(
     record: RunRecord, event: Withdrawn | Requeued | Completed | GaveUp | Cancelled | Held | Released
 ) -> RunRecord:
-    """The run leaves its session (if it had one), or its hold."""
+    """The run leaves its session, if it had one, or its hold."""
     strays = record.strays
     session = record.session
     if session is not None:

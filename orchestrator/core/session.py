@@ -1,6 +1,6 @@
-"""A session as the controller knows it: from its assignment to its close, what is seen of it, what remains.
+"""A session as the controller knows it: from assignment to close, its readings, and its remains.
 
-Values only. What goes into one and what its agent says is `orchestrator.core.order`.
+Values only. `orchestrator.core.order` has what a session gets and what its agent reports.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 
 @dataclass(frozen=True)
 class Session:
-    """One stay of a run on one platform, from its assignment to its close. Times in unix seconds.
+    """One stay of a run on one platform, from assignment to close. Times in unix seconds.
 
-    `traits` are the platform's at assignment. `began_at`: when it was first seen to run, where that was
-    before its agent spoke (`started_at`). `incarnation` is the first agent seen, the only one whose
-    checkpoints count. `retired_steps`: of its checkpoints that were accepted and have been retired since.
-    `step` is the last one the result marker named. `failures` counts failed actions in
-    a row, `retry_at` when to try the next.
+    `traits` are the platform's at assignment. `began_at`: when it was first seen to run, if that was before
+    its agent was seen (`started_at`). `incarnation` is the first agent seen; only its checkpoints count.
+    `retired_steps`: the steps of its checkpoints that were accepted and later retired. `step` is the one that
+    the agent's result names. `failures` counts failed actions in a row; `retry_at` is when to try again.
     """
 
     order: Order
@@ -54,8 +53,8 @@ class Session:
 
     @property
     def wall_at(self) -> float | None:
-        """When the platform's session limit is reached, by this machine's clock; None: there is none. Of one
-        that was not seen to run: when it is at the latest."""
+        """When the platform's session limit is reached, by this machine's clock; None: no limit. If the
+        session was not seen to run, this is the latest possible time."""
         if self.launched_at is None or self.traits.session_seconds is None:
             return None
         began = self.runs_since
@@ -64,12 +63,12 @@ class Session:
 
     @property
     def budget_seconds(self) -> float:
-        """What it may use of a quota: its agent's budget, and the margin to the wall; 0: nothing said."""
+        """What it may use of a quota: its agent's budget plus the margin; 0 if it has no budget."""
         return (self.order.budget_seconds or 0.0) + self.traits.wall_margin_seconds
 
     @property
     def runs_since(self) -> float | None:
-        """When it was first seen to run; None: it never was."""
+        """When it was first seen to run; None: never."""
         return self.began_at if self.began_at is not None else self.started_at
 
 
@@ -77,10 +76,10 @@ class Session:
 class Stray:
     """A closed session whose remains are still on its platform, until they are discarded.
 
-    `ended` False: given up for lost, fenced, perhaps still running; it is told to stop and its slot counts
-    as used until it is seen to have ended or `until` has passed (None: no wall); it ran from `since`, its
-    assignment, at the earliest. It is looked at every `poll_seconds`, as its platform's traits had it. With
-    `hands_over` the run's next session may read it. `uplink`: where its outbox lies.
+    `ended` False: given up as lost and fenced; it may still run. It is asked to stop, and its slot counts as
+    used until its end is seen or `until` has passed (None: no limit). It ran from `since`, its assignment,
+    at the earliest. It is polled every `poll_seconds`, as in its platform's traits. With `hands_over`, the
+    run's next session may read its remains. `uplink`: where its outbox is.
     """
 
     session: str
@@ -111,7 +110,7 @@ class ClosedSession:
 
 
 class Sighting(StrEnum):
-    ABSENT = "absent"  # the platform knows no such session (now)
+    ABSENT = "absent"  # the platform does not know the session (now)
     PENDING = "pending"  # accepted, not started
     RUNNING = "running"
     ENDED = "ended"
@@ -119,10 +118,11 @@ class Sighting(StrEnum):
 
 @dataclass(frozen=True)
 class Observation:
-    """One reading of one session. `ending` is the platform's own word on how it ended, if it has one:
-    an outcome where the platform knows better than "ended" (quota, wall, killed for memory). `notes`: what
-    the session left that was beyond a bound or in the wrong shape, and so was not read, in the same words
-    each time."""
+    """One reading of one session.
+
+    `ending`: how the session ended, if the platform knows more than "ended" (quota, session limit, killed for
+    memory). `notes`: what was not read because it was outside a limit or malformed; the same text each time.
+    """
 
     sighting: Sighting
     incarnations: tuple[str, ...] = ()

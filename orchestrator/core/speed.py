@@ -16,28 +16,28 @@ from orchestrator.core.accelerators import Accelerator, catalogue
 from orchestrator.core.job import Claim, Precision, Profile, Work
 
 PRIOR_SIGMA = 0.7  # docs/references/training.md#speed-model
-CLAIM_SIGMA = 1.0  # a claim that no FLOPs check: docs/references/training.md#claims
-TRANSFER_SIGMA = PRIOR_SIGMA * math.sqrt(2)  # two shares of a peak are guessed, the other accelerator's too
+CLAIM_SIGMA = 1.0  # a claim that cannot be checked by FLOPs: docs/references/training.md#claims
+TRANSFER_SIGMA = PRIOR_SIGMA * math.sqrt(2)  # the share of the peak is guessed for both accelerators
 GUESS_SIGMA = math.log(10)
-GUESS_FLOPS = 1e11  # a sample's cost where nothing is known: docs/references/training.md#claims
+GUESS_FLOPS = 1e11  # the cost of a sample if nothing is known: docs/references/training.md#claims
 MACHINE_SIGMA = 0.05  # how far two sessions of one accelerator differ; assumption
 SETTLING_SECONDS = 60.0  # docs/references/training.md#speed-model
-OTHER_MICRO_BATCH_SIGMA = 0.3  # a rate of another micro-batch says less; assumption
+OTHER_MICRO_BATCH_SIGMA = 0.3  # a rate measured with another micro-batch is less certain; assumption
 MEASUREMENTS_MAX = 32
 
 
 class Evidence(StrEnum):
-    """What a rate rests on, strongest first."""
+    """What a rate is based on, strongest first."""
 
     MEASURED = "measured"
     CLAIM = "claim"
     PEAK = "peak"
-    TRANSFER = "transfer"  # measured on another accelerator, scaled by what both are expected to reach
+    TRANSFER = "transfer"  # measured on another accelerator, scaled by the expected speed of both
     GUESS = "guess"
 
 
 class Plausibility(StrEnum):
-    """A claim against the physical bound: its low end below it, only its high end above it, or all above."""
+    """A claim against the physical bound: all of it below, only its high end above, or all of it above."""
 
     POSSIBLE = "possible"
     PARTLY = "partly impossible"
@@ -46,9 +46,9 @@ class Plausibility(StrEnum):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A rate this job was seen to reach: samples per second over `seconds` of training from step `step` on.
+    """A measured rate of this job: samples per second over `seconds` of training, starting at step `step`.
 
-    `at` is when it ended, in unix seconds: only the newest few count.
+    `at` is when it ended, in unix seconds; only the newest measurements count.
     """
 
     accelerator: str
@@ -64,8 +64,9 @@ class Measurement:
 class Rate:
     """Samples per second at the job's reference cost: the median, and one standard deviation either way.
 
-    `sigma` is that of ln rate. `bound` is what the peak allows, None where the FLOPs of a step are unknown;
-    neither end of the error bar exceeds it, unless more was measured. `claim`: how the profile's compares.
+    `sigma` is the standard deviation of ln rate. `bound` is what the peak allows, None if the FLOPs of a step
+    are unknown; neither end of the error bar exceeds it, unless a faster rate was measured. `claim` says how
+    plausible the profile's claim is.
     """
 
     samples_per_second: float
@@ -79,7 +80,7 @@ class Rate:
 
     @property
     def known(self) -> bool:
-        """Whether it may be held against the job; a guess may not."""
+        """Whether it is good enough to reject a job; a guess is not."""
         return self.evidence is not Evidence.GUESS
 
 
@@ -91,10 +92,10 @@ def rate(
     *,
     micro_batch: int | None = None,
 ) -> Rate:
-    """The rate to expect of this job there: the prior, updated by what was measured.
+    """The expected rate of this job on an accelerator: the prior, updated by the measurements.
 
-    `measurements` are of this job on any accelerator; `micro_batch` is the one to be used, the profile's if
-    None. The profile's precision must be native to the accelerator.
+    `measurements` are of this job on any accelerator. `micro_batch` is the one that will be used; None means
+    the profile's. The profile's precision must be native to the accelerator.
     """
     prior = _prior(work, profile, accelerator, measurements)
     mine = [m for m in measurements if _usable(m) and _same_class(m, profile, accelerator)]
@@ -120,14 +121,14 @@ def _prior(
     if sample_flops is not None:
         return _prior_by_peak(work, profile, accelerator, peak / sample_flops, claimed)
     if claimed is not None and profile.claim is not None:
-        source = f"{_claim_text(profile.claim)}; unchecked, as work.flops_per_step is not given"
+        source = f"{_claim_text(profile.claim)}; not checked, because work.flops_per_step is not given"
         return _lognormal(claimed, CLAIM_SIGMA, None, Evidence.CLAIM, source)
     elsewhere = [m for m in measurements if _usable(m) and _expected_flops(m) is not None]
     if elsewhere:
         newest = max(elsewhere, key=lambda m: m.at)
         reached = newest.samples_per_second * relative_cost(work, newest.step)
         scale = accelerator.mfu * peak / (_expected_flops(newest) or 1.0)
-        source = f"measured on {newest.accelerator}, scaled by what both are expected to reach"
+        source = f"measured on {newest.accelerator}, scaled by the expected speed of both accelerators"
         return _lognormal(reached * scale, TRANSFER_SIGMA, None, Evidence.TRANSFER, source)
     source = "unknown until measured: neither work.flops_per_step nor a claim is given"
     return _lognormal(accelerator.mfu * peak / GUESS_FLOPS, GUESS_SIGMA, None, Evidence.GUESS, source)
@@ -160,8 +161,8 @@ def _lognormal(
     source: str,
     claim: Plausibility | None = None,
 ) -> Rate:
-    # Truncated by cutting at the bound. Renormalising what is left would move the median by 4 % at a share
-    # of 0.3 of the peak: less than the model knows.
+    # Cut at the bound, without renormalising. Renormalising would move the median by 4 % at a share of 0.3
+    # of the peak, which is less than the model's own error.
     ceiling = math.inf if bound is None else bound
     low, high = median * math.exp(-sigma), median * math.exp(sigma)
     return Rate(
@@ -189,8 +190,8 @@ def _updated(prior: Rate, work: Work, mine: list[Measurement], micro_batch: int)
     source = f"measured over {seconds:,.0f} s of training"
     bound = prior.bound
     if bound is not None and fastest > bound:
-        # Reality wins over a datasheet and over the declared FLOPs.
-        source += f", above what the peak allows at the declared FLOPs ({bound:.4g} samples/s)"
+        # A measurement wins over a datasheet and over the declared FLOPs.
+        source += f", faster than the peak allows at the declared FLOPs ({bound:.4g} samples/s)"
         bound = None
     rate = _lognormal(math.exp(total / weight), sigma, bound, Evidence.MEASURED, source, prior.claim)
     return replace(rate, bound=prior.bound)
@@ -206,7 +207,7 @@ def _expected_flops(m: Measurement) -> float | None:
 
 
 def plausibility(claim: Claim, bound: float) -> Plausibility:
-    """A claim against the samples per second that the peak allows."""
+    """How a claim compares with `bound`, the samples per second that the peak allows."""
     low, high = claim.samples_per_second
     if low > bound:
         return Plausibility.IMPOSSIBLE
@@ -248,7 +249,7 @@ def _phase_ends(work: Work) -> tuple[float, ...]:
 
 
 def relative_cost(work: Work, step: int) -> float:
-    """What a step costs there, in steps of the reference cost."""
+    """The cost of a step at this point of the training, in steps of the reference cost."""
     return next((cost for start, end, cost in _segments(work) if start <= step < end), 1.0)
 
 
@@ -273,17 +274,17 @@ def samples_for(work: Work, from_step: int, to_step: int) -> float:
 
 
 def seconds_for(work: Work, from_step: int, to_step: int, rate: Rate) -> float:
-    """The median of the seconds of pure training between two steps."""
+    """The median time of pure training between two steps, in seconds."""
     return samples_for(work, from_step, to_step) / rate.samples_per_second
 
 
 def step_seconds(work: Work, step: int, rate: Rate) -> float:
-    """The median of the seconds of one step there."""
+    """The median time of one step at this point of the training, in seconds."""
     return work.global_batch * relative_cost(work, step) / rate.samples_per_second
 
 
 def step_after(work: Work, from_step: int, seconds: float, rate: Rate) -> int:
-    """The last whole step reached by that many seconds of pure training; never beyond `total`."""
+    """The last whole step reached after `seconds` of pure training; at most `total`."""
     left = seconds * rate.samples_per_second / work.global_batch
     step = from_step
     for start, end, cost in _segments(work):

@@ -1,9 +1,8 @@
-"""What the controller has seen of one session since it came up: readings, and how long it saw nothing.
+"""What the controller has seen of one session since it started: readings, and how long it saw nothing.
 
-Volatile by design: it lives in memory and is lost with the controller, which then has to see for itself
-again. So a laptop that slept, or a clock that jumped, fences nothing
-(docs/decisions/005-readings-stay-in-memory.md): only time that passed between readings in quick succession
-counts.
+It stays in memory on purpose, and a new controller starts with new readings. Only time between readings that
+follow each other quickly counts. So a laptop that slept, or a clock that jumped, makes no session look lost
+(docs/decisions/005-readings-stay-in-memory.md).
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ READINGS_MIN = 3
 
 @dataclass(frozen=True)
 class Watch:
-    """Times are of the controller's monotonic clock. `*_seconds` are sums of the gaps between readings, each
-    counted for at most twice the poll interval.
+    """The readings of one session. Times are by the controller's monotonic clock. `*_seconds` are sums of the
+    gaps between readings; each gap counts for at most twice the poll interval.
 
-    `absent_*`: since it was last seen at all, or its heart to beat; `silent_*`: since its heartbeat last
-    changed; `pending` and `running`: seen to wait for its start, and to run, in all. `collected` is the
-    newest checkpoint that the agent had committed when the last collect was asked for, `collected_at` when.
+    `absent_*`: since the session or a new heartbeat was last seen. `silent_*`: since its heartbeat last
+    changed. `pending_seconds` and `running_seconds`: how long it was seen to wait for its start, and to run,
+    in total. `collected_at` is when the last collect was requested, and `collected` the newest checkpoint
+    that the agent had committed then.
     """
 
     at: float
@@ -61,11 +61,11 @@ class Watch:
         )
 
     def absent_for(self, seconds: float) -> bool:
-        """Whether several readings over at least so many seconds, the last included, found nothing."""
+        """Whether the last readings, several of them over at least so many seconds, found nothing."""
         return self.absent_readings >= READINGS_MIN and self.absent_seconds >= seconds
 
     def silent_for(self, seconds: float) -> bool:
-        """Whether several readings over at least so many seconds showed the same heartbeat, or none."""
+        """Whether the last readings, several of them over at least so many seconds, had no new heartbeat."""
         return self.silent_readings >= READINGS_MIN and self.silent_seconds >= seconds
 
 

@@ -1,7 +1,7 @@
-"""Our frozen dataclasses as JSON and back, by their type hints: one codec for orders, results and events.
+"""Converts our frozen dataclasses to JSON and back, by type hints: one codec for orders, results and events.
 
-Strict: a value of another type raises ValueError naming its path; unknown keys are ignored, so that an
-older reader reads what a newer writer wrote. Knows no class by name. Ships inside the agent.
+Strict: a value of the wrong type raises ValueError with its path. Unknown keys are ignored, so that an older
+version can read what a newer one wrote. Knows no class by name. Ships inside the agent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def to_json(value: object) -> Any:
         return {str(to_json(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, frozenset | set):
         return sorted(to_json(item) for item in value)
-    raise TypeError(f"{type(value).__name__} does not go over the wire")
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
 @cache
@@ -57,10 +57,10 @@ def decode(cls: types.UnionType, data: object) -> Any: ...
 
 
 def decode(cls: Any, data: object) -> Any:
-    """The value `data` stands for: JSON bytes, or what `json.loads` made of them.
+    """The value in `data`, which is JSON bytes or the result of `json.loads`.
 
-    `cls` may be a dataclass, or a union of dataclasses told apart by a `Literal` field. Raises ValueError
-    naming the path of the first thing that is missing or of another type, and nothing else on any bytes.
+    `cls` may be a dataclass, or a union of dataclasses that differ in a `Literal` field. For any wrong bytes
+    it raises ValueError, with the path of the first value that is missing or has the wrong type.
     """
     name = getattr(cls, "__name__", "value")
     try:
@@ -72,14 +72,14 @@ def decode(cls: Any, data: object) -> Any:
         raise ValueError(f"{name}{path}: {wrong.message}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{name}: not JSON ({error})") from error
-    except ValueError as error:  # digits beyond what Python turns into a number
+    except ValueError as error:  # more digits than Python converts to a number
         raise ValueError(f"{name}: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{name}: nested too deeply") from error
 
 
 class _WrongError(Exception):
-    """Climbs from the wrong value to the root and gathers its path on the way."""
+    """Raised at the wrong value; each level above adds its part of the path."""
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -100,7 +100,7 @@ def _at(step: str, read: _Reader, value: object) -> Any:
 
 
 def _not_finite(constant: str) -> NoReturn:
-    raise _WrongError(f"{constant} is no finite number")
+    raise _WrongError(f"{constant} is not a finite number")
 
 
 @cache
@@ -123,7 +123,7 @@ def _reader(hint: Any) -> _Reader:
         return _literal_reader(tuple(hint))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _dataclass_reader(hint)
-    raise TypeError(f"{hint!r} does not go over the wire")
+    raise TypeError(f"{hint!r} cannot be decoded")
 
 
 def _text(value: object) -> str:

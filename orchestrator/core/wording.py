@@ -1,4 +1,4 @@
-"""How messages write spans, dates, sizes, counts and unknown names, so that all read alike. Pure."""
+"""How messages write durations, dates, sizes, counts and unknown names, so that all look the same. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
-_COMPARED_LENGTH_MAX = 64  # of a name; comparing takes the square of its length
+_COMPARED_LENGTH_MAX = 64  # of a name; comparing takes time with the square of the length
 _FAR = 253_402_300_800.0  # the year 10000
 
 
@@ -41,8 +41,8 @@ def count_text(count: int, noun: str) -> str:
 
 
 def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:
-    """`did you mean 'total'? ` with up to `count` of the nearest names, whatever their case; empty where none
-    is near, or where `given` is too long to compare in no time."""
+    """`did you mean 'total'? ` with up to `count` of the nearest names, ignoring case. Empty if no name is
+    near, or if `given` is too long to compare quickly."""
     if len(given) > _COMPARED_LENGTH_MAX:
         return ""
     folded = {name.lower(): name for name in valid}
@@ -52,7 +52,7 @@ def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:
 
 def unknown(what: str, given: str, valid: Iterable[str], *, suggest: bool = True) -> str:
     """`unknown store 'hme'; did you mean 'home'? valid: home, s3`: how every message reports an unknown name.
-    `what` is the beginning after "unknown", with the name if that is to be shown."""
+    `what` is the text after "unknown", including the name if it may be shown."""
     names = list(valid)
     if not names:
         return f"unknown {what}"

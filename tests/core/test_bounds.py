@@ -115,7 +115,7 @@ def _sealed(**changes: object) -> tuple[str, bytes]:
     [
         ({"created_at": 1e300}, "no time"),
         ({"created_at": -1.0}, "no time"),
-        ({"ref": CheckpointRef(9999999999999999999, 1, "abc")}, "beyond 2"),
+        ({"ref": CheckpointRef(9999999999999999999, 1, "abc")}, "larger than 2"),
         ({"metrics": {f"m{i}": 1.0 for i in range(1001)}}, "1,000 metrics"),
         ({"metrics": {"m" * 300: 1.0}}, "name of a metric"),
         ({"files": tuple(FileEntry(f"f{i}", 0, ()) for i in range(20_001))}, "20,000 files"),

@@ -63,7 +63,7 @@ def test_a_record_of_a_version_that_did_not_count_reads_on() -> None:
     assert old.of_kind("loss is nan at step 9") == ("loss is nan at step 3", 1)
     assert old.after("loss is nan at step 9", 2).shown() == (
         "it was started twice",
-        "loss is nan at step 9 (met 2 times by now)",
+        "loss is nan at step 9 (seen 2 times)",
     )
 
 

@@ -236,7 +236,7 @@ def test_a_measurement_above_the_bound_wins_and_says_so() -> None:
     assert steps_per_second(found) == pytest.approx(5.0, rel=0.02)
     assert found.bound is not None
     assert found.samples_per_second > found.bound
-    assert "above what the peak allows" in found.source
+    assert "faster than the peak allows" in found.source
 
 
 def test_only_the_newest_measurements_count() -> None:

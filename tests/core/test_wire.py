@@ -112,7 +112,7 @@ def test_a_wrong_type_is_named_with_its_path(change: dict[str, object], message:
         (b'{"run": "x"', "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[]", "expected an object"),
-        (b'{"incarnation": NaN}', "NaN is no finite number"),
+        (b'{"incarnation": NaN}', "NaN is not a finite number"),
         (b"[" * 100_000, "nested too deeply"),
         (b"{}", "incarnation, outcome, exit_code, step, message missing"),
     ],

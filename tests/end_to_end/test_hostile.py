@@ -35,8 +35,8 @@ def test_a_hostile_session_harms_nobody_else(user: User) -> None:
     assert "ignored malformed lines in progress.jsonl" in said
     assert "the step of step-9999999999999999999 is larger than" in said
     assert "neither a file nor a folder" in said
-    assert "arrived corrupt" in said
-    assert "the manifest is of '9999999999999999999-g01-" in said
+    assert "ignored corrupt checkpoint" in said
+    assert "the manifest belongs to '9999999999999999999-g01-" in said
     for command in ("show", "why", "checkpoints", "logs"):
         assert hostile in user.run(command, hostile) or command in ("logs", "checkpoints")
         user.run(command, hostile, "--json")

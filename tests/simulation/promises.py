@@ -131,7 +131,7 @@ def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
         f"{run}: {item.event.text}"
         for run in world.runs
         for item in world.ledger.history(run)
-        if isinstance(item.event, Noted) and "arrived corrupt" in item.event.text
+        if isinstance(item.event, Noted) and "ignored corrupt checkpoint" in item.event.text
         and not written.get(item.event.text.split()[1], False)
         and "is missing" in item.event.text  # otherwise the transport to the home store may have caused it
     ]  # fmt: skip
