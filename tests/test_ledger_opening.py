@@ -153,7 +153,7 @@ def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
     path.write_text("my notes, and quite a lot of them\n" * 200)
     error = refusal(sqlite_url(path))
     assert isinstance(error, InputError)
-    assert f"{path} is no SQLite database" in str(error)
+    assert f"{path} is not an SQLite database" in str(error)
     assert path.read_text().startswith("my notes")
 
 
@@ -259,7 +259,7 @@ def test_a_url_of_another_kind(url: str) -> None:
 def test_no_server_and_no_password_in_the_words(tmp_path: Path) -> None:
     error = refusal(f"postgresql://me:sesame@/ledger?host={tmp_path}&password=sesame2")
     assert isinstance(error, Transient)
-    assert "does the server run?" in str(error)
+    assert "; is the server running?" in str(error)
     assert "sesame" not in str(error)
 
 
@@ -375,7 +375,7 @@ def test_a_server_over_a_network_is_asked_for_tls(postgresql: Server, tmp_path: 
 def test_a_database_or_user_that_the_server_does_not_know(postgresql: Server) -> None:
     unknown = refusal(postgresql.url.replace("/postgres?", "/nothing?"))
     assert isinstance(unknown, InputError)
-    assert "`createdb` makes it" in str(unknown)
+    assert "create it with `createdb`" in str(unknown)
     stranger = refusal(postgresql.url.replace("orchestrator@", "stranger@"))
     assert isinstance(stranger, AccessDenied)
     assert "check user and password" in str(stranger)

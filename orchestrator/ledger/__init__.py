@@ -1,7 +1,7 @@
-"""The ledger: append-only events per run in SQL, and the record they fold into.
+"""The ledger: append-only events per run in SQL, and the record that they fold into.
 
 Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
-LedgerReader      every question, for the engine and for people                (reading.py)
+LedgerReader      every query, for the engine and for people                   (reading.py)
 Takeover, Owner   who controls this database                                   (takeover.py)
 """
 

@@ -1,7 +1,6 @@
-"""How a ledger's database is reached: its URL, its transactions, and in words what went wrong with it.
+"""Access to a ledger's database: its URL, its transactions, and messages for its errors.
 
-Knows SQLite and PostgreSQL, and none of our tables. Nothing that the URL says before its host, nor any of its
-options, is ever shown.
+Knows SQLite and PostgreSQL, but none of our tables. Never shows the user, password or options of the URL.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 
 class Database:
-    """One database. `path` is its file, None for PostgreSQL; `shown` names it without user and options."""
+    """One database. `path` is its file (None for PostgreSQL); `shown` names it without user and options."""
 
     def __init__(self, url: str, *, alone: bool = False) -> None:
-        """`alone`: SQLite keeps what processes share in memory, not in a file: it opens on a full disk, where
-        no other process has it open, and none can until it is closed."""
+        """`alone`: SQLite keeps its shared state in memory, not in a file. So it opens on a full disk, if no
+        other process has it open, and no other process can open it until it is closed."""
         self._alone = alone
         parsed = _parse(url)
         self.path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
@@ -78,7 +77,7 @@ class Database:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise AccessDenied(
-                f"the ledger's folder {folder} cannot be made ({error.strerror}): "
+                f"the ledger's folder {folder} cannot be created ({error.strerror}): "
                 "set ORCHESTRATOR_HOME to a folder you may write to",
                 backend="ledger",
                 operation="open",
@@ -90,7 +89,7 @@ class Database:
             unshut(each)
 
     def dedicated(self) -> Connection:
-        """A connection outside of pool and transactions; closing it ends the server's session."""
+        """A connection outside the pool, without transactions; closing it ends the server's session."""
         with self._explained("connect"):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()
@@ -104,7 +103,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction: all of it is durable when the block is left, or none of it ever was."""
+        """A transaction: when the block ends, all of it is durable, or nothing was changed."""
         with self._explained("write"), self._writer.begin() as connection:
             yield connection
 
@@ -113,7 +112,7 @@ class Database:
         try:
             yield
         except exc.IntegrityError as error:
-            raise LedgerConflict(f"the ledger {self.shown} holds this already") from error
+            raise LedgerConflict(f"the ledger {self.shown} already holds this") from error
         except exc.DataError as error:  # a number out of range, text with a NUL
             said = " ".join(str(error.orig).split())
             message = f"the ledger {self.shown} cannot hold a value: {said}"
@@ -124,7 +123,7 @@ class Database:
                 raise self._explain_sqlite(original, operation) from error
             raise self._explain_postgresql(
                 original, operation
-            ) from None  # the driver may repeat what it was given
+            ) from None  # the driver's message may contain our values
 
     def _explain_sqlite(self, error: sqlite3.Error, operation: str) -> OrchestratorError:
         name = getattr(error, "sqlite_errorname", "")
@@ -132,11 +131,11 @@ class Database:
         where: dict[str, Any] = {"backend": "ledger", "operation": operation}
         match name.removeprefix("SQLITE_").split("_")[0]:
             case "NOTADB":
-                return InputError(f"{ledger} is no SQLite database: move that file away, or name another")
+                return InputError(f"{ledger} is not an SQLite database: move that file away, or use another")
             case "BUSY" | "LOCKED":
                 return Transient(
                     f"{ledger} was locked by another process for {BUSY_SECONDS} seconds; "
-                    f"`fuser {self.shown}` says by which",
+                    f"`fuser {self.shown}` shows which",
                     **where,
                 )
             case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":
@@ -149,11 +148,11 @@ class Database:
                 return self._full(where)
             case "CORRUPT":
                 return BackendError(
-                    f"{ledger} is damaged ({error}): restore a copy, or see what `sqlite3 {self.shown} "
-                    ".recover` saves",
+                    f"{ledger} is damaged ({error}): restore a copy, or save what you can with "
+                    f"`sqlite3 {self.shown} .recover`",
                     **where,
                 )
-        if name == "SQLITE_IOERR_SHMSIZE":  # the first thing that WAL writes
+        if name == "SQLITE_IOERR_SHMSIZE":  # the first file that WAL needs
             return self._full(where)
         return BackendError(f"{ledger}: {error} ({name}); is its disk full or failing?", **where)
 
@@ -176,22 +175,22 @@ class Database:
         where: dict[str, Any] = {"backend": "ledger", "operation": operation}
         if _NO_TLS in said:
             return AccessDenied(
-                f"{message}; the way there is a network, so TLS is asked for: switch it on at the server, or "
-                "add sslmode=disable to the URL's options (?sslmode=disable) where nobody listens",
+                f"{message}; TLS is required because the connection uses a network: enable TLS on the "
+                "server, or add ?sslmode=disable to the URL if you trust the network",
                 **where,
             )
         if state == "3D000" or ("database" in said and "does not exist" in said):
-            return InputError(f"{message}; `createdb` makes it")
+            return InputError(f"{message}; create it with `createdb`")
         if state.startswith("28") or any(sign in said for sign in _DENIED):
             return AccessDenied(f"{message}; check user and password (PGPASSWORD, ~/.pgpass)", **where)
         if state == "42501":
-            return AccessDenied(f"{message}; the user needs to create and change tables there", **where)
+            return AccessDenied(f"{message}; the user needs permission to create and change tables", **where)
         if state == "25006":
-            return AccessDenied(f"{message}; name the server that takes writes", **where)
+            return AccessDenied(f"{message}; use the server that accepts writes", **where)
         if state == "53100":
-            return BackendError(f"{message}; nothing changed; free some space on the server", **where)
+            return BackendError(f"{message}; nothing was changed: free some space on the server", **where)
         if state[:2] in _PASSING or not state:
-            return Transient(f"{message}; does the server run?", **where)
+            return Transient(f"{message}; is the server running?", **where)
         return BackendError(message, **where)
 
 
@@ -199,15 +198,15 @@ _DENIED = ("authentication failed", "no password supplied", "no pg_hba.conf entr
 _PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serialization, resources, locks, operator
 
 
-_SECRET_CHARS_MIN = 3  # shorter ones would blot out ordinary words
+_SECRET_CHARS_MIN = 3  # shorter ones would mask ordinary words
 _NO_TLS = "server does not support SSL"
 
 
 def _arguments(url: URL) -> dict[str, str | int]:
-    """What we ask of the driver beyond the URL: an end to waiting, and TLS where the way is a network.
+    """The driver's arguments in addition to the URL: a connect timeout, and TLS if the server is not local.
 
-    By itself libpq goes on without TLS where that is refused (sslmode=prefer), so that whoever sits between
-    could read along. On Unix sockets it takes no notice of sslmode.
+    By default libpq continues without TLS if the server refuses it (sslmode=prefer), and the network could
+    read everything. On Unix sockets it ignores sslmode.
     """
     arguments: dict[str, str | int] = {}
     if "connect_timeout" not in url.query:
@@ -218,8 +217,8 @@ def _arguments(url: URL) -> dict[str, str | int]:
 
 
 def _is_local(url: URL) -> bool:
-    """Whether every host that may be asked is this machine, by the URL, whose options win over its host, and
-    by libpq's own variables."""
+    """Whether every possible host is this machine. The URL's options override its host; libpq's environment
+    variables count as well."""
     if "service" in url.query or os.environ.get("PGSERVICE"):
         return False
     where = url.query.get("hostaddr") or os.environ.get("PGHOSTADDR")
@@ -229,7 +228,7 @@ def _is_local(url: URL) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    if host in ("", "localhost") or host.startswith(("/", "@")):  # a Unix socket, where none is named too
+    if host in ("", "localhost") or host.startswith(("/", "@")):  # a Unix socket, also if no host is given
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -238,7 +237,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _secrets(url: URL) -> tuple[str, ...]:
-    """What no message may repeat: passwords, as they are and as they were written; the longest first."""
+    """What no message may contain: passwords, raw and URL-encoded, the longest first."""
     given = [str(url.password or "")]
     for name, value in url.query.items():
         if name.lower() in ("password", "sslpassword"):
@@ -249,13 +248,13 @@ def _secrets(url: URL) -> tuple[str, ...]:
 
 
 def _check_at(url: str, parsed: URL) -> None:
-    """An `@` in the password that is not written as %40 makes the password's end a part of the host, which
-    messages show and the resolver sends to name servers. Refused, whatever it was meant to be."""
+    """Refuses a URL with an `@` that is not the one before the host. If a password contains an `@` that is
+    not written as %40, its end would count as the host, which messages show and name servers receive."""
     rest = url.partition("://")[2]
     if rest.count("@") > 1 or ("@" in rest and parsed.username is None):
         raise InputError(
-            "the ledger's URL (not shown) has an @ besides the one before the host: write it as %40, and in "
-            "a user or password also / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
+            "the ledger's URL (not shown) has an @ that is not the one before the host: write it as %40, and "
+            "in a user or password also / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
         )
 
 
@@ -268,24 +267,24 @@ def _parse(url: str) -> URL:
         _check_at(url, parsed)
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise InputError(f"a ledger cannot live in {parsed.drivername!r}; its URL should be {FORMS}")
+        raise InputError(f"a ledger cannot be stored in {parsed.drivername!r}; its URL should be {FORMS}")
     if not parsed.database or parsed.database.startswith((":", "file:")):
         raise InputError(f"the ledger must be a file: {FORMS}")
     try:
         path = Path(parsed.database).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"the ledger's path {parsed.database!r} cannot be followed: {error}") from error
+        raise InputError(f"the ledger's path {parsed.database!r} cannot be resolved: {error}") from error
     return URL.create("sqlite", database=str(path))
 
 
 def _keep_alone(connection: sqlite3.Connection, _record: object) -> None:
-    # Set before the first look into a WAL database, it then needs no -shm file (sqlite.org/wal.html, "Use of
-    # WAL without shared-memory").
+    # If this is set before the first read of a WAL database, SQLite needs no -shm file (sqlite.org/wal.html,
+    # "Use of WAL without shared-memory").
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
 
 
 def _make_private(path: Path) -> None:
-    """SQLite gives its other files the mode of the first. What cannot be made here, it explains itself."""
+    """SQLite gives its other files the mode of the first. If that cannot be created, SQLite reports why."""
     with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for each in _all_of(path):
@@ -298,9 +297,9 @@ def _all_of(path: Path) -> tuple[Path, ...]:
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # the driver begins nothing by itself; _begin_sqlite does
-    connection.execute("PRAGMA journal_mode = WAL")  # readers do not stop the writer, nor it them
-    connection.execute("PRAGMA synchronous = FULL")  # an intent is on the disk before it is acted on
+    connection.isolation_level = None  # the driver begins no transactions; _begin_sqlite does
+    connection.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
+    connection.execute("PRAGMA synchronous = FULL")  # an intent is on disk before we act on it
     connection.execute("PRAGMA foreign_keys = ON")
 
 

@@ -1,6 +1,6 @@
-"""Every change to the ledger: events appended in one transaction, optimistic on the version, and fenced.
+"""Every change to the ledger: events appended in one transaction, with optimistic versions and a fence.
 
-The only writer of a record is the fold (`orchestrator.core.run.apply`); this stores what it gives. Decides
+Only the fold (`orchestrator.core.run.apply`) changes a record; this module stores the result. Decides
 nothing.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 DUE_NOW = 0.0
 Check = Callable[[], None]
 
-# What every tick says, built once.
+# The queries of every tick, built once.
 _FENCE = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW).with_for_update(read=True)
 _VERSIONS = (
     select(runs.c.run, runs.c.version)
@@ -49,9 +49,9 @@ _WAKE = (
 
 @dataclass(frozen=True)
 class Proposal:
-    """Events to append to the run as it stands in `record`, at least one, and when it is due afterwards.
+    """One or more events to append to the run in `record`, and when it is due afterwards.
 
-    `inputs` is what they were decided from, any value `orchestrator.core.wire` can encode.
+    `inputs` is what the events were decided from: any value that `orchestrator.core.wire` can encode.
     """
 
     record: RunRecord
@@ -67,11 +67,11 @@ class Ledger(LedgerReader):
 
     @classmethod
     def open(cls, url: str, *, alone: bool = False) -> Self:
-        """Opens `sqlite:///PATH` or `postgresql://…`, and creates or upgrades its tables. `alone`: also on a
-        full disk, and then for nobody else; of SQLite only.
+        """Opens `sqlite:///PATH` or `postgresql://…`, and creates or upgrades its tables.
 
-        Raises InputError (not a ledger, of a newer version), AccessDenied (not writable, wrong password),
-        Transient (locked, no server), DiskFull, each with the next thing to do.
+        `alone` (SQLite only): opens it also on a full disk, and for this process only. Raises InputError (not
+        a ledger, or of a newer version), AccessDenied (not writable, wrong password), Transient (locked, no
+        server) and DiskFull; each message says what to do next.
         """
         database = Database(url, alone=alone)
         try:
@@ -82,7 +82,7 @@ class Ledger(LedgerReader):
         return cls(database)
 
     def close(self) -> None:
-        """Lets go of the takeover, if this holds it, and of the database."""
+        """Releases the takeover, if this ledger holds it, and closes the database."""
         if self._takeover is not None:
             self._takeover.release()
         self._database.close()
@@ -98,8 +98,10 @@ class Ledger(LedgerReader):
     def submit(
         self, event: Submitted, *, due_at: float | None = DUE_NOW, check: Check | None = None
     ) -> RunRecord:
-        """Records a new run, unless `check`, asked last before the commit, raises. Raises LedgerConflict
-        where there is one of this name."""
+        """Records a new run. `check` is called just before the commit; if it raises, nothing is recorded.
+
+        Raises LedgerConflict if a run of this name exists.
+        """
         from orchestrator.core.run import submit
 
         record = submit(event)
@@ -121,8 +123,8 @@ class Ledger(LedgerReader):
     ) -> RunRecord:
         """Appends to one run and returns its record afterwards.
 
-        Raises LedgerConflict where somebody appended to it first, Fenced where `fence` is not the number
-        of the current controller (None: this is no controller).
+        Raises LedgerConflict if another process appended to it first, and Fenced if `fence` is not the number
+        of the current controller (None: this process is not a controller).
         """
         [answer] = self.append_many([Proposal(record, events, due_at, inputs)], fence=fence)
         if isinstance(answer, LedgerConflict):
@@ -134,7 +136,7 @@ class Ledger(LedgerReader):
     ) -> list[RunRecord | LedgerConflict]:
         """Appends to several runs in one transaction: a record or a conflict for each, in their order.
 
-        A conflict leaves its run as it is and stops no other. Raises Fenced as `append` does.
+        A conflict leaves its run unchanged and does not affect the others. Raises Fenced as `append` does.
         """
         drafts = [_draft(proposal) for proposal in proposals]
         assert len({draft.run for draft in drafts}) == len(drafts), "one proposal a run"
@@ -149,9 +151,9 @@ class Ledger(LedgerReader):
         return [d.after if d.run in taken else _conflict(d, versions.get(d.run)) for d in drafts]
 
     def wish(self, run: str, event: Wished) -> RunRecord:
-        """Notes what a user wants, whatever else is going on, and makes the run due at once.
+        """Records what a user wants, whatever else happens to the run, and makes the run due at once.
 
-        A run with nothing left to do keeps its due time. Raises InputError where there is no such run.
+        A run with nothing left to do keeps its due time. Raises InputError if there is no such run.
         """
         query = select(runs.c.record, runs.c.due_at).where(runs.c.run == run).with_for_update()
         self._store_of_older()
@@ -170,7 +172,7 @@ class Ledger(LedgerReader):
     def schedule(self, due: Iterable[tuple[RunRecord, float | None]], *, fence: int | None = None) -> None:
         """Sets when runs are due next, without an event (None: when something else happens).
 
-        A run that somebody appended to since its record was read keeps the due time that gave it.
+        If another process appended to a run since its record was read, the run keeps its newer due time.
         """
         rows = sorted(
             ({"of": r.run, "at_version": r.version, "due_at": at} for r, at in due),
@@ -183,7 +185,7 @@ class Ledger(LedgerReader):
             connection.execute(_DUE, rows)
 
     def wake_queued(self) -> None:
-        """Offers changed: queued runs that were deferred to a time wait for a slot instead, from now on."""
+        """To call when offers have changed: queued runs that were deferred to a time now wait for a slot."""
         with self._database.write() as connection:
             connection.execute(_WAKE)
 
@@ -192,17 +194,17 @@ class Ledger(LedgerReader):
     def take_over(self, name: str, *, now: float, home_store: str = "") -> takeover.Takeover:
         """Makes this process the one controller of the database, until released or dead.
 
-        `name` is shown to people. `home_store`, the config's, becomes for good that of the runs that the
-        first version submitted. Raises ControllerRunning where one lives.
+        `name` is shown to people. `home_store` is the config's; runs that the first version submitted get it
+        for good. Raises ControllerRunning if another controller is running.
         """
         self._takeover = takeover.take_over(self._database, name, now, home_store)
         self._older_store = None
         self._controls = True
-        self._measured.clear()  # what an earlier controller has learned since
+        self._measured.clear()  # an earlier controller may have added to them
         return self._takeover
 
     def add_measurement(self, job_key: str, measurement: Measurement) -> None:
-        """Remembers a rate that a job was seen to reach."""
+        """Stores a measured rate of a job."""
         row = {"job_key": job_key, "at": measurement.at, "body": wire.encode(measurement).decode()}
         with self._database.write() as connection:
             connection.execute(insert(measurements), row)
@@ -211,7 +213,7 @@ class Ledger(LedgerReader):
 
 @dataclass(frozen=True)
 class _Draft:
-    """A proposal applied and encoded: all that can be done before the transaction begins."""
+    """A proposal, applied and encoded before the transaction begins."""
 
     run: str
     version: int
@@ -247,12 +249,12 @@ def _event_row(event: Event, run: str, seq: int, inputs: object | None) -> dict[
 
 
 def _explanation(inputs: object) -> str:
-    """Unlike an event, what only explains one may hold numbers that are not finite."""
+    """Unlike events, the inputs may contain numbers that are not finite."""
     return json.dumps(wire.to_json(inputs), separators=(",", ":"))
 
 
 def _check_fence(connection: Connection, fence: int | None) -> None:
-    """The row stays locked until the commit, so that a takeover waits for it and then refuses the next."""
+    """The row stays locked until the commit: a takeover waits for it, and then the next write is refused."""
     if fence is None:
         return
     current = connection.execute(_FENCE).scalar_one()
@@ -261,7 +263,7 @@ def _check_fence(connection: Connection, fence: int | None) -> None:
 
 
 def _lock_versions(connection: Connection, names: Iterable[str]) -> dict[str, int]:
-    """The versions of these runs, which nobody else can change before the commit."""
+    """The versions of these runs, locked until the commit."""
     ordered = sorted(names)
     versions: dict[str, int] = {}
     for start in range(0, len(ordered), CHUNK):

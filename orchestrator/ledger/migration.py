@@ -1,6 +1,6 @@
-"""Brings a database to the tables this version knows, once, whoever opens it first.
+"""Creates or upgrades a database's tables when a process opens it for the first time with this version.
 
-Alembic is imported only where there is something to do: a listing must start fast.
+Alembic is imported only if there is something to do, because a listing must start fast.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
 
 SCRIPTS = Path(__file__).parent.parent / "migrations"
-_LOCK = 0x6F72636865  # any number nobody else uses
+_LOCK = 0x6F72636865  # any number that nothing else uses
 
 
 def migrate(database: Database) -> None:
-    """Creates or upgrades the tables, in one transaction and under a lock; does nothing where they are new.
+    """Creates or upgrades the tables, in one transaction and under a lock; does nothing if they are current.
 
-    Raises InputError where the database is of a newer version, or holds tables of these names already.
+    Raises InputError if the database is of a newer version, or already has other tables of these names.
     """
     with database.read() as connection:
         if _revision(connection) == REVISION:
@@ -36,7 +36,7 @@ def migrate(database: Database) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The version the tables are of; None where there are none."""
+    """The version of the tables; None if there are no tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     found: str | None = connection.execute(
@@ -58,7 +58,7 @@ def _check(found: str | None, connection: Connection, shown: str) -> None:
     if taken:
         raise InputError(
             f"{shown} belongs to something else: it has tables called {', '.join(taken)}; "
-            "name another database"
+            "use another database"
         )
 
 

@@ -1,6 +1,6 @@
-"""Every question to the ledger: the engine's (what is due, who has a session) and people's.
+"""Every query of the ledger, for the engine (what is due, which runs have a session) and for people.
 
-Changes nothing. Knows the tables and the fold's snapshot; decides nothing about a run.
+Changes nothing. Knows the tables and the stored records; decides nothing about a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.session import ClosedSession
     from orchestrator.core.speed import Measurement
 
-CHUNK = 500  # rows asked for by name at once
+CHUNK = 500  # rows per query by name
 MEASUREMENTS_MAX = 256
 CANDIDATES_MAX = 10
 _NEAREST, _NEAREST_OF = 3, 5000
@@ -40,9 +40,9 @@ _RUN = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True)
 class Stored:
-    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`);
-    on the first event of a decision, None on the others. One that this version cannot read stands there as a
-    note with the reason, which is its `trouble`."""
+    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`),
+    on the first event of a decision; None on the others. If this version cannot read an event, it becomes a
+    note with the reason, which is also in `trouble`."""
 
     seq: int
     event: Event
@@ -52,9 +52,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in a listing. `platform`, `accelerator`, `session` are of the current session, if it has one;
-    `accepted_step` is of the newest accepted checkpoint; times in unix seconds. `store`: the home store;
-    empty: the config's. `unreadable`: why this version cannot read its row; its phase then means nothing."""
+    """A run in a listing. `platform`, `accelerator` and `session` are of the current session, if any.
+    `accepted_step` is of the newest accepted checkpoint. Times in unix seconds. `store`: the home store;
+    empty: the config's. `unreadable`: why this version cannot read the row; then the phase means nothing."""
 
     run: str
     name: str
@@ -78,7 +78,7 @@ _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if fiel
 
 
 class LedgerReader:
-    """The questions. Every one may raise `Transient` or another BackendError where the database fails."""
+    """The queries. Each may raise `Transient` or another BackendError if the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -89,16 +89,16 @@ class LedgerReader:
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """The runs whose records `live`, `due` and `queued_waiting` have left out, each with the reason.
+        """The runs that `live`, `due` and `queued_waiting` left out as unreadable, with the reason.
 
-        Of no such run anything is asked again before somebody has changed it. Nothing of it is deleted.
+        Such a run is not read again until it changes. Nothing of it is deleted.
         """
         return {run: reason for run, (_, reason) in self._unreadable.items()}
 
     # --- One run ----------------------------------------------------------------------------------------
 
     def record(self, run: str) -> RunRecord:
-        """The run's record; InputError where there is no run of this name."""
+        """The run's record. Raises InputError if there is no run of this name."""
         with self._database.read() as connection:
             text = connection.execute(select(runs.c.record).where(runs.c.run == run)).scalar()
         if text is not None:
@@ -106,11 +106,11 @@ class LedgerReader:
         raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
     def records(self, runs: Iterable[str]) -> Iterator[RunRecord]:
-        """The records of these runs, those that exist, in the order of the names."""
+        """The records of those of these runs that exist, in the order of the names."""
         return self._records(runs)
 
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
-        """The run's events in order, those whose seq is above `after`."""
+        """The run's events with a seq above `after`, in order."""
         query = (
             select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs)
             .where(events.c.run == run, events.c.seq > after)
@@ -119,9 +119,9 @@ class LedgerReader:
         return tuple(_stored(row) for row in self._all(query))
 
     def find(self, text: str) -> str:
-        """The run somebody means: its name, its job's name (the newest run), or a prefix that only it has.
+        """Finds a run by its name, by its job's name (the newest run), or by a unique prefix.
 
-        Raises InputError that lists the candidates, or the nearest names.
+        Raises InputError with the candidates or the nearest names.
         """
         named = select(runs.c.run).order_by(runs.c.submitted_at.desc(), runs.c.run.desc())
         if _RUN.fullmatch(text):
@@ -135,7 +135,7 @@ class LedgerReader:
             if found:
                 more = ", …" if len(found) > CANDIDATES_MAX else ""
                 listed = ", ".join(found[:CANDIDATES_MAX])
-                raise InputError(f"{text!r} may be several runs: {listed}{more}")
+                raise InputError(f"{text!r} matches several runs: {listed}{more}")
         known = [str(row.run) for row in self._all(named.limit(_NEAREST_OF))]
         near = did_you_mean(text, known, _NEAREST)
         raise InputError(f"there is no run called {text!r}; {near}`orchestrator ps` lists them")
@@ -145,7 +145,7 @@ class LedgerReader:
     def summaries(
         self, phases: Collection[Phase] | None = None, limit: int | None = None, *, run: str | None = None
     ) -> tuple[RunSummary, ...]:
-        """Runs, newest first, in these phases (None: in any), or the one `run`; reads no record."""
+        """Runs in these phases (None: in any), newest first, or the one `run`. Reads no record."""
         query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
@@ -153,12 +153,12 @@ class LedgerReader:
         return tuple(_summary(*row) for row in self._all(query))
 
     def live(self) -> tuple[RunRecord, ...]:
-        """The runs that have a session, or strays."""
+        """The runs that have a session or strays."""
         names = [row.run for row in self._all(select(runs.c.run).where(runs.c.live).order_by(runs.c.run))]
         return tuple(self._records(names))
 
     def closed_since(self, at: float) -> tuple[ClosedSession, ...]:
-        """The sessions of any run that were over after `at`, as far as their runs still tell of them."""
+        """The sessions of any run that ended after `at`, as far as the records still have them."""
         query = select(runs.c.run).where(runs.c.closed_at > at).order_by(runs.c.closed_at, runs.c.run)
         found = (
             each for record in self._records([row.run for row in self._all(query)]) for each in record.closed
@@ -166,10 +166,10 @@ class LedgerReader:
         return tuple(each for each in found if each.gone_at > at)
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
-        """Queued runs that wait for a slot (no due time), in order of submission, `limit` at most.
+        """Queued runs that wait for a slot (no due time), in order of submission, at most `limit`.
 
-        The next page is that after the last record's `(submitted_at, run)`; a page that is not full is the
-        last.
+        For the next page, pass the last record's `(submitted_at, run)` as `after`. A page that is not full is
+        the last.
         """
         waiting = (
             select(runs.c.submitted_at, runs.c.run)
@@ -178,7 +178,7 @@ class LedgerReader:
         )
         place = tuple_(runs.c.submitted_at, runs.c.run)
         found: list[RunRecord] = []
-        while True:  # more than once only where records cannot be read
+        while True:  # more than once only if some records cannot be read
             wanted = limit - len(found)
             query = waiting if after is None else waiting.where(place > tuple_(*after))
             rows = self._all(query.limit(wanted))
@@ -194,7 +194,7 @@ class LedgerReader:
     ) -> tuple[RunRecord | str, ...]:
         """The runs whose due time has come, the longest due first.
 
-        `known` maps runs to the versions the caller has: such a run is given by its name alone.
+        `known` maps runs to the versions that the caller has. A run at that version is returned as its name.
         """
         query = (
             select(runs.c.run, runs.c.version)
@@ -209,7 +209,7 @@ class LedgerReader:
         return tuple(run if same else fresh[run] for run, same in rows if same or run in fresh)
 
     def next_due(self) -> float | None:
-        """The earliest due time of any run that can be read, in unix seconds; None where none has one."""
+        """The earliest due time of any run that can be read, in unix seconds; None if no run has one."""
         query = select(func.min(runs.c.due_at))
         if self._unreadable:
             query = query.where(runs.c.run.not_in(list(islice(self._unreadable, CHUNK))))
@@ -218,10 +218,10 @@ class LedgerReader:
 
     def anything_left(self, besides: Collection[str] = ()) -> bool:
         """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
-        Of the runs `besides` only a due time counts, of those that cannot be read nothing.
 
-        A controller that leaves because of this must look once more after it has let go of its takeover:
-        whoever submitted in between saw it alive and started none.
+        For the runs in `besides` only a due time counts; runs that cannot be read do not count. A controller
+        that exits because of this must check again after it has released its takeover: a process that
+        submitted in between saw it running, and started no other.
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
         others = runs.c.run.not_in([*besides, *islice(self._unreadable, CHUNK)])
@@ -234,9 +234,9 @@ class LedgerReader:
     # --- Rates and control ------------------------------------------------------------------------------
 
     def measurements(self, job_key: str) -> tuple[Measurement, ...]:
-        """The rates a job was seen to reach, on any accelerator, oldest first; the newest 256 at most.
+        """A job's measured rates on any accelerator, oldest first; at most the newest 256.
 
-        The controller reads them once: nobody else adds to them.
+        The controller reads them only once, because no other process adds to them.
         """
         if self._controls and job_key in self._measured:
             return self._measured[job_key]
@@ -248,7 +248,7 @@ class LedgerReader:
         return found
 
     def size(self) -> int:
-        """What the ledger takes on its disk, in bytes: all of SQLite's files, or the tables of a server."""
+        """The size of the ledger on disk, in bytes: all of SQLite's files, or the server's tables."""
         path = self._database.path
         if path is not None:
             files = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
@@ -258,7 +258,7 @@ class LedgerReader:
             return sum(connection.execute(select(*sizes)).one())
 
     def owner(self) -> takeover.Owner | None:
-        """Who controls this database now; None where no controller lives."""
+        """Who controls this database now; None if no controller is running."""
         return takeover.owner(self._database)
 
     # --- Rows -------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class LedgerReader:
             return list(connection.execute(query).all())
 
     def _records(self, names: Iterable[str]) -> Iterator[RunRecord]:
-        """The records of these runs, those that exist and can be read, in the order of the names."""
+        """The records of those of these runs that exist and can be read, in the order of the names."""
         remaining = iter(names)
         while chunk := list(islice(remaining, CHUNK)):
             query = select(runs.c.run, runs.c.version, runs.c.record).where(runs.c.run.in_(chunk))
@@ -279,15 +279,15 @@ class LedgerReader:
                 version, text = rows[run]
                 try:
                     record = self._record_of(run, text)
-                except BackendError as error:  # one run that cannot be read hides no other
+                except BackendError as error:  # a run that cannot be read must not hide the others
                     self._unreadable[run] = (version, str(error))
                 else:
                     self._unreadable.pop(run, None)
                     yield record
 
     def _record_of(self, run: str, text: str) -> RunRecord:
-        """The record a row holds; BackendError where it cannot be read. The first version journalled no
-        store: its runs have the one that the first controller after it found in the config."""
+        """The record in a row. Raises BackendError if it cannot be read. The first version journalled no
+        store; its runs get the one that the next version's first controller found in the config."""
         from orchestrator.core.run import RunRecord
 
         try:
@@ -299,22 +299,22 @@ class LedgerReader:
         return record if record.store else replace(record, store=self._store_of_older())
 
     def _store_of_older(self) -> str:
-        """The home store of runs that name none. Asks the database once: never call it first inside of a
-        transaction that writes, which may wait for that answer's connection."""
+        """The home store of runs that name none. The first call asks the database, so it must not happen
+        inside a transaction that writes: that could wait for its own connection."""
         if self._older_store is None:
             self._older_store = takeover.older_store(self._database)
         return self._older_store
 
 
 def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
-    """The columns are those of its fields, in their order."""
+    """The columns are the fields of RunSummary, in their order."""
     wrong = "" if phase in _PHASES else f"its phase is {phase!r}, which this version does not know"
     found = RunSummary(run, name, Phase.HELD if wrong else Phase(phase), *rest)
     return replace(found, unreadable=wrong) if wrong else found
 
 
 def _stored(row: Any) -> Stored:
-    """An event as it was journalled; one that cannot be read, of a newer version say, as a note of that."""
+    """An event as it was journalled; a note if it cannot be read, for example because it is newer."""
     from orchestrator.core.event import Event, Noted
 
     inputs = None
@@ -332,7 +332,7 @@ def _stored(row: Any) -> Stored:
 
 
 def _measurement(text: str) -> Measurement | None:
-    """None for one that cannot be read: the rate is then learned anew."""
+    """None if it cannot be read: the rate is then measured again."""
     from orchestrator.core.speed import Measurement
 
     try:

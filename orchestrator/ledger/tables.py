@@ -1,7 +1,7 @@
-"""The tables as they are now, and how a record becomes a row.
+"""The current tables, and how a record becomes a row.
 
-`orchestrator/migrations` holds how they came to be; a test keeps the two alike. Columns beside `record` and
-`body` repeat what is in them, for queries; nothing is read back from them into a record.
+`orchestrator/migrations` has the steps that create them; a test checks that both are the same. The other
+columns repeat parts of `record` and `body` for queries; a record is never read from them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ runs = Table(
     Column("store", Text, nullable=False, server_default=""),
     Column("closed_at", Double),
 )
-Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # all that a tick asks of most runs
+Index("runs_due", runs.c.due_at, runs.c.run, runs.c.version)  # for most runs, a tick needs only this
 Index("runs_phase", runs.c.phase, runs.c.submitted_at, runs.c.run)
 Index("runs_submitted", runs.c.submitted_at, runs.c.run)
 Index("runs_closed", runs.c.closed_at, runs.c.run)
 Index("runs_name", runs.c.name, runs.c.submitted_at)
-# Of live runs only, as the first migration says; said here, every `ps` would load PostgreSQL's dialect.
+# The first migration limits it to live runs. Doing that here would make every `ps` load PostgreSQL's dialect.
 Index("runs_live", runs.c.run)
 
 events = Table(
@@ -91,13 +91,13 @@ controller = Table(
     Column("pid", Integer, nullable=False),
     Column("host", Text, nullable=False),
     Column("since", Double, nullable=False),
-    Column("older_store", Text, nullable=False, server_default=""),  # of runs whose submission named none
+    Column("older_store", Text, nullable=False, server_default=""),  # of runs whose submission names none
 )
 CONTROLLER_ROW = 1
 
 
 def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
-    """The row of `runs` that stands for a record."""
+    """The row of `runs` for a record."""
     from orchestrator.core.checkpoint import newest
 
     order = record.session.order if record.session is not None else None
@@ -125,5 +125,5 @@ def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    """What a platform or a log said may hold what no database column takes: NUL, halves of surrogates."""
+    """The text without NUL and lone surrogates: a platform or log may send them, and no column takes them."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

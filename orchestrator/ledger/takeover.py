@@ -1,8 +1,8 @@
-"""Who controls a database: one process, for as long as it lives, and never by the clock.
+"""Who controls a database: one process, for as long as it lives; no clock is involved.
 
-The lock is the kernel's (SQLite: flock beside the file) or the server's (PostgreSQL: an advisory lock of one
-connection); both let go when the process dies, and neither when a laptop sleeps. The fence number, one more
-with every takeover, refuses what an earlier controller still writes.
+The lock is the kernel's (SQLite: flock on a file beside it) or the server's (PostgreSQL: an advisory lock of
+one connection). Both are released when the process dies, and not when a laptop sleeps. The fence number grows
+with every takeover, so that late writes of an earlier controller are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTEMPT_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Owner:
-    """Who runs: `name` is what it called itself, `pid` is of `host`, `since` in unix seconds."""
+    """The running controller: the `name` it gave itself, its `pid` on `host`, and `since` in unix seconds."""
 
     name: str
     pid: int
@@ -52,7 +52,7 @@ class Takeover:
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Lets go; the next controller may start at once. Again: does nothing."""
+        """Releases control; the next controller may start at once. A second call does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -65,12 +65,12 @@ class Takeover:
 
 
 def take_over(database: Database, name: str, now: float, home_store: str = "") -> Takeover:
-    """Makes this process the controller. Raises ControllerRunning, naming it, where one lives."""
+    """Makes this process the controller. Raises ControllerRunning, with its name, if one is running."""
     release = _lock_file(database.path) if database.path is not None else _lock_server(database)
     if release is None:
         raise ControllerRunning(
-            f"a controller of {database.shown} runs already: {_row_owner(database)}; "
-            "`orchestrator down` ends it"
+            f"a controller of {database.shown} is already running: {_row_owner(database)}; "
+            "stop it with `orchestrator down`"
         )
     try:
         return Takeover(_raise_fence(database, name, now, home_store), release)
@@ -80,13 +80,13 @@ def take_over(database: Database, name: str, now: float, home_store: str = "") -
 
 
 def owner(database: Database) -> Owner | None:
-    """Who controls the database now; None where nobody does."""
+    """Who controls the database now; None if nobody does."""
     locked = _file_locked(database.path) if database.path is not None else _server_locked(database)
     return _row_owner(database) if locked else None
 
 
 def older_store(database: Database) -> str:
-    """The home store of runs whose submission named none; empty: no controller has said yet."""
+    """The home store of runs whose submission names none; empty: no controller has set it yet."""
     query = select(controller.c.older_store).where(controller.c.number == CONTROLLER_ROW)
     with database.read() as connection:
         return str(connection.execute(query).scalar_one())
@@ -122,7 +122,7 @@ def _row_owner(database: Database) -> Owner:
 
 
 def _attempts() -> Iterator[None]:
-    """Somebody who only asks for the owner, or was just killed, holds the lock for a moment more."""
+    """Retries for a moment: a process that only checks the lock, or was just killed, may still hold it."""
     for _ in range(_ATTEMPTS):
         yield
         threading.Event().wait(_ATTEMPT_SECONDS)
@@ -139,7 +139,7 @@ def _lock_file(database: Path) -> Callable[[], None] | None:
     path = _lock_path(database)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        tighten(path)  # whoever can open it can hold it for ever
+        tighten(path)  # anyone who can open it can hold it for ever
     except OSError as error:
         raise AccessDenied(
             f"{path} cannot be opened for writing ({error.strerror}): make its folder writable, or set "
@@ -149,7 +149,9 @@ def _lock_file(database: Path) -> Callable[[], None] | None:
         ) from error
     for _ in _attempts():
         if _flock(descriptor, fcntl.LOCK_EX):
-            return lambda: os.close(descriptor)  # the file stays: to remove it would split the lock
+            return lambda: os.close(
+                descriptor
+            )  # the file stays: without it, two processes could lock two files
     os.close(descriptor)
     return None
 
@@ -191,12 +193,12 @@ def _lock_server(database: Database) -> Callable[[], None] | None:
 
 
 def _unlock_server(connection: Connection) -> None:
-    with suppress(DBAPIError), connection:  # a connection that broke has let go already
+    with suppress(DBAPIError), connection:  # a broken connection has released it already
         connection.execute(text("SELECT pg_advisory_unlock_all()"))
 
 
 def _notice_dead_hosts(connection: Connection) -> None:
-    """A controller whose machine lost its power must not hold the lock for the two hours TCP would."""
+    """If a controller's machine loses power, TCP alone would keep its lock for two hours."""
     for setting in ("tcp_keepalives_idle = 60", "tcp_keepalives_interval = 15", "tcp_keepalives_count = 4"):
         connection.execute(text(f"SET {setting}"))
 

@@ -1,4 +1,4 @@
-"""Alembic's way in: runs the scripts in `versions` on the connection the ledger hands over.
+"""Alembic's entry point: runs the scripts in `versions` on the ledger's connection.
 
 The ledger has begun a transaction and holds the lock; nothing is committed here.
 """

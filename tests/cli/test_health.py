@@ -64,6 +64,6 @@ def test_the_variable_names_the_database_where_the_config_names_none(user: Calle
     assert (user.folder / "named.sqlite").exists()
     assert not (user.folder / "elsewhere.sqlite").exists()
     assert (
-        "cannot live in 'mysql'"
+        "cannot be stored in 'mysql'"
         in user("--home", "other", "ps", code=2, ORCHESTRATOR_DATABASE="mysql://x/y").err
     )

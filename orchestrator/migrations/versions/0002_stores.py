@@ -1,4 +1,4 @@
-"""A run has its own store, of which the ledger says the older ones', and the time its last session closed."""
+"""Every run has its own store and the time its last session closed; the ledger keeps older runs' store."""
 
 from __future__ import annotations
 
