@@ -1,7 +1,7 @@
-"""The user's platforms, stores and rules: `config.yaml` in the orchestrator's home, or what holds without it.
+"""The user's platforms, stores and rules: `config.yaml` in the orchestrator's home, or the defaults.
 
-Decides what the file may say and where secrets are looked up; it holds none itself. Must never know what
-options a platform or store takes: their catalogues say, and `Config.mistake` gives such a mistake its line.
+Decides what the file may contain and where secrets are looked up; the file itself holds none. Must never know
+the options of a platform or store: the catalogues check them, and `Config.mistake` adds the line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
-# What clients of platforms, stores and databases log in with. Jobs get these only where the config says so.
+# Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
 _OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
 _REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
@@ -40,7 +40,7 @@ _PASSWORD = re.compile(r"://[^@]*:[^@]*@|[?&](password|sslpassword)=", re.IGNORE
 
 @dataclass(frozen=True)
 class PlatformConfig:
-    """One platform of the user's. `options` are as written; the catalogue of platforms checks them."""
+    """One of the user's platforms. `options` are as written; the catalogue of platforms checks them."""
 
     name: str
     type: str
@@ -49,7 +49,7 @@ class PlatformConfig:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """One store of the user's. `options` are as written; the catalogue of stores checks them."""
+    """One of the user's stores. `options` are as written; the catalogue of stores checks them."""
 
     name: str
     type: str
@@ -62,9 +62,12 @@ DEFAULT_STORES = (StoreConfig("home", "folder", {"path": "store"}),)
 
 @dataclass(frozen=True)
 class Config:
-    """All of a user's configuration. `database` is an SQLAlchemy URL with its secrets filled in, hence never
-    shown; `home_store` names one of `stores`; `timezone` is what the hours of rules are read in;
-    `secrets_allow` are the names, or patterns of names, of secrets that jobs may list; None: not said."""
+    """A user's whole configuration.
+
+    `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
+    of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
+    secrets that jobs may list; None: the config does not say.
+    """
 
     home: Path
     database: str = field(repr=False)
@@ -77,32 +80,32 @@ class Config:
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
-        """A mistake at a key path, as ("platforms", "process", "accelerator"), with its line in the file."""
+        """A mistake at a key path such as ("platforms", "process", "accelerator"), with its line."""
         return self.document.mistake(path, message)
 
     def secret_refusal(self, name: str, listed: Sequence[str] = ()) -> str | None:
-        """Why no job may have the secret of this name, with the line that would change it; None: it may.
+        """Why no job may get the secret of this name, and the line that would allow it; None: it may.
 
-        `listed`: every secret of the job, so that the line keeps what the job has without it.
+        `listed`: all secrets of the job. The line includes them, so that the job keeps those it already gets.
         """
         if is_reserved(name):
-            return f"the secret {name} is the orchestrator's own and goes to no session: give it another name"
+            return f"the secret {name} is the orchestrator's own and is never sent: give it another name"
         if self._gives(name):
             return None
         allowed = self.secrets_allow or ()
         missing = [each for each in listed if not _matches(each, allowed) and not is_reserved(each)]
         line = _flow({"allow": list(dict.fromkeys((*allowed, *missing, name)))})
-        told = f"to let jobs have it, write into {self.home / CONFIG}: secrets: {line}"
+        told = f"to let jobs have it, add to {self.home / CONFIG}: secrets: {line}"
         if self.secrets_allow is not None:
             return f"the secret {name} is not in `secrets.allow`; {told}"
-        rest = "jobs get no other secret then, so add all that your jobs list"
-        return f"the secret {name} looks like a login of yours; {told} ({rest})"
+        rest = "jobs then get no other secret, so add all that your jobs list"
+        return f"the secret {name} looks like your own login; {told} ({rest})"
 
     def _gives(self, name: str) -> bool:
         return not self._is_own(name) if self.secrets_allow is None else _matches(name, self.secrets_allow)
 
     def _is_own(self, name: str) -> bool:
-        """Whether the orchestrator itself logs in with it, as far as names and this config say."""
+        """Whether the orchestrator itself logs in with it, judged by its name and this config."""
         return name.startswith(_OWN) or name in set(_referred(self.document.tree))
 
 
@@ -125,17 +128,17 @@ _OptionsName = Annotated[
 
 
 class _Instance(BaseModel):
-    """A platform or store: its type, and options that only its type knows."""
+    """A platform or store: its type, and the options of that type."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    type: Name = Field(description="the name of a type, as process or folder")
+    type: Name = Field(description="the name of a type, such as process or folder")
 
 
 class _SecretsSection(Section):
     allow: list[Annotated[str, Field(pattern=r"^[A-Za-z_*][A-Za-z0-9_*]*$", max_length=200)]] | None = Field(
         default=None,
-        description="a list of the names of secrets that jobs may list, as WANDB_API_KEY or HF_*",
+        description="a list of the names of secrets that jobs may list, such as WANDB_API_KEY or HF_*",
     )
 
 
@@ -153,22 +156,22 @@ class _ConfigSection(Section):
         json_schema_extra={"writeOnly": True},
     )
     rules: Rules = Field(default=[], description="a list of rules")
-    timezone: Text | None = Field(default=None, description="a time zone as Europe/Berlin")
+    timezone: Text | None = Field(default=None, description="a time zone such as Europe/Berlin")
     secrets: _SecretsSection = Field(
-        default_factory=_SecretsSection, description="a mapping as {allow: [WANDB_API_KEY]}"
+        default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
     )
 
 
 def load(home: Path) -> Config:
-    """The configuration in `home`, or the defaults where it has no config.yaml.
+    """The configuration in `home`, or the defaults if it has no config.yaml.
 
-    Raises SpecError with every mistake, InputError where the file cannot be read.
+    Raises SpecError with every mistake, InputError if the file cannot be read.
     """
     path = home / CONFIG
     if not path.exists():
         return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
     document = read(read_bytes(path, "move it away, then `orchestrator init` writes one"), str(path))
-    if document.tree is None and not document.problems:  # all of it commented out
+    if document.tree is None and not document.problems:  # everything is commented out
         document = Document(str(path), {}, document.lines)
     found = _Database(home, _given(document.tree, "database"))
     section = validate(_ConfigSection, document, _problems(document.tree, found))
@@ -214,7 +217,9 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
     if isinstance(home_store, str) and home_store not in names:
         yield Problem(("home_store",), unknown("store", home_store, names))
     elif home_store is None and len(names) > 1:
-        yield Problem(("home_store",), f"missing; valid: one of {', '.join(names)}, as there are several")
+        yield Problem(
+            ("home_store",), f"missing, but there are several stores; valid: one of {', '.join(names)}"
+        )
 
 
 def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem]:
@@ -228,12 +233,12 @@ def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem
 
 
 def _is_text(value: object) -> bool:
-    """Or what YAML takes for a number: a key of digits is a key."""
+    """Numbers count too: an API key may consist of digits only."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 class _Database:
-    """What `database:` leads to: a URL, or why there is none. No message repeats any of it."""
+    """The URL that `database:` gives, or the problem with it. No message repeats any part of it."""
 
     def __init__(self, home: Path, given: object) -> None:
         self.url: str | None = None
@@ -249,13 +254,13 @@ class _Database:
 
 
 def resolve(reference: str, home: Path) -> str:
-    """The secret that `env:NAME` or `file:PATH` (relative to `home`) refers to, without the line's end.
+    """The secret that `env:NAME` or `file:PATH` (relative to `home`) refers to, without the line end.
 
-    Raises InputError where it is no reference, or leads nowhere; never repeats what it may have found.
+    Raises InputError if it is not a reference, or refers to nothing. Never repeats what it found.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        raise InputError("no reference to a secret; valid: env:NAME or file:PATH")
+        raise InputError("not a reference to a secret; valid: env:NAME or file:PATH")
     return _looked_up(match, home)
 
 
@@ -271,7 +276,7 @@ def _looked_up(reference: re.Match[str], home: Path) -> str:
         value = place.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{place} cannot be read ({getattr(error, 'strerror', None) or 'no text'})"
+            f"{place} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
         ) from None
     if not value:
         raise InputError(f"{place} is empty; write the value into it")
@@ -281,12 +286,12 @@ def _looked_up(reference: re.Match[str], home: Path) -> str:
 def _checked(url: str, home: Path, *, literal: bool) -> str:
     match = _URL.fullmatch(url)
     if match is None:
-        raise InputError("no URL; valid: sqlite:///PATH, postgresql://HOST/NAME, env:NAME or file:PATH")
+        raise InputError("not a URL; valid: sqlite:///PATH, postgresql://HOST/NAME, env:NAME or file:PATH")
     dialect, rest = match.groups()
     if literal and dialect != "sqlite" and _PASSWORD.search(url):
         raise InputError(
-            "a password in the config; write the whole URL into an environment variable or a file that only "
-            "you can read, and refer to it: env:NAME or file:PATH"
+            "the config may not contain a password; write the whole URL into an environment variable or a "
+            "file that only you can read, and refer to it: env:NAME or file:PATH"
         )
     if dialect not in _DIALECTS:
         raise InputError(unknown("database", dialect, _DIALECTS))
@@ -294,7 +299,7 @@ def _checked(url: str, home: Path, *, literal: bool) -> str:
         return f"postgresql+psycopg://{rest}"
     path = rest.removeprefix("/")
     if not rest.startswith("/") or path.split("?")[0] in ("", ":memory:"):
-        raise InputError("no file; valid: sqlite:///PATH, as the ledger outlives the process")
+        raise InputError("not a file; valid: sqlite:///PATH, because the ledger must outlive the process")
     return f"sqlite:///{home / path}"
 
 
@@ -308,8 +313,8 @@ def machine_timezone() -> str:
 # --- Written by `init` ----------------------------------------------------------------------------------
 
 _HEAD = """\
-# The orchestrator's configuration. Secrets never stand here, only references: env:NAME or file:PATH.
-# `orchestrator doctor` says what works and what is missing.
+# The orchestrator's configuration. Never write secrets here, only references: env:NAME or file:PATH.
+# `orchestrator doctor` checks what works and what is missing.
 
 # Where sessions may run: a name of your choice, its type, and the options of that type.
 """
@@ -323,10 +328,10 @@ home_store: {home_store}
 # The time zone of `hours_of_day` in rules.
 timezone: {timezone}
 
-# The secrets that jobs may list, by name or pattern. Without this: any but credentials of your accounts.
+# The secrets that jobs may list, by name or pattern. By default, all except credentials of your accounts.
 # secrets: {{allow: [WANDB_API_KEY, HF_*]}}
 
-# Where jobs should and should not go, before anything is estimated. A job's own rules come first.
+# Where jobs should run and where not. A job's own rules come before these.
 # rules:
 #   - name: nights only on my own machines
 #     when: {{hours_of_day: [22, 6], expected_hours: {{at_most: 8}}}}
@@ -342,17 +347,17 @@ def write_default(
     platforms: Sequence[PlatformConfig] = DEFAULT_PLATFORMS,
     stores: Sequence[StoreConfig] = DEFAULT_STORES,
 ) -> Path:
-    """Writes a commented config.yaml that `load` reads back; the first of `stores` is the home store.
+    """Writes a commented config.yaml that `load` can read; the first of `stores` is the home store.
 
-    Raises InputError where there is one already, or the home cannot be written.
+    Raises InputError if there is one already, or if the home cannot be written.
     """
     path = home / CONFIG
     text = _HEAD + _instances("platforms", platforms)
-    text += "\n# Where checkpoints are kept; relative paths are below this file's folder.\n"
+    text += "\n# Where checkpoints are kept; relative paths start at this file's folder.\n"
     text += _instances("stores", stores)
     text += _TAIL.format(home_store=stores[0].name, ledger=LEDGER, timezone=machine_timezone())
     if path.exists():
-        raise InputError(f"{path} is there already; edit it, or move it away first")
+        raise InputError(f"{path} already exists; edit it, or move it away first")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode())
@@ -362,7 +367,7 @@ def write_default(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that YAML 1.2 takes for a number and PyYAML, which knows 1.1, does not."""
+    """Quotes text that is a number in YAML 1.2 but not in PyYAML, which implements 1.1."""
 
 
 _Dumper.add_implicit_resolver(
@@ -376,5 +381,5 @@ def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> s
 
 
 def _flow(table: Mapping[str, Any]) -> str:
-    """In one line, to be pasted."""
+    """The table as YAML on one line, to paste."""
     return yaml.dump(table, Dumper=_Dumper, default_flow_style=True, width=math.inf).strip()

@@ -1,7 +1,7 @@
-"""The errors of this package, arranged by what the caller does next.
+"""The errors of this package, grouped by what the caller does next.
 
-A leaf: it imports nothing of ours. Deadlines, preemption, out of memory and crashes of the training are
-no errors here; they are observations (`orchestrator.core.job.Outcome`). Bugs are assertions.
+It imports nothing of ours. Deadlines, preemption, out of memory and crashes of the training are not errors
+here but observations (`orchestrator.core.order.Outcome`). Bugs are assertions.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from enum import StrEnum
 
 
 class OrchestratorError(Exception):
-    """Everything this package raises on purpose; `str()` is fit to be shown to a user."""
+    """Everything this package raises on purpose; `str()` can be shown to a user."""
 
 
 class InputError(OrchestratorError):
-    """The user edits something and tries again (exit code 2)."""
+    """The user must edit something and try again (exit code 2)."""
 
 
 @dataclass(frozen=True)
 class Mistake:
     """One mistake in a file the user wrote: where, what was given, what is valid.
 
-    `path` is the dotted key path (`work.global_batch`), empty for the document; `line` counts from 1,
-    0 where no line is known.
+    `path` is the dotted key path (`work.global_batch`), empty for the document. `line` counts from 1; 0 means
+    not known.
     """
 
     file: str
@@ -51,13 +51,13 @@ class NoRoute(InputError):
 
 
 class ControllerRunning(InputError):
-    """Another controller of this database lives; the message says which and how to end it."""
+    """Another controller of this database is running; the message says which, and how to stop it."""
 
 
 class BackendError(OrchestratorError):
-    """A platform or store said no, or said nothing.
+    """A platform or store refused, or did not answer.
 
-    `backend` is its name in the user's config, `operation` the verb that failed.
+    `backend` is its name in the user's config, and `operation` the call that failed.
     """
 
     def __init__(self, message: str, *, backend: str = "", operation: str = "") -> None:
@@ -67,10 +67,10 @@ class BackendError(OrchestratorError):
 
 
 class Transient(BackendError):
-    """It may work the next time. The request may have taken effect.
+    """It may work next time. The request may have taken effect.
 
-    Each request is retried in one place: by the wrapper of the protocol, or by the backend itself, which
-    knows how long it was told to wait. `retried`: the backend did, so no wrapper tries again.
+    Each request is retried in one place: by the wrapper of the protocol, or by the backend itself if it knows
+    how long to wait. `retried`: the backend already retried, so the wrapper does not.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Transient(BackendError):
 
 
 def is_worth_retrying(error: BaseException) -> bool:
-    """Whether the wrapper that retries should: it may pass, and nobody has tried it again yet."""
+    """Whether the wrapper should retry: the error may pass, and nobody has retried yet."""
     return isinstance(error, Transient) and not error.retried
 
 
 class QuotaExhausted(BackendError):
-    """No quota, slot or capacity until `until` (unix seconds; None when nobody knows)."""
+    """No quota, slot or capacity until `until` (unix seconds; None: not known)."""
 
     def __init__(
         self, message: str, *, backend: str = "", operation: str = "", until: float | None = None
@@ -96,19 +96,19 @@ class QuotaExhausted(BackendError):
 
 
 class DiskFull(BackendError):
-    """This machine's disk takes nothing more: a human frees some space. Nothing was changed."""
+    """This machine's disk is full: a person must free some space. Nothing was changed."""
 
 
 class AccessDenied(BackendError):
-    """Credentials are missing, wrong or too narrow: a human must act (exit code 3)."""
+    """Credentials are missing, wrong or too narrow: a person must act (exit code 3)."""
 
 
 class WorkWouldBeLost(AccessDenied):
-    """To stop this session now would lose what it has done so far, as it brings nothing before its end. A
-    person may agree to that: `discard`. `seconds` of work; `loss` is the message without the way out."""
+    """Stopping this session now would lose its work so far, because nothing comes home before its end. A
+    person may accept that with `discard`. `seconds` of work; `loss` is the message without that advice."""
 
     def __init__(self, loss: str, *, run: str, session: str, seconds: float) -> None:
-        super().__init__(f"{loss}\nTo lose it nevertheless: discard=True")
+        super().__init__(f"{loss}\nTo stop it anyway: discard=True")
         self.loss = loss
         self.run = run
         self.session = session
@@ -120,24 +120,24 @@ class Rejected(BackendError):
 
 
 class NameTaken(Rejected):
-    """A session of this name was started here with another order, as after an old copy of the home was
-    restored: the caller goes on to the next name."""
+    """A session of this name was started here with another order, for example because an old copy of the home
+    was restored. The caller continues with the next name."""
 
 
 class NotFound(Rejected):
-    """The store holds no such object; the platform knows no such session's outbox."""
+    """The store has no such object, or the platform has no outbox of such a session."""
 
 
 class Conflict(BackendError):
-    """The register has another version than the one given: read it again, and decide anew."""
+    """The register has another version than the given one: read it again and decide again."""
 
 
 class Superseded(OrchestratorError):
-    """Another session of the run, or another agent of the session, has the word: who publishes must stop."""
+    """Another session of the run, or another agent of the session, has taken over: stop publishing."""
 
 
 class CorruptCheckpoint(OrchestratorError):
-    """A checkpoint failed its verification; the caller falls back to the one before."""
+    """A checkpoint failed its verification; the caller falls back to the previous one."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"checkpoint {name} cannot be used: {reason}")
@@ -146,7 +146,7 @@ class CorruptCheckpoint(OrchestratorError):
 
 
 class LedgerConflict(OrchestratorError):
-    """Somebody else appended to this run first: load it again and decide anew."""
+    """Another process appended to this run first: load it again and decide again."""
 
 
 class Fenced(OrchestratorError):
@@ -166,7 +166,7 @@ _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def remedy(error: OrchestratorError | OSError) -> Remedy:
-    """What the caller does about an error, of ours or of this machine's files."""
+    """What the caller does about an error of ours, or of this machine's files."""
     if isinstance(error, OSError):
         return Remedy.ACT if error.errno in _NOT_OURS else Remedy.RETRY
     if isinstance(error, InputError):

@@ -151,13 +151,13 @@ def test_the_database_is_a_url_or_a_reference_to_one(
         ("postgresql://me:hun/ter2@db/ledger", "env:NAME or file:PATH"),
         ("postgresql://db/ledger?user=me&password=hunter2", "env:NAME or file:PATH"),
         ("env:UNSET_LEDGER_URL", "UNSET_LEDGER_URL is not set"),
-        ("env:SET_WRONG", "no URL"),
+        ("env:SET_WRONG", "not a URL"),
         ("file:gone", "cannot be read"),
         ("file:empty", "is empty"),
-        ("hunter2", "no URL"),
+        ("hunter2", "not a URL"),
         ("[hunter2]", "a list"),
-        ("sqlite://", "no file"),
-        ("'sqlite:///:memory:'", "no file"),
+        ("sqlite://", "not a file"),
+        ("'sqlite:///:memory:'", "not a file"),
         ("sqlit:///x", "did you mean 'sqlite'?"),
     ],
 )
@@ -213,7 +213,7 @@ def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path
     listed = ("HF_TOKEN", "MINE", "AWS_X", "KAGGLE_KEY", "WANDB_API_KEY")
     told = config.load(tmp_path).secret_refusal("AWS_X", listed)
     assert told is not None
-    assert ("jobs get no other secret then" in told) == (not before)
+    assert ("jobs then get no other secret" in told) == (not before)
     path.write_text(told.partition(f"{path}: ")[2].partition(" (")[0])
     pasted = config.load(tmp_path)
     assert [name for name in listed if pasted.secret_refusal(name) is not None] == []
@@ -235,7 +235,7 @@ def test_references_lead_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert resolve("env:A_SECRET", tmp_path) == "one"
     assert resolve("file:secret", tmp_path) == "two"
     assert resolve(f"file:{tmp_path}/secret", Path("/")) == "two"
-    with pytest.raises(InputError, match="no reference") as caught:
+    with pytest.raises(InputError, match="not a reference") as caught:
         resolve("hunter2", tmp_path)
     assert "hunter2" not in str(caught.value)
 
@@ -274,7 +274,7 @@ def test_the_rules_that_init_shows_are_valid_when_uncommented(tmp_path: Path) ->
 
 def test_init_never_writes_over_a_config(tmp_path: Path) -> None:
     write(tmp_path, "timezone: UTC\n")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         write_default(tmp_path)
     assert (tmp_path / "config.yaml").read_text() == "timezone: UTC\n"
 

@@ -92,7 +92,7 @@ def test_a_job_has_only_the_secrets_that_the_config_lets_it_have(user: Caller) -
     values = {"AWS_SECRET_ACCESS_KEY": PLANTED, "WANDB_API_KEY": PLANTED, "MINE": PLANTED}
     stranger = spec(user, "secrets: [AWS_SECRET_ACCESS_KEY]")
     told = user("submit", stranger, code=2, **values).err
-    assert "looks like a login of yours" in told
+    assert "looks like your own login" in told
     assert "secrets: {allow: [AWS_SECRET_ACCESS_KEY]}" in told
     assert PLANTED not in told
     user.config(f"{CONFIG}secrets: {{allow: [WANDB_*]}}\n")
