@@ -113,8 +113,8 @@ def _sealed(**changes: object) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"created_at": 1e300}, "no time"),
-        ({"created_at": -1.0}, "no time"),
+        ({"created_at": 1e300}, "not a time"),
+        ({"created_at": -1.0}, "not a time"),
         ({"ref": CheckpointRef(9999999999999999999, 1, "abc")}, "larger than 2"),
         ({"metrics": {f"m{i}": 1.0 for i in range(1001)}}, "1,000 metrics"),
         ({"metrics": {"m" * 300: 1.0}}, "name of a metric"),

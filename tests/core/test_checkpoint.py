@@ -76,7 +76,7 @@ FILE = {"path": "x", "size": 1, "parts": [{"sha256": A, "size": 1}]}
     [
         (lambda d: d.update(format=2), "format 2, but this version reads 1"),
         (lambda d: d.update(format="1"), "format '1'"),
-        (lambda d: d.update(step=1001, name="0000001001-g03-k3j2"), "is of '0000001001-g03-k3j2'"),
+        (lambda d: d.update(step=1001, name="0000001001-g03-k3j2"), "belongs to '0000001001-g03-k3j2'"),
         (lambda d: d.update(name="0000000001-g01-a"), "sha256"),
         (lambda d: d.update(comment="more"), "sha256"),
         (lambda d: d.update(step=True), "whole number"),
@@ -90,14 +90,14 @@ FILE = {"path": "x", "size": 1, "parts": [{"sha256": A, "size": 1}]}
         (lambda d: d.update(files=[1]), "list of objects"),
         (lambda d: d.pop("files"), "files"),
         (lambda d: d.update(files=[FILE, FILE]), "two files share one path"),
-        (lambda d: d.update(files=[FILE, FILE | {"path": "x/y/z"}]), "below another file"),
+        (lambda d: d.update(files=[FILE, FILE | {"path": "x/y/z"}]), "uses another file"),
         (lambda d: d.update(files=[FILE | {"path": "../x"}]), "points outside the checkpoint"),
         (lambda d: d.update(files=[FILE | {"path": "/etc/x"}]), "points outside the checkpoint"),
         (lambda d: d.update(files=[FILE | {"path": "a\\x"}]), "points outside the checkpoint"),
         (lambda d: d.update(files=[FILE | {"size": 2}]), "do not add up"),
         (lambda d: d.update(files=[FILE | {"parts": [{"sha256": "../../x", "size": 1}]}]), "invalid part"),
         (lambda d: d.update(files=[{"path": "x", "size": PART_BYTES_MAX + 1,
-                                    "parts": [{"sha256": A, "size": PART_BYTES_MAX + 1}]}]), "impossible"),
+                                    "parts": [{"sha256": A, "size": PART_BYTES_MAX + 1}]}]), "invalid part"),
     ],
 )  # fmt: skip
 def test_a_sealed_manifest_that_makes_no_sense_is_corrupt(

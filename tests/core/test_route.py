@@ -183,7 +183,7 @@ NOES = [
     No("unavailable, nobody knows until when", home(unavailable=Unavailable("busy", Until(UntilKind.TIME))),
        "busy", until_time(NOW + HOUR)),
     No("access denied", kaggle(unavailable=Unavailable("no credentials", HUMAN)), "no credentials", HUMAN),
-    No("secrets stay at home", kaggle(traits=replace(KAGGLE, secrets=False)), "names secrets", NEVER,
+    No("secrets stay at home", kaggle(traits=replace(KAGGLE, secrets=False)), "lists secrets", NEVER,
        replace(GRAPHMER, secrets=("WANDB_API_KEY",))),
     No("cooling down", home(), "cooling down: no capacity", until_time(NOW + 90), asked={"cooldowns": (
         Cooldown("home", "T4", NOW + 90, "no capacity"), Cooldown("home", "T4", NOW + 30, "shorter"))}),
