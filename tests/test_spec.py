@@ -244,7 +244,7 @@ def test_an_image_that_holds_the_code_needs_no_source() -> None:
         ("python steps}", ["}}"]),
         ("python '{steps}", ["no closing quotation"]),
         ("''", ["missing", "program"]),
-        ("cd x && python y", ["no shell", "&&", "sh -c"]),
+        ("cd x && python y", ["works only in a shell", "&&", "sh -c"]),
         ("A=1 python x", ["A=…", "`env`"]),
     ],
 )
@@ -337,8 +337,8 @@ def test_files_that_are_not_there_are_told_with_the_folder_looked_in(tmp_path: P
                  inputs="[{name: a, from: gone}]")  # fmt: skip
     found = {each.path: each.message for each in mistakes(text, tmp_path)}
     assert set(found) == {"source", "requirements", "image", "inputs[0].from"}
-    assert "is no folder" in found["source"]
-    assert "is no file" in found["requirements"]
+    assert "is not a folder" in found["source"]
+    assert "is not a file" in found["requirements"]
     assert "no Dockerfile" in found["image"]
     assert str(tmp_path) in found["inputs[0].from"]
     assert "does not exist" in mistake(with_(source="gone"), tmp_path).message
@@ -357,7 +357,7 @@ def test_an_image_folder_is_found_by_its_dockerfile(tmp_path: Path) -> None:
 def test_load_names_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         load(tmp_path / "gone.yaml")
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="not a file"):
         load(tmp_path)
     (tmp_path / "big.yaml").write_bytes(b"a" * 10_000_000)
     with pytest.raises(SpecError, match="256 KiB"):

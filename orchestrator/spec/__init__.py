@@ -1,7 +1,7 @@
 """YAML → Job: every mistake reported, each with line and key path.
 
-`document` reads YAML, `fields` and `schema` say what each value may be, `checks` what values must be to each
-other, `rules` is shared with the config, `mistakes` words what is wrong, `job` is the entrance.
+`document` reads YAML. `fields` and `schema` describe single values, and `checks` compares several. `rules` is
+shared with the config. `mistakes` writes the messages. `job` is the entry point.
 """
 
 from orchestrator.spec.job import Parsed, load, parse, schema

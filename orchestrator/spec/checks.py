@@ -1,7 +1,7 @@
-"""What a job spec's values must be to each other: how batches divide, what names exist, what files are there.
+"""Checks between the values of a job spec: how batches divide, which names exist, which files exist.
 
-Reads the tree and not the models, leniently, so that one wrong value never hides what is wrong with another.
-Must never decide what a single value may look like: that is `orchestrator.spec.schema`.
+Reads the tree and not the models, so that one wrong value never hides a mistake in another. Must never decide
+what a single value may look like: that is `orchestrator.spec.schema`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LATER = ("schedule", "notify")
 
 
 def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
-    """Everything wrong with a spec that no single value shows; files are looked up if `folder` is given."""
+    """All mistakes of a spec that involve several values; files are looked up if `folder` is given."""
     if not isinstance(tree, dict):
         return
     yield from _batches(tree)
@@ -47,11 +47,13 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
 
 
 def zone_problem(name: str) -> str | None:
-    """Why a time zone's name is none, or None."""
+    """Why this is not the name of a time zone, or None if it is."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        return f"given {shown(name)}; valid: a time zone of this machine's database, as Europe/Berlin or UTC"
+        return (
+            f"given {shown(name)}; valid: a time zone that this machine knows, such as Europe/Berlin or UTC"
+        )
     return None
 
 
@@ -68,7 +70,7 @@ def _at(tree: object, *path: str) -> object:
 
 
 def _count(value: object) -> int | None:
-    """The value as the models would read a whole number from 1, None where they would refuse it."""
+    """The value as the models read a whole number from 1; None if they refuse it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 1 <= value <= COUNT_MAX and value == int(value) else None
@@ -99,7 +101,7 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
 
 
 def _division(work: Work, name: str, micro_batch: int) -> Iterator[Problem]:
-    """`default` stands for accelerators of any number of devices: it must divide for one at the least."""
+    """`default` is for any number of devices, so it must divide at least for one."""
     devices = catalogue[name].devices if name in catalogue else 1
     if work.accumulate(micro_batch, devices) is not None:
         return
@@ -134,7 +136,7 @@ def _phases(tree: dict[str, object]) -> Iterator[Problem]:
             continue
         path: Path = ("work", "phases", number, "from")
         if number == 0 and start != 0:
-            yield Problem(path, f"given {start:g}; valid: 0, as the first phase begins at step 0")
+            yield Problem(path, f"given {start:g}; valid: 0, because the first phase begins at step 0")
         elif start <= before:
             yield Problem(
                 path, f"given {start:g} after {before:g}; valid: a later step than the phase before"
@@ -159,7 +161,7 @@ def _precision(tree: dict[str, object]) -> Iterator[Problem]:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether an environment variable is the orchestrator's own: no job sets it, or gets it as a secret."""
+    """Whether an environment variable is the orchestrator's own: no job may set it or get it as a secret."""
     return name.upper().startswith("ORCHESTRATOR_")
 
 
@@ -188,8 +190,8 @@ def _command(command: object) -> Iterator[Problem]:
     except ValueError:
         return
     if any(credentials.in_word(word) for word in words):
-        yield Problem(("command",), "a word looks like a secret; list a name under `secrets`, and let the "
-                                    "script read that variable (the word is not shown)")  # fmt: skip
+        yield Problem(("command",), "a word looks like a secret; list its variable under `secrets` and let "
+                                    "the script read that variable (the word is not shown)")  # fmt: skip
 
 
 def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
@@ -198,7 +200,10 @@ def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Proble
     for number, entry in enumerate(inputs if isinstance(inputs, list) else ()):
         name, origin = _at(entry, "name"), _at(entry, "from")
         if isinstance(name, str) and name in seen:
-            yield Problem(("inputs", number, "name"), f"given {shown(name)} twice; valid: a name of its own")
+            yield Problem(
+                ("inputs", number, "name"),
+                f"given {shown(name)} twice; valid: a different name for each input",
+            )
         seen |= {name} if isinstance(name, str) else set()
         if isinstance(origin, str) and origin:
             yield from _origin(origin, ("inputs", number, "from"), folder)
@@ -221,7 +226,7 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
             )
     elif scheme == "https":
         if not re.fullmatch(r"//[^/\s@]+(/\S*)?", rest):
-            yield Problem(path, "no address; valid: https://host/path, without a user or password")
+            yield Problem(path, "not an address; valid: https://host/path, without a user or password")
     elif scheme != "drive" or not rest:
         yield Problem(
             path, f"given {shown(origin)}; valid: a path, https://…, kaggle:owner/dataset or drive:…"
@@ -231,8 +236,8 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
     source, image, requirements = (tree.get(key) for key in ("source", "image", "requirements"))
     if "source" not in tree and "image" not in tree:
-        yield Problem(("source",), "missing; valid: the folder of the code, relative to this file (only an "
-                                   "`image` that holds the code does without)")  # fmt: skip
+        yield Problem(("source",), "missing; valid: the folder of the code, relative to this file (not "
+                                   "needed if an `image` holds the code)")  # fmt: skip
     if isinstance(image, str) and image:
         yield from _image(image, folder)
     if folder is None:
@@ -248,12 +253,12 @@ def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem
 
 
 def _lack(name: str, folder: FilePath, wanted: str) -> str:
-    found = f"is no {wanted}" if _exists(folder / name) else "does not exist"
+    found = f"is not a {wanted}" if _exists(folder / name) else "does not exist"
     return f"given {shown(name)}, which {found} in {folder}"
 
 
 def image_folder(image: str, folder: FilePath | None) -> FilePath | None:
-    """The folder to build an image from, or None where `image` is an image's name."""
+    """The folder to build an image from, or None if `image` is an image's name."""
     written = image.startswith(("./", "../", "/")) or image in (".", "..")
     if folder is None:
         return FilePath(image) if written else None
@@ -264,8 +269,8 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
     local = image_folder(image, folder)
     if local is None:
         if not _REFERENCE.fullmatch(image):
-            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to "
-                                      "this file, or an image's name as ghcr.io/owner/image:tag")  # fmt: skip
+            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to this "
+                                      "file, or an image's name such as ghcr.io/owner/image:tag")  # fmt: skip
     elif folder is not None and not _is_file(local / "Dockerfile"):
         lack = f"given {shown(image)}, which has no Dockerfile"
         lack = lack if _is_folder(local) else _lack(image, folder, "folder")

@@ -1,4 +1,4 @@
-"""YAML text to a plain tree whose every value knows its line. Decides what YAML we read: a safe half of it.
+"""Parses YAML text into a plain tree with a line for every value. Decides which safe part of YAML we read.
 
 Anchors, aliases, tags, duplicate keys, several documents and keys that are not text are mistakes. Plain words
 mean what YAML 1.2 says (`on`, `yes`, `1:30` are text, `1e3` is a number). Must never know what a key is for.
@@ -36,7 +36,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udff
 
 @dataclass(frozen=True)
 class Problem:
-    """A mistake that does not know its file yet, nor its line unless that differs from the path's."""
+    """A mistake without its file. It has a line only if that differs from the line of its path."""
 
     path: Path
     message: str
@@ -47,7 +47,7 @@ class Problem:
 class Document:
     """A file's values as dicts, lists, text, numbers, booleans and None, and the line of each path.
 
-    `spoiled` holds the paths whose values stand for something that was refused: nothing more is said of them.
+    `spoiled` holds the paths whose values were refused, so that they are not reported twice.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Document:
     spoiled: frozenset[Path] = frozenset()
 
     def line(self, path: Path) -> int:
-        """The line of the value, or of the nearest thing around it that is there; 0 where nothing is."""
+        """The line of the value, or of the nearest value around it that has one; else 0."""
         return next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), 0)
 
     def mistake(self, path: Path, message: str) -> Mistake:
@@ -78,7 +78,7 @@ class Document:
 
 
 def dotted(path: Path) -> str:
-    """`("work", "phases", 1, "from")` as `work.phases[1].from`; odd keys are shortened."""
+    """`("work", "phases", 1, "from")` as `work.phases[1].from`; long or unprintable keys are shortened."""
     text = ""
     for piece in path:
         if isinstance(piece, int):
@@ -105,7 +105,7 @@ def shown(value: object) -> str:
 
 
 def kind(value: object) -> str:
-    """What a value is, without saying it: for what may be a secret."""
+    """The kind of a value, without the value itself, which may be a secret."""
     match value:
         case str():
             return "text (not shown)"
@@ -117,9 +117,9 @@ def kind(value: object) -> str:
 
 
 def read(data: bytes, file: str) -> Document:
-    """The document in `data`; mistakes that leave something to go on with are kept in `problems`.
+    """The document in `data`; mistakes that do not stop the reading are in `problems`.
 
-    Raises SpecError where nothing can be made of it: not UTF-8, not YAML, too large, too deep.
+    Raises SpecError if it cannot be read at all: not UTF-8, not YAML, too large, too deep.
     """
     if len(data) > BYTES_MAX:
         raise SpecError(
@@ -159,7 +159,7 @@ def _code(character: object) -> int:
 
 
 class _Reader:
-    """Builds the tree from the parser's events, so that no limit is checked too late and nothing expands."""
+    """Builds the tree from the parser's events, so that limits are checked early and no alias is expanded."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -277,10 +277,10 @@ def _until(events: Iterator[yaml.Event], end: type[yaml.Event]) -> Iterator[yaml
 
 
 def resolve(text: str) -> object:
-    """What an unquoted word means: YAML 1.2's null, booleans and numbers, else text.
+    """The value of an unquoted word: YAML 1.2's null, booleans and numbers, or else text.
 
-    Numbers on which YAML versions disagree (`0123`, `0x1F`, `1_000`, `1:30`) stay text, which no number field
-    accepts.
+    If YAML versions disagree on a number (`0123`, `0x1F`, `1_000`, `1:30`), it stays text, and no number
+    field accepts it.
     """
     if text in _WORDS:
         return _WORDS[text]

@@ -1,7 +1,7 @@
-"""The kinds of values that specs and configs are made of, each with its JSON Schema and its words.
+"""The kinds of values in specs and configs, each with its JSON Schema and its description.
 
-Decides what a duration, a name or a whole number may look like; must never know which key holds one. Every
-schema here accepts whatever its parser accepts.
+Decides what a duration, a name or a whole number may look like. Must never know which keys use them. Every
+schema here accepts everything that its parser accepts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SECONDS_MAX = 100 * 365 * 86400.0
-DURATION_WORDS = "a duration above zero: a number of seconds, or a number with a unit, as 90s, 10m, 2h or 30d"
+DURATION_WORDS = (
+    "a duration above zero: a number of seconds, or a number with a unit such as 90s, 10m, 2h or 30d"
+)
 
 
 class Section(BaseModel):
-    """A mapping whose keys are all known."""
+    """A mapping that allows only known keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -1,6 +1,6 @@
-"""A spec's file or text to the job it declares, with the files that go along.
+"""Turns a spec's file or text into a job and the paths of its files.
 
-The entrance of this package. Decides where paths lead; must never read what lies there: that is
+The entry point of this package. Decides what paths refer to; must never read those files: that is
 `orchestrator.freeze.bundle`.
 """
 
@@ -35,9 +35,9 @@ from orchestrator.spec.rules import build_rules
 from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, RouteSection, WorkSection
 
 REQUIREMENTS_ELSEWHERE = ".orchestrator/requirements.txt"
-"""Where in the bundle a requirements file goes that lies outside the source."""
+"""The path in the bundle of a requirements file from outside the source."""
 REQUIREMENTS_LOCK = ".orchestrator/requirements.lock"
-"""Where in the bundle their lock goes."""
+"""The path in the bundle of the requirements' lock."""
 
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
@@ -55,11 +55,11 @@ tags, repeated keys and keys that are not text."""
 
 @dataclass(frozen=True)
 class Parsed:
-    """A job and the files it names, as absolute paths where the spec's folder was known.
+    """A job and the files it names, as absolute paths if the spec's folder is known.
 
     `job.bundle` is still empty; `job.requirements` is a path inside the bundle. `image` is the folder to
-    build `job.image` from, None where that is an image's name. `source_allow` are paths in the source,
-    `input_allow` those in each input, in the order of `job.inputs`.
+    build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
+    `input_allow` paths in each input, in the order of `job.inputs`.
     """
 
     job: Job
@@ -73,7 +73,7 @@ class Parsed:
 
     @property
     def also(self) -> dict[str, Path | bytes]:
-        """What goes into the bundle beside the source: path in the bundle → file, or its content."""
+        """What the bundle holds in addition to the source: path in the bundle → file, or its content."""
         found: dict[str, Path | bytes] = {}
         if self.job.requirements is not None and self.requirements is not None:
             found[self.job.requirements] = self.requirements
@@ -82,22 +82,22 @@ class Parsed:
         return found
 
     def locked(self, lock: bytes) -> Parsed:
-        """The same with its requirements locked."""
+        """The same job with its requirements locked."""
         return replace(self, lock=lock, job=replace(self.job, requirements_lock=REQUIREMENTS_LOCK))
 
 
 def load(path: Path) -> Parsed:
-    """Reads a spec's file. Raises SpecError with every mistake, InputError where there is no file to read."""
+    """Reads a spec's file. Raises SpecError with every mistake, InputError if the file cannot be read."""
     data = read_bytes(path)
     return parse(data, str(path), path.absolute().parent)
 
 
 def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
-    """A file's bytes, one more than the limit at most. Raises InputError; where it is no file,
-    with this advice."""
+    """A file's bytes, at most one more than the limit. Raises InputError, with `advice` if `path` is not a
+    file."""
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path} is no file; {advice}")
+            raise InputError(f"{path} is not a file; {advice}")
         with path.open("rb") as stream:
             return stream.read(document.BYTES_MAX + 1)
     except FileNotFoundError:
@@ -107,8 +107,8 @@ def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
 
 
 def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
-    """The job that `text` declares. `file` is its name in mistakes; paths in it are relative to `folder`, and
-    not looked up where that is None.
+    """The job that `text` declares. Mistakes name it `file`. Its paths are relative to `folder`; if that is
+    None, they are not looked up.
 
     Raises SpecError with every mistake, in line order.
     """
@@ -197,7 +197,7 @@ def _image(image: str | None, folder: Path | None) -> str | None:
 
 
 def _bundled_requirements(source: str | None, requirements: str | None) -> str | None:
-    """Where in the bundle the requirements file is: its own place where it lies in the source."""
+    """The requirements file's path in the bundle: its own path if it is in the source."""
     if requirements is None or source is None:
         return REQUIREMENTS_ELSEWHERE if requirements is not None else None
     inside = posixpath.relpath(posixpath.normpath(requirements), posixpath.normpath(source))

@@ -1,7 +1,7 @@
-"""From a document and a pydantic model to values, or to mistakes in the words of whoever wrote the file.
+"""Validates a document with a pydantic model: the result is the values, or mistakes in the user's terms.
 
-A mistake's "valid:" half is the field's description in the model's JSON Schema, so that messages, schema and
-editors say the same. Must never know which models there are.
+The text after "valid:" is the field's description in the model's JSON Schema, so that messages, schema and
+editors say the same. Must never know particular models.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _under(path: Path, silent: Iterable[Path]) -> bool:
 
 
 def unknown(what: str, given: str, valid: Iterable[str]) -> str:
-    """As `wording.unknown`, with the name as messages about a document show it."""
+    """Like `wording.unknown`, with the name quoted as in other messages about a document."""
     return wording.unknown(f"{what} {shown(given)}", given, valid)
 
 
@@ -102,14 +102,14 @@ def unknown(what: str, given: str, valid: Iterable[str]) -> str:
 
 @functools.cache
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The model's JSON Schema without what a file cannot say: titles, nulls and defaults of nothing."""
+    """The model's JSON Schema without parts that mean nothing in a file: titles, nulls and null defaults."""
     tidied = _tidy(copy.deepcopy(model.model_json_schema(by_alias=True)))
     assert isinstance(tidied, dict)
     return tidied
 
 
 def _tidy(node: Any, *, named: bool = False) -> Any:
-    """`named`: the node maps names to schemas, so that its keys are no keywords."""
+    """`named`: the node maps names to schemas, so its keys are not keywords."""
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
@@ -129,8 +129,8 @@ def _tidy(node: Any, *, named: bool = False) -> Any:
 
 
 def _node(model: type[BaseModel], path: Path) -> dict[str, Any]:
-    """The schema of the value at a path, `{}` where the schema says nothing of it. What is below a
-    `writeOnly` node is so too."""
+    """The schema of the value at a path; `{}` if there is none. Everything below a `writeOnly` node is
+    `writeOnly` too."""
     root = schema_of(model)
     node: dict[str, Any] = root
     secret = False

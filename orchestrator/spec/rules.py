@@ -25,7 +25,7 @@ _PATTERN = "a mapping with platform, accelerator, owned or metered"
 
 
 class RangeSection(Section):
-    """`{at_least: …, at_most: …}`, one of the two at the least."""
+    """`{at_least: …, at_most: …}`, with at least one of the two."""
 
     at_least: Amount | None = None
     at_most: Amount | None = None
@@ -42,7 +42,7 @@ class WhenSection(Section):
     steps: RangeSection | None = Field(default=None, description=_RANGE)
     quota_left_hours: RangeSection | None = Field(default=None, description=_RANGE)
     hours_of_day: list[Hour] | None = Field(
-        default=None, min_length=2, max_length=2, description="two local hours, from and to, as [22, 6]"
+        default=None, min_length=2, max_length=2, description="two local hours, from and to, such as [22, 6]"
     )
     tags: list[Name] = Field(default=[], description="a list of tags, all of which the job must have")
 
@@ -54,7 +54,7 @@ class WhenSection(Section):
 
 
 class PatternSection(Section):
-    """Which offers a rule speaks of: all that is given must fit."""
+    """Which offers a rule applies to: everything given must match."""
 
     platform: Names | None = None
     accelerator: Words | None = None
@@ -67,7 +67,7 @@ class PatternSection(Section):
 
 
 class RuleSection(Section):
-    """One rule: exactly one of require, avoid and prefer; `when` left out means always."""
+    """One rule: exactly one of require, avoid and prefer. Without `when` it always applies."""
 
     name: Text | None = Field(default=None, max_length=100, description="a short text, shown by `why`")
     when: WhenSection | None = Field(default=None, description="a mapping of conditions")

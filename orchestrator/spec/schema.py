@@ -1,6 +1,6 @@
-"""The job spec as pydantic models: which keys there are and what each may hold, one value at a time.
+"""The job spec as pydantic models: the keys, and what each value may be.
 
-What ties several values together is in `orchestrator.spec.checks`. Must never read files.
+Checks that involve several values are in `orchestrator.spec.checks`. Must never read files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CRON_PIECE = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?")
 
 
 def _split(value: Any) -> tuple[str, ...]:
-    """The command as its arguments; every mistake in it is told at once."""
+    """The command as its arguments. Raises ValueError with every mistake in it."""
     if not isinstance(value, str):
         raise AssertionError
     try:
@@ -62,14 +62,14 @@ def _split(value: Any) -> tuple[str, ...]:
         mistakes.append(f"{name}=… before the program needs a shell; put it under `env`")
     shell = sorted(_SHELL_WORDS.intersection(words))
     if shell:
-        mistakes.append(f"there is no shell to understand {' '.join(shell)}; write sh -c '…' around it")
+        mistakes.append(f"{' '.join(shell)} works only in a shell; write sh -c '…' around the command")
     if mistakes:
         raise ValueError(_told(mistakes))
     return words
 
 
 def _told(mistakes: list[str]) -> str:
-    """Each mistake once, the first few of them."""
+    """The first few mistakes, without repeats."""
     told = list(dict.fromkeys(mistakes))
     more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
     return "; ".join(told[:_TOLD_MAX] + more)
@@ -95,7 +95,7 @@ def _date(value: str) -> str:
     try:
         return datetime.date.fromisoformat(value).isoformat()
     except ValueError:
-        raise ValueError(f"given {shown(value)}; valid: a date as 2025-10-21") from None
+        raise ValueError(f"given {shown(value)}; valid: a date such as 2025-10-21") from None
 
 
 def _cron(value: str) -> str:
@@ -109,7 +109,7 @@ def _cron(value: str) -> str:
             if not inside or (match and match[3] and int(match[3]) == 0):
                 mistakes.append(f"{name} {shown(piece)} is not {low}–{high}, *, a range or a step")
     if mistakes:
-        raise ValueError(f"{_told(mistakes)}; valid: minute hour day month weekday, as '0 1 * * *'")
+        raise ValueError(f"{_told(mistakes)}; valid: minute hour day month weekday, such as '0 1 * * *'")
     return value
 
 
@@ -131,7 +131,7 @@ PrecisionName = Literal["fp32", "bf16", "fp16"]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200, description=_VARIABLE_WORDS)]
 Secret: dict[str, JsonValue] = {
     "writeOnly": True
-}  # JSON Schema's word for it: messages do not repeat the value
+}  # JSON Schema's keyword for a secret: messages do not repeat the value
 SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
 SecretReference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$", json_schema_extra=Secret)
@@ -144,12 +144,12 @@ Date = Annotated[str, AfterValidator(_date)]
 
 class ClaimSection(Section):
     steps_per_second: Annotated[list[Figure], AfterValidator(_rising)] = Field(
-        min_length=2, max_length=2, description="two numbers above zero, low and high, as [10, 25]"
+        min_length=2, max_length=2, description="two numbers above zero, low and high, such as [10, 25]"
     )
-    batch: Whole = Field(ge=1, le=COUNT_MAX, description="samples a step, a whole number from 1")
-    on: Text = Field(description="text: the machine the figure is of")
-    source: Text = Field(description="text: who says so")
-    date: Date = Field(description="a date as 2025-10-21")
+    batch: Whole = Field(ge=1, le=COUNT_MAX, description="samples per step, a whole number from 1")
+    on: Text = Field(description="text: the machine that the figure is for")
+    source: Text = Field(description="text: where the figure comes from")
+    date: Date = Field(description="a date such as 2025-10-21")
 
 
 class ProfileSection(Section):
@@ -165,15 +165,15 @@ class ProfileSection(Section):
 
 class PhaseSection(Section):
     from_: Whole = Field(
-        alias="from", ge=0, le=COUNT_MAX, description="the step from which on it holds, a whole number from 0"
+        alias="from", ge=0, le=COUNT_MAX, description="the step where the phase begins, a whole number from 0"
     )
-    flops_per_step: Figure = Field(description="FLOPs one step costs, above zero")
+    flops_per_step: Figure = Field(description="FLOPs of one step, above zero")
 
 
 class WorkSection(Section):
     unit: Literal["steps"] = Field(default="steps", description="steps")
     total: Whole = Field(
-        ge=1, le=COUNT_MAX, description=f"optimizer steps in all, a whole number from 1 to {COUNT_MAX}"
+        ge=1, le=COUNT_MAX, description=f"optimizer steps in total, a whole number from 1 to {COUNT_MAX}"
     )
     global_batch: Whole = Field(
         ge=1, le=COUNT_MAX, description=f"samples per optimizer step, a whole number from 1 to {COUNT_MAX}"
@@ -184,8 +184,12 @@ class WorkSection(Section):
         default=1,
         description="samples that the loss couples, a whole number from 1 that divides every batch",
     )
-    parameters: Figure | None = Field(default=None, description="the model's parameters, a number as 80.3e6")
-    flops_per_step: Figure | None = Field(default=None, description="FLOPs of one step, a number as 25.7e12")
+    parameters: Figure | None = Field(
+        default=None, description="the model's parameters, a number such as 80.3e6"
+    )
+    flops_per_step: Figure | None = Field(
+        default=None, description="FLOPs of one step, a number such as 25.7e12"
+    )
     phases: list[PhaseSection] = Field(
         default=[], description="a list of {from: step, flops_per_step: FLOPs}"
     )
@@ -197,7 +201,7 @@ class InputSection(Section):
     sha256: Sha256 | None = None
     allow: list[Text] = Field(
         default=[],
-        description="a list of paths in this input, or patterns, that go along although they look like "
+        description="a list of paths in this input, or patterns, that are sent although they look like "
         "credentials or are links out of it",
     )
 
@@ -220,7 +224,7 @@ class KeepSection(Section):
         le=1000,
         description="how many of the newest, a whole number from 1 to 1000",
     )
-    best: BestSection | None = Field(default=None, description="a mapping as {metric: mrr, mode: max}")
+    best: BestSection | None = Field(default=None, description="a mapping such as {metric: mrr, mode: max}")
 
 
 class CheckpointSection(Section):
@@ -248,8 +252,8 @@ class RetrySection(Section):
 
 
 class ScheduleSection(Section):
-    cron: Annotated[str, AfterValidator(_cron)] = Field(description="text: five fields as '0 1 * * *'")
-    timezone: Text = Field(default="UTC", description="a time zone as Europe/Berlin")
+    cron: Annotated[str, AfterValidator(_cron)] = Field(description="text: five fields such as '0 1 * * *'")
+    timezone: Text = Field(default="UTC", description="a time zone such as Europe/Berlin")
     mode: Literal["continue", "fresh"] = Field(default="continue", description="continue or fresh")
     overlap: Literal["skip", "queue"] = Field(default="skip", description="skip or queue")
 
@@ -259,7 +263,7 @@ class NotifySection(Section):
         min_length=1, description="a list of done, failed, cancelled, held"
     )
     url: SecretReference = Field(
-        description="a reference, env:NAME or file:PATH, as an address that notifies is a secret"
+        description="a reference, env:NAME or file:PATH, because the address is a secret"
     )
 
 
@@ -277,7 +281,7 @@ class JobSection(Section):
     )
     source_allow: list[Text] = Field(
         default=[],
-        description="a list of files in `source` that look like credentials and go along nevertheless",
+        description="a list of files in `source` that are sent although they look like credentials",
     )
     image: Location | None = Field(
         default=None, description="a folder with a Dockerfile, relative to this file, or an image's name"
@@ -300,7 +304,9 @@ class JobSection(Section):
         json_schema_extra=_ACCELERATORS,
         description="a mapping of accelerators, or default, to how the job runs on them",
     )
-    route: RouteSection = Field(default_factory=RouteSection, description="a mapping of wishes where to run")
+    route: RouteSection = Field(
+        default_factory=RouteSection, description="a mapping of preferences for where to run"
+    )
     retry: RetrySection = Field(default_factory=RetrySection, description="a mapping with without_progress")
     env: dict[Variable, EnvValue] = Field(
         default={}, description="a mapping of environment variables to text"
