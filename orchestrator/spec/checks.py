@@ -269,8 +269,8 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
     local = image_folder(image, folder)
     if local is None:
         if not _REFERENCE.fullmatch(image):
-            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to this "
-                                      "file, or an image's name such as ghcr.io/owner/image:tag")  # fmt: skip
+            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to "
+                                      "this file, or an image such as ghcr.io/owner/image:tag")  # fmt: skip
     elif folder is not None and not _is_file(local / "Dockerfile"):
         lack = f"given {shown(image)}, which has no Dockerfile"
         lack = lack if _is_folder(local) else _lack(image, folder, "folder")
