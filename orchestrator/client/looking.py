@@ -51,8 +51,9 @@ class Look:
 
 
 def rests(record: RunRecord) -> bool:
-    """Whether the run is over, or held until a person acts."""
-    return record.phase.final or (record.standing is Phase.HELD and record.wish is None)
+    """Whether the run is over, or held until a person acts. A wish from before a fault does not end that."""
+    held = record.phase is Phase.HELD and record.wish is None
+    return record.phase.final or held or bool(record.fault)
 
 
 def look(client: Client, run: str) -> Look:

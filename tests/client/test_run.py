@@ -91,6 +91,14 @@ def test_a_run_that_waits_for_a_person_is_not_waited_for(tmp_path: Path) -> None
     assert (status.phase, status.reason) == (Phase.HELD, "look at it")
 
 
+@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.HOLD, Wish.RELEASE])
+def test_a_wish_that_cannot_be_granted_is_not_waited_for(tmp_path: Path, wish: Wish) -> None:
+    run = run_after(tmp_path, *running(), Wished(NOW, wish, False), Faulted(NOW, "put it back"))
+    with ledger_of(tmp_path) as ledger, ledger.take_over("test", now=NOW):
+        status = run.wait(timeout=90.0)
+    assert (status.phase, status.reason) == (Phase.HELD, "put it back")
+
+
 def test_waiting_has_a_limit(tmp_path: Path) -> None:
     run = run_after(tmp_path, *running())
     with ledger_of(tmp_path) as ledger, ledger.take_over("test", now=NOW):
