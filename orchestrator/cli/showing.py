@@ -180,7 +180,8 @@ def why(call: Call) -> int:
     elif routing.decided is not None and routing.decided_at is not None:
         _show_route(call, record, routing.decided, f"decided {utc_text(routing.decided_at)}")
     if record.standing is Phase.HELD:
-        hints.next_commands(call, run.name, ("release",), ("cancel",))
+        ways = [("cancel", "--discard")] if record.missing else [("release",), ("cancel",)]
+        hints.next_commands(call, run.name, *ways)
     elif not record.phase.final:
         health.tell_absence(call, found.controller)
     return Exit.OK

@@ -56,9 +56,11 @@ def _granted_text(answer: WishAnswer, wish: Wish) -> str:
 
 
 def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
+    end = {Wish.RELEASE: "continues", Wish.CANCEL: "ends", Wish.HOLD: "is held"}[wish]
+    if answer.then is Then.REGAINED:
+        return f"{end} once the config has the {' and the '.join(answer.missing)} again"
     if wish is Wish.RELEASE:
-        return "continues"
-    end = "ends" if wish is Wish.CANCEL else "is held"
+        return end
     show, session = call.command("show", answer.run), short_session(answer.session)
     match answer.then:
         case Then.UNLAUNCHED:

@@ -26,6 +26,7 @@ class Then(StrEnum):
     AT_ONCE = "at once"  # there is no session to end
     UNLAUNCHED = "unlaunched"  # granted before its session is launched
     SAVED = "saved"  # granted once its session has saved and left
+    REGAINED = "regained"  # granted once the config has again what the run needs
     GIVEN_UP = "given up"  # granted once its session is dropped, with its work since its last checkpoint
 
 
@@ -34,7 +35,8 @@ class WishAnswer:
     """The answer to a wish. If `changed` is False, it was granted already, and `reason` says why.
 
     `phase` is the run's present phase. `wish` is what the controller has yet to grant, and `then` is when it
-    will. `session` has to end first; it is empty if there is none.
+    will. `session` has to end first; it is empty if there is none. `missing` is what the config
+    must have again first, such as `store 'home'`.
     """
 
     run: str
@@ -45,6 +47,7 @@ class WishAnswer:
     session: str = ""
     reason: str = ""
     controller_started: bool = False
+    missing: tuple[str, ...] = ()
 
 
 def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> WishAnswer:
@@ -56,6 +59,7 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     with client.ledgers.runs() as ledger:
         record = ledger.record(run)
         granted = _is_granted(record, wish)
+        missing = () if granted or (wish is Wish.CANCEL and discard) else record.missing
         if not granted:
             if wish is not Wish.RELEASE and not discard:
                 _refuse_loss(record, wish, client.clock.now())
@@ -66,10 +70,9 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
 
             started = controlling.ensure(client.home, client.clock, ledger) is None
     session = record.session.name if record.session is not None else ""
-    then = Then.NOTHING if granted else _then(record, wish)
-    return WishAnswer(
-        run, not granted, record.standing, record.wish, then, session, record.standing_reason, started
-    )
+    then = Then.NOTHING if granted else Then.REGAINED if missing else _then(record, wish)
+    reason = record.standing_reason
+    return WishAnswer(run, not granted, record.standing, record.wish, then, session, reason, started, missing)
 
 
 def _is_granted(record: RunRecord, wish: Wish) -> bool:

@@ -128,6 +128,10 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
     shown = user("show", run).out
     assert "it needs the platform 'here', which the config no longer has: put it back" in shown
     assert checkpoints(user, run), "its store is there"
+    assert f"cancel {run} --discard" in user("why", run).out
+    assert "continues once the config has the platform 'here' again" in user("release", run).out
+    user.wait_for_phase(run, "held")
+    wait_until(lambda: user.owner() is None, "the controller to leave again")
     user.config(config("a", "a"))
     assert "orchestrator up --detach" in user("show", run).out
     user("up", "--detach")

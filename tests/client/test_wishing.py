@@ -63,6 +63,23 @@ def test_a_wish_is_noted(tmp_path: Path, events: tuple[Event, ...], wish: Wish, 
 
 
 @pytest.mark.parametrize(
+    ("wish", "discard", "then"),
+    [
+        (Wish.RELEASE, False, Then.REGAINED),
+        (Wish.CANCEL, False, Then.REGAINED),
+        (Wish.CANCEL, True, Then.SAVED),
+    ],
+)
+def test_a_wish_waits_for_what_the_config_lacks(
+    tmp_path: Path, wish: Wish, discard: bool, then: Then
+) -> None:
+    run = run_after(tmp_path, *running(), Faulted(NOW, "put it back", ("store 'a'",)))
+    answer = asked(run, wish, discard=discard)
+    lacking = ("store 'a'",) if then is Then.REGAINED else ()
+    assert (answer.changed, answer.then, answer.missing) == (True, then, lacking)
+
+
+@pytest.mark.parametrize(
     ("events", "wish", "phase"),
     [
         (CANCELLED, Wish.CANCEL, Phase.CANCELLED),
