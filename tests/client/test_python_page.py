@@ -41,6 +41,14 @@ def test_the_examples_run_one_after_the_other(user: Caller) -> None:
     assert "failed" not in phases
 
 
+def test_the_examples_have_the_types_that_they_use(tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(BLOCKS))
+    checked = [sys.executable, "-m", "mypy", "--strict", str(script)]
+    done = subprocess.run(checked, cwd=PAGE.parents[1], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_an_example_fits_the_page(number: int) -> None:
     lines = BLOCKS[number].splitlines()
