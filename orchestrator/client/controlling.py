@@ -239,7 +239,7 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
             cwd=home.path,
             env={**os.environ, VARIABLE: str(home.path)},
         )
-    _wait(clock, lambda: ledger.owner() is not None or child.poll() is not None, START_SECONDS)
+    _wait(clock, lambda: _has_taken_over(ledger, child.pid) or child.poll() is not None, START_SECONDS)
     if ledger.owner() is not None or child.poll() == 0:  # or: another submit's controller was faster
         child.returncode = child.returncode or 0  # it outlives this process, so nobody waits for it
         return None
@@ -247,6 +247,12 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
         said.seek(start)
         tail = "\n".join(said.read().decode(errors="replace").splitlines()[-10:])
     raise BackendError(f"the controller did not start; {log} says:\n{tail}", backend="controller")
+
+
+def _has_taken_over(ledger: Ledger, pid: int) -> bool:
+    """Whether the ledger names this process: until then it names whoever controlled before."""
+    owner = ledger.owner()
+    return owner is not None and owner.pid == pid
 
 
 def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
+from orchestrator.client import controlling
 from orchestrator.client.health import State
 from orchestrator.errors import ControllerRunning, SpecError
+from orchestrator.ledger import Ledger, Owner
 
 
 def test_a_program_may_control_a_home_itself(tmp_path: Path) -> None:
@@ -47,3 +49,26 @@ def test_nothing_is_started_with_a_config_that_is_wrong(tmp_path: Path) -> None:
         client.controller.start()
     assert client.controller.stop() is None
     assert not client.home.folders.controller_log.exists()
+
+
+def test_a_controller_that_was_started_is_named_and_can_be_stopped_at_once(tmp_path: Path) -> None:
+    """It has the lock a moment before its name is in the ledger."""
+
+    class Slow(Ledger):
+        """Names nobody at first, as when the lock has just been taken."""
+
+        looks = 0
+
+        def owner(self) -> Owner | None:
+            found = super().owner()
+            if found is None:
+                return None
+            self.looks += 1
+            return found if self.looks > 3 else Owner("", 0, "", 0.0)
+
+    client = Client(tmp_path)
+    client.home.ledger().close()
+    with Slow.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
+        assert controlling.ensure(client.home, client.clock, ledger) is None
+        assert ledger.looks > 3
+    client.controller.stop()
