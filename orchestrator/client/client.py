@@ -7,7 +7,7 @@ print, parse arguments or exit.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
@@ -78,7 +78,7 @@ class Client:
         self,
         job: str | os.PathLike[str],
         *,
-        platforms: Iterable[str] = (),
+        platforms: str | Iterable[str] = (),
         unless_running: bool = False,
     ) -> Submission:
         """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
@@ -91,9 +91,9 @@ class Client:
         """
         from orchestrator.client.submitting import submit
 
-        return submit(self, job, tuple(platforms), unless_running=unless_running)
+        return submit(self, job, _names(platforms), unless_running=unless_running)
 
-    def plan(self, job: str | os.PathLike[str], *, platforms: Iterable[str] = ()) -> Plan:
+    def plan(self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = ()) -> Plan:
         """Where and when the job in this YAML file would run. Launches and writes nothing.
 
         Asks every platform, which takes up to 30 seconds. Raises SpecError for a wrong job or config, and
@@ -101,7 +101,7 @@ class Client:
         """
         from orchestrator.client.planning import plan
 
-        return plan(self, job, tuple(platforms))
+        return plan(self, job, _names(platforms))
 
     def job_schema(self) -> dict[str, Any]:
         """The JSON Schema (draft 2020-12) of a job's YAML file."""
@@ -130,7 +130,7 @@ class Client:
 
         return health.of(self.home, self.clock, self.ledgers.owner())
 
-    def quota(self, platforms: Collection[str] = ()) -> Quotas:
+    def quota(self, platforms: str | Iterable[str] = ()) -> Quotas:
         """What is left of the quota of each platform, or of these, and what used the rest.
 
         Asks every platform, which takes up to 30 seconds. Platforms that do not answer are listed separately.
@@ -138,9 +138,9 @@ class Client:
         """
         from orchestrator.client import quota
 
-        return quota.quota(self, platforms)
+        return quota.quota(self, _names(platforms))
 
-    def doctor(self, names: Collection[str] = ()) -> Iterator[Finding]:
+    def doctor(self, names: str | Iterable[str] = ()) -> Iterator[Finding]:
         """What works, what is missing and how to fix it: for everything, or for these platforms and stores.
 
         Yields each finding as soon as it is known; all of them take up to a minute. A check that fails is a
@@ -148,9 +148,9 @@ class Client:
         """
         from orchestrator.client import checkup
 
-        return checkup.findings(self.home, self.clock, names)
+        return checkup.findings(self.home, self.clock, _names(names))
 
-    def leftovers(self, names: Collection[str] = ()) -> Leftovers:
+    def leftovers(self, names: str | Iterable[str] = ()) -> Leftovers:
         """What sessions left on all platforms, or on these, and no run needs any more. Changes nothing.
 
         Platforms that do not answer are listed separately. Raises SpecError or InputError for a wrong config,
@@ -158,7 +158,7 @@ class Client:
         """
         from orchestrator.client import leftovers
 
-        return leftovers.find(self.home, leftovers.configured(self.home, self.clock, names))
+        return leftovers.find(self.home, leftovers.configured(self.home, self.clock, _names(names)))
 
     def remove_leftovers(self, orphans: Iterable[Orphan]) -> Removal:
         """Removes these and kills those that run. Keeps what a live run has come to need meanwhile.
@@ -219,3 +219,8 @@ class Client:
         from orchestrator.client import setting_up
 
         return setting_up.init(self.home, force=force)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One name alone is a name, not its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)

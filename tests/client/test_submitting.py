@@ -100,3 +100,13 @@ def test_a_job_that_nothing_will_take_makes_no_run(user: Caller) -> None:
     with pytest.raises(InputError, match=r"platform 'her'.*did you mean 'here'"):
         client.plan(user.folder / user.job(), platforms=["her"])
     assert client.runs(all=True) == ()
+
+
+def test_one_name_is_a_name_and_not_its_letters(user: Caller) -> None:
+    client = Client(user.home)
+    assert client.plan(user.folder / user.job(), platforms="here").verdict is Verdict.OK
+    with pytest.raises(InputError, match=r"unknown platform 'her'"):
+        client.submit(user.folder / user.job(), platforms="her")
+    assert client.quota("here").without_quota == ("here",)
+    assert client.leftovers("here").orphans == ()
+    assert {each.what.partition(":")[0] for each in client.doctor("here")} == {"config", "platform here"}
