@@ -145,6 +145,8 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
     """Lists the home before it reads the ledger, so that each thing in the list is in the ledger, too."""
     if policy.keep < 0:
         raise InputError(f"keep={policy.keep} is not a number of runs: give 0 or more")
+    if not policy.older_than_seconds >= 0:  # not a number fails, too
+        raise InputError(f"older_than_seconds={policy.older_than_seconds} is not an age: give 0 or more")
     say = progress or _silent
     wired = Wired.from_home(home.path, clock)
     stores, platforms = wired.stores(), wired.platforms()

@@ -62,6 +62,9 @@ def test_a_plan_removes_nothing_and_carried_out_it_removes_what_it_says(tmp_path
     assert young.exists()
     with pytest.raises(InputError, match="keep=-1"):
         client.prune_plan(keep=-1)
+    for seconds in (-1.0, float("nan")):
+        with pytest.raises(InputError, match=f"older_than_seconds={seconds}"):
+            client.prune_plan(older_than_seconds=seconds)
 
 
 def test_a_config_is_replaced_only_by_force_and_then_kept(tmp_path: Path) -> None:
