@@ -126,6 +126,7 @@ def _control(
     say: Callable[[str], None],
 ) -> bool:
     """Returns whether it left because the config changed."""
+    home.tighten()
     wired = Wired.from_home(home.path, clock)
     wake = threading.Event()
 

@@ -66,6 +66,7 @@ def init(home: Home, *, force: bool) -> SetUp:
     path = home.folders.config
     if path.exists() and not force:
         raise InputError(f"{path} already exists: edit it, or replace it with force")
+    home.tighten()
     machine = _machine(_memory_gb())
     kaggle = _kaggle()
     platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,9 @@ def test_a_plan_removes_nothing_and_carried_out_it_removes_what_it_says(tmp_path
     assert young.exists()
     with pytest.raises(InputError, match="keep=-1"):
         client.prune_plan(keep=-1)
-    for seconds in (-1.0, float("nan")):
-        with pytest.raises(InputError, match=f"older_than_seconds={seconds}"):
-            client.prune_plan(older_than_seconds=seconds)
+    for age in (-1.0, float("nan")):
+        with pytest.raises(InputError, match=f"older_than_seconds={age}"):
+            client.prune_plan(older_than_seconds=age)
 
 
 def test_a_config_is_replaced_only_by_force_and_then_kept(tmp_path: Path) -> None:
@@ -84,3 +85,13 @@ def test_durations_are_read_as_jobs_have_them() -> None:
     assert [seconds(text) for text in ("0", "90m", "12h", "30d")] == [0.0, 5400.0, 43200.0, 2592000.0]
     with pytest.raises(InputError, match="soon"):
         seconds("soon")
+
+
+def test_a_home_that_was_open_is_private_once_a_program_uses_it(tmp_path: Path) -> None:
+    set_up, controlled = tmp_path / "set-up", tmp_path / "controlled"
+    for home in (set_up, controlled):
+        home.mkdir(mode=0o755)
+    Client(set_up).init()
+    Client(controlled).controller.run(stopped=lambda: True)
+    for home in (set_up, controlled):
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
