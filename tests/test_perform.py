@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +97,27 @@ def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(
     assert failed.trouble is Trouble.TRANSIENT
     assert manifest.name in failed.message
     assert isinstance(perform(collect, backends), Done), "the next collect would bring it again"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from orchestrator.files import draft_folder
+with draft_folder(Path(sys.argv[1])) as draft:
+    (draft / "part").write_bytes(b"of a blob")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_controller_that_was_killed_while_it_brought_a_blob_keeps_nothing_back(backends: Backends) -> None:
+    into = backends.folders.collected(RUN, ORDER.session)
+    manifest = bring(into, 10)
+    subprocess.run([sys.executable, "-c", KILLED, str(into / "blobs")], check=False)
+    assert len(list((into / "blobs").iterdir())) == 2
+    done = perform(COLLECT, backends)
+    assert isinstance(done, Done)
+    assert [each.name for each in done.checkpoints] == [manifest.name]
+    assert list((into / "blobs").iterdir()) == []
 
 
 def test_what_the_store_holds_under_a_name_is_not_taken_for_what_the_session_brought(

@@ -277,6 +277,20 @@ def test_an_uplink_that_is_started_again_goes_on(
     assert (tmp_path / "home" / LOG / "000001.log").read_text() == "it begins\nit goes on\n"
 
 
+def test_an_uplink_that_was_killed_while_it_copied_a_blob_goes_on(
+    tmp_path: Path, session: Session, store: MemoryStore
+) -> None:
+    left = session.local.parent / "scratch" / "blobs" / ".tmp-orchestrator-0123"
+    left.mkdir(parents=True)
+    (left / "part").write_bytes(b"of a blob")
+    made = session.saves(1)
+    session.logs("it goes on\n")
+    session.ships()
+    found = brought(store, tmp_path / "home")
+    assert found.manifests == (made,)
+    assert (tmp_path / "home" / LOG / "000001.log").read_text() == "it goes on\n"
+
+
 def test_the_newest_checkpoint_is_found_though_listings_lag(
     tmp_path: Path, session: Session, store: MemoryStore
 ) -> None:

@@ -44,7 +44,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import set_aside, write_whole
+from orchestrator.files import remove_tree, set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
@@ -372,8 +372,8 @@ def _drop_blobs(into: Path) -> None:
     """Removes blobs that are in the home store now. Manifests stay, so that nothing is collected twice."""
     blobs = into / BLOBS
     if blobs.is_dir():
-        for blob in blobs.iterdir():
-            blob.unlink(missing_ok=True)
+        for path in blobs.iterdir():
+            remove_tree(path)  # a blob, or the draft folder of a controller that was killed
 
 
 def is_unpublished(collected: Path) -> bool:

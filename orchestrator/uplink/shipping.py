@@ -18,7 +18,7 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import Odd, write_whole
+from orchestrator.files import Odd, remove_tree, write_whole
 from orchestrator.session import saying
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, PROGRESS, RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect, refuse
@@ -77,8 +77,8 @@ class Uplink:
                 self._check()
                 yield
                 more |= not self._publish(manifest)
-        for blob in (self._scratch / BLOBS).iterdir():
-            blob.unlink()
+        for path in (self._scratch / BLOBS).iterdir():
+            remove_tree(path)  # a blob, or the draft folder of an uplink that was killed
         self._ship_growth()
         if over and not more:
             self._check()
