@@ -109,7 +109,8 @@ def bring(
     A checkpoint that is `known`, or whose manifest is already in `into`, is not copied again and costs no
     request, even if its blobs are gone. New checkpoints come first, oldest first, then those that failed
     before. Those are tried only a few times, and once more in the `last` look. `more` says that some were not
-    tried yet. `sync=False` skips the fsyncs if `into` does not have to survive a power loss.
+    tried yet; in the last look also those that failed before, if this one got any further. `sync=False` skips
+    the fsyncs if `into` does not have to survive a power loss.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -128,23 +129,29 @@ def bring(
         if last or refused[name].times < bounds.CHECKPOINT_TRIES_MAX
     ]
     manifests, corrupt = _brought_before(into, brought)
-    size, tried = 0, 0
-    for name in (*fresh, *again)[: bounds.COLLECT_CHECKPOINTS_MAX]:
-        if size >= bounds.COLLECT_CHECKPOINT_BYTES_MAX:
+    waiting = (*fresh, *again)
+    size, looked, taken, gained = 0, 0, 0, False
+    for name in waiting:
+        if taken >= bounds.COLLECT_CHECKPOINTS_MAX or size >= bounds.COLLECT_CHECKPOINT_BYTES_MAX:
             break
-        tried += 1
+        looked += 1
         try:
             manifest = _fetch(outbox, into, name, sync)
         except CorruptCheckpoint as error:
             refuse(checkpoints / name)
             corrupt.append((name, error.reason))
-            continue
-        if manifest is not None:
+            gained |= name not in refused
+        else:
+            if manifest is None:
+                continue  # a folder without a manifest must not keep the others waiting
             manifests.append(manifest)
             size += manifest.size
+            gained = True
+        taken += 1
     cut = files.cut_short(there, "outbox/checkpoints")
     ordered = tuple(sorted(manifests, key=lambda manifest: manifest.name))
-    return Collected(ordered, tuple(corrupt), (*cut, *notes), more=tried < len(fresh))
+    more = looked < len(fresh) or (last and gained and looked < len(waiting))
+    return Collected(ordered, tuple(corrupt), (*cut, *notes), more)
 
 
 def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.session.outbox import FolderOutbox, bring, collect
 
@@ -106,6 +107,39 @@ def test_what_was_never_whole_is_tried_a_few_times_and_in_the_last_look(outbox: 
     path.write_bytes(manifest.encode())
     assert bring(FolderOutbox(outbox), into).manifests == ()
     assert bring(FolderOutbox(outbox), into, last=True).manifests == (manifest,)
+
+
+def test_the_last_look_tries_again_what_had_no_room_beside_the_new(outbox: Path, into: Path) -> None:
+    mended = commit(outbox, 1, b"one")
+    path = outbox / "checkpoints" / mended.name / "manifest.json"
+    path.write_bytes(b"{}")
+    bring(FolderOutbox(outbox), into)
+    path.write_bytes(mended.encode())
+    new = [commit(outbox, step, b"new") for step in range(2, 2 + bounds.COLLECT_CHECKPOINTS_MAX)]
+    first = bring(FolderOutbox(outbox), into, last=True)
+    assert (first.manifests, first.more) == (tuple(new), True)
+    second = bring(FolderOutbox(outbox), into, last=True)
+    assert mended in second.manifests
+    assert not second.more
+
+
+def test_the_last_look_ends_however_much_is_never_whole(outbox: Path, into: Path) -> None:
+    for step in range(2 * bounds.COLLECT_CHECKPOINTS_MAX + 2):
+        made = commit(outbox, step, b"data")
+        (outbox / "checkpoints" / made.name / "manifest.json").write_bytes(b"{}")
+    looks = [bring(FolderOutbox(outbox), into, last=True).more for _ in range(6)]
+    assert looks[0]
+    assert not looks[-1]
+
+
+def test_folders_without_a_manifest_keep_no_checkpoint_waiting(outbox: Path, into: Path) -> None:
+    """A script can write here, and an agent may fail to remove a folder after it took its manifest away."""
+    for step in range(2 * bounds.COLLECT_CHECKPOINTS_MAX):
+        (outbox / "checkpoints" / CheckpointRef(step, 1, "abc").name).mkdir(parents=True)
+    whole = commit(outbox, 1000, b"whole")
+    collected = bring(FolderOutbox(outbox), into, last=True)
+    assert collected.manifests == (whole,)
+    assert not collected.more
 
 
 def test_what_is_not_a_checkpoint_is_ignored(outbox: Path, into: Path) -> None:
