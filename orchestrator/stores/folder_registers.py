@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
-from orchestrator.files import PLAIN, read_small, sweep, sync_folder, write_whole
+from orchestrator.files import PLAIN, sweep, sync_folder, write_whole
 from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import SHARED, check_key, check_prefix
 
@@ -80,15 +81,15 @@ class FolderRegisters:
         target = self._root / key
         try:
             found = target.lstat()
-        except (FileNotFoundError, NotADirectoryError):
+            if stat.S_ISREG(found.st_mode):  # looked at first: opening a device may do something
+                with os.fdopen(os.open(target, os.O_RDONLY | PLAIN), "rb") as file:
+                    value = file.read(bounds.REGISTER_BYTES_MAX + 1)
+                if len(value) <= bounds.REGISTER_BYTES_MAX:
+                    return Held(value, content_version(value))
+        except (FileNotFoundError, NotADirectoryError):  # also where it was deleted a moment ago
             return None
-        value = read_small(target, bounds.REGISTER_BYTES_MAX)
-        if value is None:
-            message = (
-                f"{target} is not a register: not a regular file, or too large ({found.st_size:,} bytes)"
-            )
-            raise Rejected(message, backend=self._name)
-        return Held(value, content_version(value))
+        message = f"{target} is not a register: not a regular file, or too large ({found.st_size:,} bytes)"
+        raise Rejected(message, backend=self._name)
 
     def _write(self, target: Path, value: bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

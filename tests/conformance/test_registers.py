@@ -19,6 +19,7 @@ from orchestrator.files import PREFIX
 from orchestrator.stores import folder_registers
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.folder import FolderStore
+from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.retrying import RetryingStore
@@ -69,6 +70,36 @@ def test_counters_killed_at_random_moments_lose_no_count_and_leave_no_lock(tmp_p
     assert counted <= int(held.value) <= counted + len(counters), "a kill may come before the output"
     incremented(FolderStore(tmp_path).registers)
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(PREFIX)]
+
+
+COMES_AND_GOES = """
+import sys
+from pathlib import Path
+from orchestrator.stores.folder import FolderStore
+from tests.conformance.register_suite import KEY
+registers = FolderStore(Path(sys.argv[1])).registers
+for _ in range(1500):
+    registers.swap(KEY, b"1", None)
+    registers.delete(KEY)
+"""
+
+
+def test_one_that_is_deleted_while_it_is_read_is_there_or_is_not(tmp_path: Path) -> None:
+    registers = FolderStore(tmp_path).registers
+    found = set()
+    with subprocess.Popen([sys.executable, "-c", COMES_AND_GOES, str(tmp_path)]) as other:
+        while other.poll() is None:
+            held = registers.read(KEY)
+            found.add(None if held is None else held.value)
+    assert other.returncode == 0
+    assert found == {None, b"1"}
+
+
+def test_what_cannot_be_read_now_is_worth_another_try() -> None:
+    """As a network file system answers for a while. The kernel refuses this file's first byte so."""
+    registers = FolderRegisters(Path("/proc"), "here", FolderStore(Path("/proc"))._reporting)
+    with pytest.raises(Transient):
+        registers.read(f"{os.getpid()}/mem")
 
 
 def test_a_lock_that_is_never_given_back_costs_patience_not_the_caller(
