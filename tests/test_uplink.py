@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Discard, Done, Failed, Prepare, Report, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.offer import Uplink as Kind
@@ -26,6 +26,7 @@ from orchestrator.session.layout import LOG, RESULT, STATUS
 from orchestrator.session.outbox import Collected, FolderOutbox, collect
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import FaultRates, FaultyStore
+from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.store import Store
 from orchestrator.uplink import registers
@@ -341,6 +342,55 @@ def test_an_altered_result_costs_a_note(session: Session, store: MemoryStore) ->
     assert reading is not None
     assert reading.result is None
     assert any("altered" in note for note in reading.notes)
+
+
+class Sized(MemoryStore):
+    """A store that counts the bytes that were fetched from it."""
+
+    fetched = 0
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        super().get(key, target, sha256)
+        self.fetched += target.stat().st_size
+
+
+def huge(store: Store, folder: Path, key: str, bytes_max: int) -> str:
+    path = folder / "huge"
+    path.write_bytes(b"\0" * (bytes_max + 1))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    store.put(key.format(sha256), path, sha256)
+    return sha256
+
+
+def test_what_is_beyond_a_bound_is_not_fetched(tmp_path: Path) -> None:
+    """A session can write to the store: it must fill neither the controller's disk nor its memory."""
+    store = Sized()
+    raise_fence(store, RUN, 1)
+    session = Session(tmp_path, store)
+    session.ships()
+    name = CheckpointRef(9, 1, "aaaa").name
+    huge(store, tmp_path, f"runs/{RUN}/checkpoints/{name}/manifest.json", bounds.MANIFEST_BYTES_MAX)
+    result = huge(store, tmp_path, KEYS.root + "result.json/{}", bounds.RESULT_BYTES_MAX)
+    registers.beat(store, KEYS, registers.Heartbeat(STATE, result))
+    store.fetched = 0
+    found = brought(store, tmp_path / "home")
+    assert [(each, "larger" in reason) for each, reason in found.corrupt] == [(name, True)]
+    assert any("result.json is larger" in note for note in found.notes)
+    assert store.fetched == 0
+
+
+def test_a_blob_beyond_its_bound_is_not_fetched(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    raise_fence(store, RUN, 1)
+    session = Session(tmp_path, store)
+    made = session.saves(9)
+    session.ships()
+    [sha256] = made.blobs()
+    with (tmp_path / "store" / f"runs/{RUN}/blobs/g01-aaaa" / sha256).open("r+b") as file:
+        file.truncate(bounds.PART_BYTES_MAX + 1)
+    [(name, reason)] = brought(store, tmp_path / "home").corrupt
+    assert name == made.name
+    assert "larger" in reason
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"status": 3}'])

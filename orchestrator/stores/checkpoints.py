@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
@@ -47,7 +48,7 @@ def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
             store.delete(key)  # the key names its bytes: another size is damage
         if there is None or there.size != size:
             _put(store, key, folder / "blobs" / sha256, sha256, manifest.name)
-    path, key = folder / "checkpoints" / manifest.name / "manifest.json", _manifest_key(run, manifest.name)
+    path, key = folder / "checkpoints" / manifest.name / "manifest.json", manifest_key(run, manifest.name)
     foreign = _holds_other(store, run, manifest)
     if foreign:
         store.delete(key)
@@ -71,7 +72,7 @@ def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
     for stat in store.list(f"runs/{run}/checkpoints/"):
         *_, name, file = stat.key.split("/")
         ref = CheckpointRef.parse(name)
-        if ref is not None and stat.key == _manifest_key(run, name) and file == "manifest.json":
+        if ref is not None and stat.key == manifest_key(run, name) and file == "manifest.json":
             found.append(ref)
     return tuple(found)
 
@@ -79,17 +80,20 @@ def names(store: Store, run: str) -> tuple[CheckpointRef, ...]:
 def present(store: Store, run: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names for which the store has a manifest, without reading it. Looks up each key, because a listing
     may be out of date."""
-    return tuple(name for name in names if store.stat(_manifest_key(run, name)) is not None)
+    return tuple(name for name in names if store.stat(manifest_key(run, name)) is not None)
 
 
 def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
     """The checkpoint's manifest. Raises NotFound if it is missing, and CorruptCheckpoint if it is damaged or
     its bytes do not have this `sha256` (empty or None: accept any valid one)."""
-    key = _manifest_key(run, name)
+    key = manifest_key(run, name)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "manifest.json"
         for reading in range(READINGS_MAX):
             store.get(key, target)
+            if target.stat().st_size > bounds.MANIFEST_BYTES_MAX:
+                limit = bounds.size_text(bounds.MANIFEST_BYTES_MAX)
+                raise CorruptCheckpoint(name, f"the manifest is larger than {limit}")
             try:
                 data = target.read_bytes()
                 authenticate(name, data, sha256)
@@ -104,9 +108,14 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
 
 
 def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
-    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing or
-    damaged."""
-    _get(store, _blob_key(run, _lineage(ref), sha256), target, sha256, ref.name)
+    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing, damaged
+    or larger than any blob can be. In the last case it does not fetch it."""
+    key = _blob_key(run, _lineage(ref), sha256)
+    there = store.stat(key)
+    if there is not None and there.size > bounds.PART_BYTES_MAX:
+        limit = bounds.size_text(bounds.PART_BYTES_MAX)
+        raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is larger than {limit}")
+    _get(store, key, target, sha256, ref.name)
 
 
 def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
@@ -164,7 +173,7 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
         return
     assert not gone & kept, "a checkpoint cannot both go and stay"
     for ref in sorted(gone, key=lambda ref: ref.name):
-        store.delete(_manifest_key(run, ref.name))
+        store.delete(manifest_key(run, ref.name))
     closed_below = max(ref.generation for ref in gone | kept)
     lineages = {_lineage(ref) for ref in gone}
 
@@ -290,7 +299,8 @@ def _refs(names: Iterable[str]) -> set[CheckpointRef]:
     return {ref for ref in refs.values() if ref is not None}
 
 
-def _manifest_key(run: str, name: str) -> str:
+def manifest_key(run: str, name: str) -> str:
+    """Where a checkpoint's manifest lies in the store."""
     return f"runs/{run}/checkpoints/{name}/manifest.json"
 
 

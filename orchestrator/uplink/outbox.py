@@ -49,10 +49,9 @@ class StoreOutbox:
             return None
         if not SHA256.fullmatch(beats.result):
             raise Odd(f"the heartbeat does not name a {RESULT}")
-        data = self._object(self._keys.result(beats.result), beats.result)
-        if data is not None and len(data) > bounds.RESULT_BYTES_MAX:
-            raise Odd(f"{RESULT} is larger than {bounds.size_text(bounds.RESULT_BYTES_MAX)}")
-        return data
+        key = self._keys.result(beats.result)
+        self._check_size(key, bounds.RESULT_BYTES_MAX, RESULT)
+        return self._object(key, beats.result)
 
     def checkpoints(self) -> Iterable[str]:
         """Adds the newest checkpoint from the heartbeat, because a listing may be out of date."""
@@ -64,6 +63,7 @@ class StoreOutbox:
 
     def manifest(self, name: str) -> bytes | None:
         self._ref = CheckpointRef.parse(name)
+        self._check_size(stored.manifest_key(self._keys.run, name), bounds.MANIFEST_BYTES_MAX, "its manifest")
         try:
             return stored.read(self._store, self._keys.run, name).encode()
         except NotFound:
@@ -108,6 +108,12 @@ class StoreOutbox:
                     if prefix == PROGRESS or segment_number(name.rpartition("/")[2]) >= newest:
                         found[name].append((offset, stat.size, sha256))
         return dict(sorted(found.items()))
+
+    def _check_size(self, key: str, bytes_max: int, name: str) -> None:
+        """Before it is fetched: it could fill this machine's disk. Raises Odd."""
+        there = self._store.stat(key)
+        if there is not None and there.size > bytes_max:
+            raise Odd(f"{name} is larger than {bounds.size_text(bytes_max)}")
 
     def _object(self, key: str, sha256: str) -> bytes | None:
         """The object's verified bytes; None if it is missing."""
