@@ -56,9 +56,11 @@ def claim_of(session: Session, as_of: Mapping[str, float]) -> Claim:
 
 
 def _of_stray(stray: Stray, as_of: Mapping[str, float], now: float) -> Claim:
-    """A session given up as lost may run until its session limit."""
+    """A session given up as lost may run until its session limit. It may also start late."""
     asked = as_of.get(stray.platform, now)
     seconds = 0.0 if stray.until is None else max(0.0, stray.until - asked)
+    if stray.seconds_max is not None:
+        seconds = min(seconds, stray.seconds_max)
     return Claim(stray.session, stray.platform, stray.accelerator, seconds)
 
 

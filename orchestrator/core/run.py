@@ -263,9 +263,11 @@ def _closed(
         order = session.order
         until = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
         left = session.traits.hands_over and session.launched_at is not None
+        wall = session.traits.session_seconds
+        longest = None if wall is None else wall + session.traits.slack_seconds
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
                       session.traits.poll_seconds, left, session.assigned_at,
-                      session.traits.uplink)  # fmt: skip
+                      session.traits.uplink, longest)  # fmt: skip
         strays = (*strays, stray)
         has_run = session.runs_since is not None or session.launched_at is not None
         if has_run and session.end_confirmed:

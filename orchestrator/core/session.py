@@ -78,8 +78,9 @@ class Stray:
 
     `ended` False: given up as lost and fenced; it may still run. It is asked to stop, and its slot counts as
     used until its end is seen or `until` has passed (None: no limit). It ran from `since`, its assignment,
-    at the earliest. It is polled every `poll_seconds`, as in its platform's traits. With `hands_over`, the
-    run's next session may read its remains. `uplink`: where its outbox is.
+    at the earliest, and for at most `seconds_max` (None: unknown). It is polled every `poll_seconds`, as in
+    its platform's traits. With `hands_over`, the run's next session may read its remains. `uplink`: where its
+    outbox is.
     """
 
     session: str
@@ -91,6 +92,7 @@ class Stray:
     hands_over: bool = False
     since: float = 0.0
     uplink: Uplink = Uplink.SHARED
+    seconds_max: float | None = None
 
 
 @dataclass(frozen=True)

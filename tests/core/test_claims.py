@@ -72,6 +72,15 @@ def test_one_given_up_claims_to_its_wall_until_it_is_seen_to_be_over() -> None:
     assert (claim.seconds, claim.slot) == (300.0, False)
 
 
+def test_one_given_up_before_it_began_claims_no_more_than_a_session_can_use() -> None:
+    """It may wait for long before it begins; its time in the queue is nobody's quota."""
+    waiting = with_budget(1000.0, None)
+    lost = apply(waiting, replace(runs.ended(Outcome.NO_CAPACITY, confirmed=False), at=NOW + 10.0))
+    stray = apply(lost, Requeued(NOW + 11.0, "", 0))
+    [claim] = claims([stray], (), {"here": NOW + 5.0}, NOW + 12.0)
+    assert claim.seconds == HOUR + TRAITS.slack_seconds
+
+
 def test_one_first_seen_at_its_end_claims_what_it_may_have_run_unseen() -> None:
     """Its platform shows a machine late: it ran since soon after the session was ordered."""
     record = with_budget(100.0, NOW + 500.0)
