@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -420,9 +421,9 @@ class Engine:
         order = replace(assigned(generation).order, platform="here")
         return perform(Prepare(order, store="home", uplink=Kind.STORE), self.backends)
 
-    def collects(self, last: bool) -> Report:
+    def collects(self, last: bool, incarnation: str | None = "aaaa") -> Report:
         action = Collect(
-            RUN, ORDER.session, "here", 1, "aaaa", frozenset(), last, store="home", uplink=Kind.STORE
+            RUN, ORDER.session, "here", 1, incarnation, frozenset(), last, store="home", uplink=Kind.STORE
         )
         return perform(action, self.backends)
 
@@ -469,7 +470,29 @@ def test_what_a_session_left_in_the_store_goes_but_not_the_fence(
     assert list(store.list(KEYS.root)) == []
     assert list(store.registers.list("")) == [fence_key(RUN)]
     assert [ref.step for ref in stored.names(store, RUN)] == [1]
-    gone = engine.collects(last=False)
+
+
+def test_a_store_that_has_lost_a_claim_is_asked_again(tmp_path: Path) -> None:
+    """As where its disk is not mounted: what a session had published is not given up for that."""
+    store = FolderStore(tmp_path / "store")
+    engine = Engine(tmp_path, store)
+    assert isinstance(engine.prepares(1), Done)
+    session = Session(tmp_path, store)
+    session.saves(1)
+    session.ships()
+    (tmp_path / "store").rename(tmp_path / "away")
+    report = engine.collects(last=True)
+    assert isinstance(report, Failed)
+    assert report.trouble is Trouble.TRANSIENT
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "away").rename(tmp_path / "store")
+    report = engine.collects(last=True)
+    assert isinstance(report, Done)
+    assert [each.ref.step for each in report.checkpoints] == [1]
+
+
+def test_a_session_that_never_claimed_left_nothing(tmp_path: Path, store: MemoryStore) -> None:
+    gone = Engine(tmp_path, store).collects(last=True, incarnation=None)
     assert isinstance(gone, Failed)
     assert gone.trouble is Trouble.NOT_FOUND
 

@@ -319,7 +319,12 @@ def _outbox(action: Collect, backends: Backends) -> Outbox:
     store = backends.store(action.store)
     if action.last:
         raise_fence(store, action.run, action.generation + 1)
-    return uplinked.opened(store, action.run, action.session, action.generation)
+    try:
+        return uplinked.opened(store, action.run, action.session, action.generation)
+    except NotFound as error:
+        if action.incarnation is None:
+            raise
+        raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
 
 
 def _brought(into: Path) -> list[CheckpointRef]:
