@@ -108,8 +108,8 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
 
 
 def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
-    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing, damaged
-    or larger than any blob can be. In the last case it does not fetch it."""
+    """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing,
+    damaged or larger than any blob can be. In the last case it does not fetch it."""
     key = _blob_key(run, _lineage(ref), sha256)
     there = store.stat(key)
     if there is not None and there.size > bounds.PART_BYTES_MAX:
