@@ -222,6 +222,6 @@ def test_it_moves_back_when_the_quota_is_refreshed(story: Make, wall: float | No
 
 def test_it_stays_where_moving_back_would_finish_later(story: Make) -> None:
     quota = QuotaWindow(allowed_seconds=0.5 * HOUR, window_seconds=HOUR)
-    told = story(5000, cloud=cloud(quota=quota, setup_seconds=1200.0), box=box())
+    told = story(5000, cloud=cloud(quota=quota, setup_seconds=1400.0), box=box())
     told.until_done()
     assert told.places() == ["box"], "the hop costs more than the faster steps save"

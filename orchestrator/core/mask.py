@@ -155,8 +155,12 @@ def _forms_of(value: str) -> Iterator[str | bytes]:
 
 def _encoded(part: str) -> Iterator[str | bytes]:
     """The text in the usual quotings and encodings, each on one line."""
-    raw = _raw(part)
     yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], repr(part)[1:-1])
+    for raw in {_raw(part), _bytes(part)}:  # they differ only for text that is not Unicode
+        yield from _encoded_bytes(raw)
+
+
+def _encoded_bytes(raw: bytes) -> Iterator[str | bytes]:
     yield from (raw.hex(), raw.hex().upper())
     for kept in _LEFT_AS_THEY_ARE:
         for digits in ("%02X", "%02x"):

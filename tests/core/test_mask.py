@@ -106,6 +106,7 @@ def test_a_secret_of_stars_leaves_none() -> None:
 @example(["ab\ncd"], "", "", [])
 @example(["****", "#~^|!*"], "***", "#", [3])
 @example(["\ud800\udc80abc"], "", "", [])
+@example(["000\udc80"], "", "", [])
 @given(
     st.lists(secrets, min_size=1, max_size=4),
     st.text(max_size=40),

@@ -188,11 +188,14 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     box.use(timeout_seconds=1)
     seen = observed(box.platform, ["a-s01", "b-s01", "c-s01"])
     assert {name: each.sighting for name, each in seen.items()} == {
+        "a-s01": Sighting.RUNNING,
         "b-s01": Sighting.RUNNING,
         "c-s01": Sighting.ABSENT,
     }
+    assert "cannot be read" in seen["a-s01"].detail
+    assert seen["b-s01"].status is not None
     stream.close()
-    box.until(lambda: "a-s01" in observed(box.platform, ["a-s01"]))
+    box.until(lambda: box.see("a-s01").status is not None)
 
 
 # A training that replaces each file of its agent with something else, and floods.
