@@ -201,7 +201,7 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
     world = guarded(box=scenario(slots=2))
     world.submit("bad")
     assert world.until(world.phase("bad", Phase.RUNNING))
-    mend = broken_decide(monkeypatch, "bad")
+    repair = broken_decide(monkeypatch, "bad")
     world.submit("good")
     assert world.until(world.standing("bad", Phase.HELD))
     assert "OverflowError" in world.record("bad").standing_reason
@@ -210,7 +210,7 @@ def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch:
     assert world.record("bad").phase is Phase.RUNNING, "it keeps its phase"
     assert len(world.events("bad", Faulted)) == 1
     assert world.until(lambda: world.engine.idle), "the engine waits for a person"
-    mend()
+    repair()
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert not world.engine.idle
     assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
@@ -266,11 +266,11 @@ def test_a_person_who_comes_late_finds_the_session_as_it_is(
     world = guarded(box=scenario())
     world.submit("bad", work=Work(total=500, global_batch=16))
     assert world.until(world.phase("bad", Phase.RUNNING))
-    mend = broken_decide(monkeypatch, "bad")
+    repair = broken_decide(monkeypatch, "bad")
     assert world.until(world.standing("bad", Phase.HELD))
     world.until(lambda: False, seconds=60.0)
     world.clock.advance(86400.0)  # far longer than the session's limit
-    mend()
+    repair()
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert world.until(world.phase("bad", Phase.DONE))
     assert world.record("bad").generation == 1

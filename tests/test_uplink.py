@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,18 +10,13 @@ from random import Random
 import pytest
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.action import Collect, Discard, Done, Failed, Prepare, Report, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.core.offer import Uplink as Kind
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.core.session import Observation, Sighting
-from orchestrator.engine.perform import Backends, perform
 from orchestrator.engine.readings import observation
-from orchestrator.errors import Conflict, Rejected, Superseded, Transient
+from orchestrator.errors import Conflict, Superseded, Transient
 from orchestrator.files import Odd
-from orchestrator.home import Folders
 from orchestrator.platforms.platform import Sight
-from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.session.layout import LOG, RESULT, STATUS
 from orchestrator.session.outbox import Collected, FolderOutbox, collect
 from orchestrator.stores import checkpoints as stored
@@ -36,7 +30,6 @@ from orchestrator.uplink.outbox import StoreOutbox
 from orchestrator.uplink.registers import check_fence, raise_fence
 from orchestrator.uplink.shipping import Uplink
 from tests.core.runs import RUN, assigned
-from tests.simulation.clock import VirtualClock
 
 ORDER = replace(assigned().order, platform="here")
 KEYS = SessionKeys(RUN, ORDER.session)
@@ -408,100 +401,3 @@ def test_a_heartbeat_that_names_an_odd_result_costs_a_note(store: MemoryStore) -
     assert reading is not None
     assert reading.result is None
     assert reading.notes
-
-
-class Engine:
-    """One platform whose sessions ship their outbox, and one store, for single actions."""
-
-    def __init__(self, folder: Path, store: Store) -> None:
-        platform = SimulatedPlatform("here", Scenario(), VirtualClock())
-        self.backends = Backends({"here": platform}, {"home": store}, "home", Folders(folder / "home"), str)
-
-    def prepares(self, generation: int) -> Report:
-        order = replace(assigned(generation).order, platform="here")
-        return perform(Prepare(order, store="home", uplink=Kind.STORE), self.backends)
-
-    def collects(self, last: bool, incarnation: str | None = "aaaa") -> Report:
-        action = Collect(
-            RUN, ORDER.session, "here", 1, incarnation, frozenset(), last, store="home", uplink=Kind.STORE
-        )
-        return perform(action, self.backends)
-
-    def discards(self) -> Report:
-        return perform(Discard(ORDER.session, "here", "home", Kind.STORE), self.backends)
-
-
-def test_the_fence_is_raised_before_a_session_and_before_the_last_look(
-    tmp_path: Path, session: Session, store: MemoryStore
-) -> None:
-    engine = Engine(tmp_path, store)
-    assert isinstance(engine.prepares(1), Done)
-    session.saves(1)
-    session.ships()
-    report = engine.collects(last=False)
-    assert isinstance(report, Done)
-    assert [each.ref.step for each in report.checkpoints] == [1]
-    session.saves(2)
-    session.ships()
-    report = engine.collects(last=True)
-    assert isinstance(report, Done)
-    assert [each.ref.step for each in report.checkpoints] == [1, 2]
-    session.saves(3)
-    with pytest.raises(Superseded):
-        session.ships()
-    late = engine.prepares(1)  # from a controller that should be gone, or an old copy of the home
-    assert isinstance(late, Failed)
-    assert late.trouble is Trouble.NAME_TAKEN
-    assert isinstance(engine.prepares(3), Done)
-    check_fence(store, RUN, 3)
-
-
-def test_what_a_session_left_in_the_store_goes_but_not_the_fence(
-    tmp_path: Path, session: Session, store: MemoryStore
-) -> None:
-    engine = Engine(tmp_path, store)
-    session.logs("it begins\n")
-    session.saves(1)
-    session.ends()
-    session.ships(2)
-    assert isinstance(engine.collects(last=True), Done)
-    for _ in range(2):
-        assert isinstance(engine.discards(), Done)
-    assert list(store.list(KEYS.root)) == []
-    assert list(store.registers.list("")) == [fence_key(RUN)]
-    assert [ref.step for ref in stored.names(store, RUN)] == [1]
-
-
-def test_a_store_that_has_lost_a_claim_is_asked_again(tmp_path: Path) -> None:
-    """As where its disk is not mounted: what a session had published is not given up for that."""
-    store = FolderStore(tmp_path / "store")
-    engine = Engine(tmp_path, store)
-    assert isinstance(engine.prepares(1), Done)
-    session = Session(tmp_path, store)
-    session.saves(1)
-    session.ships()
-    (tmp_path / "store").rename(tmp_path / "away")
-    report = engine.collects(last=True)
-    assert isinstance(report, Failed)
-    assert report.trouble is Trouble.TRANSIENT
-    shutil.rmtree(tmp_path / "store")
-    (tmp_path / "away").rename(tmp_path / "store")
-    report = engine.collects(last=True)
-    assert isinstance(report, Done)
-    assert [each.ref.step for each in report.checkpoints] == [1]
-
-
-def test_a_session_that_never_claimed_left_nothing(tmp_path: Path, store: MemoryStore) -> None:
-    gone = Engine(tmp_path, store).collects(last=True, incarnation=None)
-    assert isinstance(gone, Failed)
-    assert gone.trouble is Trouble.NOT_FOUND
-
-
-def test_a_store_without_registers_takes_no_uplink(tmp_path: Path) -> None:
-    plain = MemoryStore()
-    plain.registers = None  # type: ignore[assignment]
-    with pytest.raises(Rejected):
-        raise_fence(plain, RUN, 1)
-    refused = Engine(tmp_path, plain).prepares(1)
-    assert isinstance(refused, Failed)
-    assert refused.trouble is Trouble.REJECTED

@@ -15,16 +15,16 @@ def doctor(call: Call) -> int:
     found = tuple(call.client.doctor(call.options.names))
     call.out.document({
         "findings": [
-            {"what": each.what, "state": each.state, "text": _text(each), "mend": _mend(call, each),
+            {"what": each.what, "state": each.state, "text": _text(each), "advice": _advice(call, each),
              "exit_code": EXITS[each.remedy]}
             for each in found
         ]
     })  # fmt: skip
     call.out.table(("", "STATE", "FOUND"), [(each.what, each.state, _text(each)) for each in found])
-    mends = [(_mend_title(each), mend) for each in found if (mend := _mend(call, each))]
-    if mends:
+    shown = [(_advice_title(each), advice) for each in found if (advice := _advice(call, each))]
+    if shown:
         call.out.say()
-        call.out.facts(mends)
+        call.out.facts(shown)
     return worst(each.remedy for each in found)
 
 
@@ -32,12 +32,12 @@ def _text(found: Finding) -> str:
     return os_error_text(found.error) if isinstance(found.error, OSError) else found.text
 
 
-def _mend(call: Call, found: Finding) -> str:
+def _advice(call: Call, found: Finding) -> str:
     parts = (found.advice, call.command(*found.command) if found.command else "")
     return ": ".join(part for part in parts if part)
 
 
-def _mend_title(found: Finding) -> str:
+def _advice_title(found: Finding) -> str:
     if found.what == CONTENTS:
         return "to free space"
     return f"to {'get' if found.state is State.OK else 'fix'} {found.what}"

@@ -192,7 +192,7 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
     try:
         for found in platform.checkup():
             needed = Remedy.ACT if found.health is Health.MISSING else Remedy.NONE
-            yield Finding(f"{name}: {found.what}", State(found.health), found.text, found.mend, needed)
+            yield Finding(f"{name}: {found.what}", State(found.health), found.text, found.advice, needed)
     except (OrchestratorError, OSError) as error:
         yield _trouble(f"{name}: checkup", error)
 

@@ -39,11 +39,11 @@ class Found:
 
 @dataclass(frozen=True)
 class _Machine:
-    """This machine and its engine as platforms. `mend` is what a person does so that its GPUs can be used."""
+    """This machine and its engine as platforms. `advice`: what a person does so that its GPUs can be used."""
 
     found: tuple[Found, ...]
     platforms: tuple[PlatformConfig, ...]
-    mend: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def init(home: Home, *, force: bool) -> SetUp:
         if kept is not None:
             kept.replace(path)
         raise
-    return SetUp(path, kept, (*machine.found, kaggle, _colab()), platforms, machine.mend)
+    return SetUp(path, kept, (*machine.found, kaggle, _colab()), platforms, machine.advice)
 
 
 def _moved_away(path: Path) -> Path | None:
@@ -112,7 +112,7 @@ def _machine(memory: float) -> _Machine:
     return _Machine(
         (cpu, gpus, docker),
         (here, *(PlatformConfig(name, "docker", options) for name, options in given.items())),
-        engine.mend if seen and engine.here and not used else (),
+        engine.advice if seen and engine.here and not used else (),
     )
 
 

@@ -164,7 +164,7 @@ class Database:
     def _full(self, where: dict[str, Any]) -> DiskFull:
         return DiskFull(
             f"the ledger {self.shown} did not change: its disk is full; free some space "
-            "(`orchestrator prune` shows what nothing needs any more)",
+            "(`orchestrator prune` shows what is no longer needed)",
             **where,
         )
 

@@ -90,13 +90,13 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, such as `engine` or `disk`. `mend`: what a human can do about it, or what
+    """The result of one check, such as `engine` or `disk`. `advice`: what a human can do about it, or what
     would improve things if all is well. One command or sentence per line."""
 
     what: str
     health: Health
     text: str
-    mend: str = ""
+    advice: str = ""
 
 
 @runtime_checkable

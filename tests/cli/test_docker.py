@@ -162,10 +162,10 @@ def test_doctor_looks_at_the_engine(user: Caller, engine: Engine) -> None:
     found = {each["what"]: each for each in user("doctor", "box", "--json").json["findings"]}
     assert {"platform box", "box: engine", "box: disk", "box: gpus"} <= set(found)
     assert engine.url in found["box: engine"]["text"]
-    assert "nvidia-ctk" in found["box: gpus"]["mend"]
+    assert "nvidia-ctk" in found["box: gpus"]["advice"]
     assert {each["state"] for each in found.values()} == {"ok"}
     assert not (user.home / "platforms").exists(), "looking creates nothing"
-    assert "to have box: gpus" in user("doctor").out
+    assert "to get box: gpus" in user("doctor").out
 
 
 def test_a_gpu_platform_without_gpus_waits_for_a_human(user: Caller, engine: Engine) -> None:
@@ -173,7 +173,7 @@ def test_a_gpu_platform_without_gpus_waits_for_a_human(user: Caller, engine: Eng
     found = user("doctor", "--json", code=3).json["findings"]
     [box] = [each for each in found if each["what"] == "platform box"]
     assert (box["state"], box["exit_code"]) == ("missing", 3)
-    assert "nvidia-ctk runtime configure" in box["mend"]
+    assert "nvidia-ctk runtime configure" in box["advice"]
     job = user.job(accelerator="RTX3050")
     plan = user("plan", job, "--json", code=3).json
     assert plan["verdict"] == "human"
@@ -189,7 +189,7 @@ def test_doctor_of_an_engine_that_is_not_there(user: Caller) -> None:
     answer = user("doctor", "--json", code=4).json["findings"]
     box = next(each for each in answer if each["what"] == "platform box")
     assert "does not answer" in box["text"]
-    assert box["mend"] == "check that it is running, and that the config has its address"
+    assert box["advice"] == "check that it is running, and that the config has its address"
     nothing = user("doctor", "--clean", "--json").json
     assert nothing["leftovers"] == [], "without any prepared session no engine is asked"
     (user.home / "platforms" / "box").mkdir(parents=True)
@@ -356,7 +356,7 @@ def test_what_might_still_be_wanted_goes_with_discard_only(user: Caller, littere
         lambda: "over-s04" in {f.name for f in container.listed(littered.client) if f.alive}, "a start"
     )
     answer = user("doctor", "--clean", "--yes", "--json").json
-    assert "still runs" in answer["kept"]["box: container over-s04"]
+    assert "still running" in answer["kept"]["box: container over-s04"]
     assert "does not know its run" in answer["kept"]["box: container gone-s01"]
     assert {"over-s04", "gone-s01"} <= littered.names
     assert len(user("doctor", "--clean", "--yes", "--discard", "--json").json["removed"]) == 2

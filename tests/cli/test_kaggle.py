@@ -50,7 +50,7 @@ def with_account(user: Caller, kaggle: LocalKaggle, more: str = "") -> None:
 def states(user: Caller, code: int = 0) -> dict[str, tuple[str, str, str]]:
     """Doctor's findings about the account: state, text and fix of each."""
     findings = user("doctor", "kaggle", "--json", code=code).json["findings"]
-    return {each["what"]: (each["state"], each["text"], each["mend"]) for each in findings}
+    return {each["what"]: (each["state"], each["text"], each["advice"]) for each in findings}
 
 
 def initialised(user: Caller, token: str = "") -> tuple[str, list[str]]:
@@ -113,7 +113,7 @@ def test_init_leaves_out_credentials_that_cannot_be_used(
 def test_init_leaves_out_a_file_that_is_no_text(user: Caller) -> None:
     path = keep(user, "access_token", "")
     path.write_bytes(b"\xff\xfe\x00")
-    assert initialised(user) == (f"left out: {path} cannot be read (no text)", [])
+    assert initialised(user) == (f"left out: {path} cannot be read (not text)", [])
 
 
 @pytest.mark.parametrize("words", [["--version"], ["init", "--force"]])
@@ -167,7 +167,7 @@ def test_doctor_takes_a_key_from_the_file_that_the_config_names(user: Caller, ka
     assert found["kaggle: credentials"][0] == "warning"
 
 
-@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe\x00", "no text")])
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe\x00", "not text")])
 def test_doctor_says_which_key_file_cannot_be_read(
     user: Caller, kaggle: LocalKaggle, content: bytes | None, why: str
 ) -> None:
@@ -183,10 +183,10 @@ def test_doctor_says_which_key_file_cannot_be_read(
 def test_doctor_says_who_can_read_the_key(user: Caller, kaggle: LocalKaggle) -> None:
     path = keep_key(user, mode=0o644)
     with_account(user, kaggle)
-    state, text, mend = states(user)["kaggle: credentials"]
-    assert (state, mend) == ("warning", f"chmod 600 {path}")
+    state, text, advice = states(user)["kaggle: credentials"]
+    assert (state, advice) == ("warning", f"chmod 600 {path}")
     assert str(path) in text
-    subprocess.run(mend.split(), check=True)
+    subprocess.run(advice.split(), check=True)
     assert "kaggle: credentials" not in states(user)
 
 
@@ -303,9 +303,9 @@ def test_what_was_left_on_the_account_is_told_and_taken_away(
     assert "kaggle: leftovers" not in states(user)
     staged = "tiny-7f3kq2vd-s01"
     stage(user, kaggle, staged, tmp_path)
-    state, _, mend = states(user)["kaggle: leftovers"]
+    state, _, advice = states(user)["kaggle: leftovers"]
     assert state == "warning"
-    assert "doctor --clean" in mend
+    assert "doctor --clean" in advice
     assert f"dataset {staged}" in user("doctor", "--clean").out, "without --yes it only lists"
     kept = user("doctor", "--clean", "--yes", "--json").json
     assert "this ledger does not know its run" in kept["kept"][f"kaggle: dataset {staged}"]

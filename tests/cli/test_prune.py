@@ -137,7 +137,7 @@ def test_what_finished_runs_left_goes_and_the_others_go_on(grown: Grown, tmp_pat
     assert not list((grown.home / "inputs").iterdir())
     assert user("prune", *AT_ONCE, "--json").json["removes"] == []
     assert user("show", grown.first).out
-    assert "any more" in user("logs", grown.first).err
+    assert "has no log (`prune` removes old logs)" in user("logs", grown.first).err
     user("pull", grown.first, "-o", str(tmp_path / "first"))
     assert user("logs", grown.held).out.startswith("── s01"), "its log is complete"
     step = user.wait_for_checkpoint(grown.held)
@@ -240,7 +240,7 @@ def test_doctor_says_how_much_there_is(grown: Grown) -> None:
     contents = found["home: contents"]
     for word in ("source", "inputs", "logs", "ledger", "controller's logs", "`prune` would free"):
         assert word in contents["text"]
-    assert contents["mend"] == "orchestrator prune"
+    assert contents["advice"] == "orchestrator prune"
     assert "checkpoints" in found["store home"]["text"]
     assert "to free space" in grown.user("doctor").out
 

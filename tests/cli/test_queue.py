@@ -58,7 +58,7 @@ def test_a_waiting_session_is_said_to_wait(
     assert world.until(lambda: seen[-1] is Sighting.RUNNING)
     for command in ("ps", "show first", "why first"):
         assert "queue since" not in said(*command.split())
-    assert "its wall" in said("show", "first")
+    assert "ends in" in said("show", "first")
 
 
 def test_a_plan_counts_the_wait_to_expect(small: Make) -> None:

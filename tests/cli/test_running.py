@@ -170,7 +170,7 @@ def test_a_config_is_taken_once_nobody_is_writing_it(tmp_path: Path) -> None:
     for _ in range(3):
         assert not changed()
         clock.advance(SETTLED_SECONDS)
-    assert ["cannot be used, going on" in line for line in told] == [True]
+    assert ["cannot be used; continuing with the old one" in line for line in told] == [True]
     path.write_text(CONFIG.replace("session_seconds: 5", "session_seconds: 7"))
     assert not changed()
     clock.advance(SETTLED_SECONDS)
@@ -184,7 +184,7 @@ def test_a_controller_goes_on_with_a_changed_config_unless_it_is_wrong(user: Cal
     assert before is not None
     user.config(CONFIG.replace("process, session_seconds: 5", "proces"))
     said = iter(child.stdout.readline, "")
-    assert any("cannot be used, going on" in line for line in said)
+    assert any("cannot be used; continuing with the old one" in line for line in said)
     assert user.owner() == before
     user.config(CONFIG.replace("session_seconds: 5", "session_seconds: 7"))
     assert any("the config has changed" in line for line in said)

@@ -28,8 +28,18 @@ def look(found: RunRecord, saved: int | None) -> Look:
     ("durable", "home", "saved", "words"),
     [
         (False, None, None, "no checkpoint yet"),
-        (False, None, 120, "no checkpoint yet; 120 is saved there and comes home at the session's end"),
-        (False, 100, 120, "checkpoint 100; 120 is saved there and comes home at the session's end"),
+        (
+            False,
+            None,
+            120,
+            "no checkpoint yet; 120 is saved on the platform and is collected when the session ends",
+        ),
+        (
+            False,
+            100,
+            120,
+            "checkpoint 100; 120 is saved on the platform and is collected when the session ends",
+        ),
         (False, 100, 100, "checkpoint 100"),
         (True, 100, 120, "checkpoint 100"),
     ],

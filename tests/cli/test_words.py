@@ -176,7 +176,7 @@ def test_doctor_sends_nobody_to_the_config_for_a_ledger_that_is_none(user: Calle
     ledger.write_text("no database at all, but long enough to be read as one\n" * 4)
     found = {each["what"]: each for each in user("doctor", "--json", code=2).json["findings"]}
     assert "is not an SQLite database: move that file away" in found["ledger"]["text"]
-    assert found["ledger"]["mend"] == ""
+    assert found["ledger"]["advice"] == ""
     ledger.unlink()
     user.config("platforms: {here: {type: process, slotz: 3}}")
     assert "correct the config" in user("doctor", code=2).out

@@ -302,9 +302,9 @@ def test_a_checkup_names_the_gpus_and_who_has_them(box: Box) -> None:
     assert found.health is Health.OK
     assert found.text == "0 Tesla T4, 16.1 GB, in use by a-s01; 1 Tesla T4, 16.1 GB"
     wrong = about(checkup(box.platform("wrong", accelerator="RTX3050")), "gpus")
-    assert (wrong.health, wrong.mend) == (Health.WARNING, "set its accelerator to T4")
+    assert (wrong.health, wrong.advice) == (Health.WARNING, "set its accelerator to T4")
     unused = about(checkup(box.platform("cpu", accelerator="cpu", gpus=[])), "gpus")
-    assert "accelerator: T4, gpus: ['0']" in unused.mend
+    assert "accelerator: T4, gpus: ['0']" in unused.advice
 
 
 def test_a_checkup_of_an_engine_without_gpus(
@@ -317,7 +317,7 @@ def test_a_checkup_of_an_engine_without_gpus(
     assert "CPUs" in engine
     assert "GB free in" in about(findings, "disk").text
     assert about(findings, "gpus").health is Health.OK
-    assert "nvidia-ctk" in about(findings, "gpus").mend
+    assert "nvidia-ctk" in about(findings, "gpus").advice
     assert not (tmp_path / "home").exists(), "looking creates nothing"
     box.client.close()
 
@@ -342,7 +342,7 @@ def test_limits_that_do_not_hold(
     found = list(checking.limits(options, info))
     assert [each.health for each in found] == [health for health, _ in told]
     assert all(text in each.text for each, (_, text) in zip(found, told, strict=True))
-    assert all("Delegate=" in each.mend for each in checking.limits(options, info | ROOTLESS))
+    assert all("Delegate=" in each.advice for each in checking.limits(options, info | ROOTLESS))
 
 
 # --- What an engine's info means: no engine of ours knows CDI -----------------------------------------------

@@ -466,7 +466,7 @@ def test_a_checkup_says_what_a_human_should_know(box: Box) -> None:
     box.kaggle.use_up("gpu")
     found = {each.what: each for each in box.platform.checkup()}
     assert found["account"].health is Health.OK
-    assert found["credentials"].mend == f"chmod 600 {key}"
+    assert found["credentials"].advice == f"chmod 600 {key}"
     assert found["gpu quota"].health is Health.WARNING
     assert "30.0 of 30.0 hours" in found["gpu quota"].text
     assert found["tpu quota"].health is Health.OK

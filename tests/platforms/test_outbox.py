@@ -110,16 +110,16 @@ def test_what_was_never_whole_is_tried_a_few_times_and_in_the_last_look(outbox: 
 
 
 def test_the_last_look_tries_again_what_had_no_room_beside_the_new(outbox: Path, into: Path) -> None:
-    mended = commit(outbox, 1, b"one")
-    path = outbox / "checkpoints" / mended.name / "manifest.json"
+    corrected = commit(outbox, 1, b"one")
+    path = outbox / "checkpoints" / corrected.name / "manifest.json"
     path.write_bytes(b"{}")
     bring(FolderOutbox(outbox), into)
-    path.write_bytes(mended.encode())
+    path.write_bytes(corrected.encode())
     new = [commit(outbox, step, b"new") for step in range(2, 2 + bounds.COLLECT_CHECKPOINTS_MAX)]
     first = bring(FolderOutbox(outbox), into, last=True)
     assert (first.manifests, first.more) == (tuple(new), True)
     second = bring(FolderOutbox(outbox), into, last=True)
-    assert mended in second.manifests
+    assert corrected in second.manifests
     assert not second.more
 
 

@@ -25,11 +25,11 @@ from orchestrator.platforms.platform import Finding, Health
 
 DISK_GB_MIN = 5.0  # an image with a CUDA build of torch, and a checkpoint or two
 _DELEGATE = "/etc/systemd/system/user@.service.d/delegate.conf"
-_MEND_ROOTLESS = (
+_ADVICE_ROOTLESS = (
     f"printf '[Service]\\nDelegate=cpu cpuset io memory pids\\n' | sudo tee {_DELEGATE}\n"
     "sudo systemctl daemon-reload, then log in again"
 )
-_MEND_KERNEL = "give the engine's kernel these cgroup controllers: cpu, memory, pids"
+_ADVICE_KERNEL = "give the engine's kernel these cgroup controllers: cpu, memory, pids"
 
 
 def findings(
@@ -70,22 +70,22 @@ def _disk(info: dict[str, Any]) -> Iterator[Finding]:
     except OSError:
         return
     health = Health.OK if free >= DISK_GB_MIN else Health.WARNING
-    mend = "" if health is Health.OK else "free some space: `docker system prune`"
-    yield Finding("disk", health, f"{free:.1f} GB free in {root}", mend)
+    advice = "" if health is Health.OK else "free some space: `docker system prune`"
+    yield Finding("disk", health, f"{free:.1f} GB free in {root}", advice)
 
 
 def limits(options: DockerOptions, info: dict[str, Any]) -> Iterator[Finding]:
     """Limits in the config that the engine cannot enforce. It drops some silently and refuses others."""
-    mend = _MEND_ROOTLESS if _rootless(info) else _MEND_KERNEL
+    advice = _ADVICE_ROOTLESS if _rootless(info) else _ADVICE_KERNEL
     dropped = [f"pids ({options.pids})"] if info.get("PidsLimit") is False else []
     if options.memory_gb is not None and info.get("MemoryLimit") is False:
         dropped.append(f"memory_gb ({options.memory_gb:g})")
     if dropped:
         text = f"the engine cannot limit containers, so it ignores: {', '.join(dropped)}"
-        yield Finding("limits", Health.WARNING, text, mend)
+        yield Finding("limits", Health.WARNING, text, advice)
     if options.cpus is not None and info.get("CpuCfsQuota") is False:
         text = f"the engine cannot limit CPUs and refuses containers with cpus ({options.cpus:g})"
-        yield Finding("limits", Health.MISSING, text, f"{mend}\nor remove `cpus` from the config")
+        yield Finding("limits", Health.MISSING, text, f"{advice}\nor remove `cpus` from the config")
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------
@@ -102,8 +102,8 @@ def _gpus(
     probe = gpus.probe(client, options, gpus.ALL, cdi=gpus.by_cdi(info), home=home)
     if probe.refusal is not None:
         if options.accelerator == CPU:
-            mend = "\n".join(gpus.way_out(probe.refusal))
-            yield Finding("gpus", Health.OK, f"none for containers: {probe.refusal}", mend)
+            advice = "\n".join(gpus.way_out(probe.refusal))
+            yield Finding("gpus", Health.OK, f"none for containers: {probe.refusal}", advice)
         return
     if not probe.found:
         ids = f": {', '.join(gpus.cdi_ids(info))}" if gpus.cdi_ids(info) else ""
@@ -125,8 +125,8 @@ def _judged(options: DockerOptions, found: tuple[Gpu, ...], text: str) -> Findin
     if options.accelerator == CPU:
         rows = {each.index: accelerator_of(each.name) for each in found}
         entry = next(((row, index) for index, row in rows.items() if row), None)
-        mend = f"a platform with accelerator: {entry[0]}, gpus: ['{entry[1]}']" if entry else ""
-        return Finding("gpus", Health.OK, f"{text}; this platform uses none", mend)
+        advice = f"a platform with accelerator: {entry[0]}, gpus: ['{entry[1]}']" if entry else ""
+        return Finding("gpus", Health.OK, f"{text}; this platform uses none", advice)
     other = sorted(_others(options, found))
     if other:
         said = f"{text}; the config says {options.accelerator}"

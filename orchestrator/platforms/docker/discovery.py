@@ -31,7 +31,7 @@ ASK_NVIDIA = gpus.PROBE
 class FoundEngine:
     """An engine that answers.
 
-    `options` are the config's options to reach it. `lack` says why it provides no GPU; `mend` says how to
+    `options` are the config's options to reach it. `lack` says why it provides no GPU; `advice` says how to
     change that, one command or sentence per line. `gpus` are the GPUs that it provides, as far as known.
     """
 
@@ -42,7 +42,7 @@ class FoundEngine:
     memory_gb: float
     gpus: tuple[Gpu, ...] = ()
     lack: str | None = None
-    mend: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 def is_expected() -> bool:
@@ -68,13 +68,13 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
         info: dict[str, Any] = client.info()
         here = info.get("Name") == os.uname().nodename
         lack = gpus.lack(info)
-        mend: tuple[str, ...] = gpus.HOW_TO_ADD
+        advice: tuple[str, ...] = gpus.HOW_TO_ADD
         seen = known if here else ()
         if lack is None:
             probe = gpus.probe(client, options, gpus.ALL, cdi=gpus.by_cdi(info))
             seen = probe.found or seen
             if probe.refusal is not None:
-                lack, mend = probe.refusal, gpus.way_out(probe.refusal)
+                lack, advice = probe.refusal, gpus.way_out(probe.refusal)
     return FoundEngine(
         options=reached,
         place=connection.place,
@@ -83,7 +83,7 @@ def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
         memory_gb=float(info.get("MemTotal") or 0) / _GIB,
         gpus=seen if lack is None else (),
         lack=lack,
-        mend=() if lack is None else mend,
+        advice=() if lack is None else advice,
     )
 
 
