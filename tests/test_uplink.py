@@ -324,6 +324,26 @@ def test_a_store_that_does_not_answer_is_no_reading(session: Session, store: Mem
         assert seen(store, sighting) is not None
 
 
+def test_an_altered_piece_of_the_log_ends_its_file(
+    session: Session, store: MemoryStore, tmp_path: Path
+) -> None:
+    session.logs("it begins\n")
+    session.ships()
+    session.logs("it goes on\n")
+    session.logs("another\n", segment=2)
+    (session.local / "progress.jsonl").write_text('{"step": 2}\n')
+    session.ships()
+    rotten = FaultyStore(store, FaultRates(), Random(1), now=lambda: 0.0, wait=lambda _seconds: None)
+    [key] = [stat.key for stat in store.list(KEYS.root) if "000001.log/" in stat.key and stat.size == 11]
+    rotten.rot(key)
+    found = brought(rotten, tmp_path / "home")
+    assert (tmp_path / "home" / LOG / "000001.log").read_text() == "it begins\n"
+    assert (tmp_path / "home" / LOG / "000002.log").read_text() == "another\n"
+    assert (tmp_path / "home" / "progress.jsonl").exists()
+    assert found.notes == (f"{key} is altered: the rest of log/000001.log was not read",)
+    assert not found.more
+
+
 def test_an_altered_result_costs_a_note(session: Session, store: MemoryStore) -> None:
     session.ends()
     session.ships(2)

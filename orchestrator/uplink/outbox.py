@@ -75,27 +75,32 @@ class StoreOutbox:
         return True
 
     def growing(self, here: Path, folder: Path) -> Growth:
-        """Continues copies of what `here` has. After some progress, an error of the store is not raised."""
+        """Continues copies of what `here` has. After some progress, an error of the store is not raised. A
+        file ends before an altered piece, as before one that is missing."""
         pieces, left = self._pieces(here), bounds.COLLECT_LOG_BYTES_MAX
         brought = 0
+        notes: tuple[str, ...] = ()
         for name, found in pieces.items():
             size, most = _size(here / name), _MOST_BYTES.get(name, bounds.LOG_SEGMENT_BYTES_MAX)
             for offset, length, sha256 in sorted(found):
                 if offset > size or offset + length <= size or size >= most:
                     continue  # after a gap (a later listing fills it), already here, or too large
                 if length > left:
-                    return Growth(folder, more=True)
+                    return Growth(folder, notes, more=True)
                 try:
                     data = self._object(self._keys.piece(name, offset, sha256), sha256)
                 except BackendError:
                     if brought == 0:
                         raise
-                    return Growth(folder, more=True)
+                    return Growth(folder, notes, more=True)
+                except Odd as odd:
+                    notes += (f"{odd}: the rest of {name} was not read",)
+                    break
                 if data is None:
                     continue
                 _append(here / name, folder / name, data[size - offset :])
                 size, left, brought = offset + length, left - length, brought + 1
-        return Growth(folder)
+        return Growth(folder, notes)
 
     def _pieces(self, here: Path) -> dict[str, list[tuple[int, int, str]]]:
         """Offset, size and sha256 of each piece, by name. For the log, only those that `here` may lack."""
