@@ -59,7 +59,10 @@ class Client:
     # --- Runs -------------------------------------------------------------------------------------------
 
     def runs(self, *, all: bool = False, limit: int | None = None) -> tuple[RunStatus, ...]:
-        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them."""
+        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them.
+
+        Raises InputError for a `limit` below 0.
+        """
         from orchestrator.client.status import statuses
 
         return statuses(self, all=all, limit=limit)

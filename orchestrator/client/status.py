@@ -43,6 +43,8 @@ class RunStatus(RunSummary):
 
 def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus, ...]:
     """See `Client.runs`."""
+    if limit is not None and limit < 0:
+        raise InputError(f"the limit of runs is {limit}; it must be 0 or more")
     phases = None if all else [phase for phase in Phase if phase not in FINAL]
     with client.ledgers.existing() as ledger:
         found = ledger.summaries(phases, limit) if ledger is not None else ()

@@ -34,6 +34,8 @@ def test_every_public_name_is_there_and_is_named_once() -> None:
 def test_a_home_without_runs_lists_none_and_makes_nothing(tmp_path: Path) -> None:
     client = Client(tmp_path / "home")
     assert client.runs(all=True) == ()
+    with pytest.raises(InputError, match="0 or more"):
+        client.runs(limit=-1)
     with pytest.raises(InputError, match="there are no runs in"):
         client.run("tiny")
     assert not (tmp_path / "home").exists()
