@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from orchestrator.core.offer import Uplink
 from orchestrator.core.pause import SKEW_SECONDS
 from orchestrator.core.session import Session
 from orchestrator.core.watch import READINGS_MIN
@@ -27,8 +28,11 @@ def doubtful(session: Session) -> bool:
 
 
 def only_there(session: Session) -> bool:
-    """Whether a session's work exists only where it ran, because nothing came home before its end."""
-    return session.launched_at is not None and session.end_confirmed and not session.traits.durable_mid_run
+    """Whether a session's last work exists only in its outbox, so that giving that up would lose it."""
+    if session.launched_at is None:
+        return False
+    shipped = session.traits.uplink is Uplink.STORE  # its outbox is in the home store, which may come back
+    return shipped or (session.end_confirmed and not session.traits.durable_mid_run)
 
 
 def out_of_patience(session: Session, now: float) -> bool:
@@ -38,7 +42,9 @@ def out_of_patience(session: Session, now: float) -> bool:
     waited, worth = now - ended_at, 0.0
     if waited < -SKEW_SECONDS:  # the clock was wrong at its end, so only the attempts count
         waited = math.inf
-    if not session.traits.durable_mid_run:  # all its work is at stake: wait as long as it ran
+    if session.traits.uplink is Uplink.STORE:  # without its home store the run could not continue anyway
+        worth = math.inf
+    elif not session.traits.durable_mid_run:  # all its work is at stake: wait as long as it ran
         worth = ended_at - (session.launched_at or ended_at)
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
     attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS
