@@ -131,7 +131,7 @@ def test_two_orders_at_once_get_different_gpus_and_a_third_is_told_that_none_is_
             ]
             assert [each.result() for each in done] == [None, None]
         assert {box.gpus(order.session) for order in orders} == {("0",), ("1",)}
-        with pytest.raises(QuotaExhausted, match="free: none"):
+        with pytest.raises(QuotaExhausted, match="free among 0, 1: none"):
             box.platform().prepare(box.order("c-s01"), box.materials)
         assert container.listed(box.client, session="c-s01") == ()
         for home, order in zip(homes, orders, strict=True):
