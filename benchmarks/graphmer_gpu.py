@@ -230,9 +230,8 @@ class Bench:
                 trainer.step(number, _tensors(plan, number))
                 training.should_save(number)
                 self._wait()
-                (saving if number % 2 else plain).append(
-                    time.perf_counter() - start
-                )  # odd steps run during a write
+                during_a_write = number % 2
+                (saving if during_a_write else plain).append(time.perf_counter() - start)
                 if number % 2 == 0:
                     start = time.perf_counter()
                     training.save(number, trainer.state())

@@ -168,12 +168,18 @@ PAGE = '# A page\n## What "resume" promises\n```\n# no heading\n```\n'
 PAGES = {"docs/references/a.md": tidy.anchors(PAGE)}
 
 
-@pytest.mark.parametrize("line", ["# (facts/kaggle.md §3)", "see facts/speeds.json", 'DESIGN.md "The shape"'])
+@pytest.mark.parametrize(
+    "line",
+    ["# (facts/kaggle.md §3)", "see facts/speeds.json", 'DESIGN.md "The shape"', "the sum (decision 13b)"],
+)
 def test_a_planted_private_note_is_found(line: str) -> None:
     assert list(tidy.private_notes(line))
 
 
-@pytest.mark.parametrize("line", ["12 facts/s", "inputs/facts.jsonl", "docs/references/a.md", "REDESIGN.md"])
+@pytest.mark.parametrize(
+    "line",
+    ["12 facts/s", "inputs/facts.jsonl", "docs/references/a.md", "REDESIGN.md", "([decision 013](a.md))"],
+)
 def test_what_is_no_private_note_is_not_found(line: str) -> None:
     assert not list(tidy.private_notes(line))
 

@@ -345,7 +345,7 @@ def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
 def private_notes(text: str) -> Iterator[str]:
     """Citations of our working notes, which are not in the repository."""
     for number, line in enumerate(text.splitlines(), start=1):
-        for found in re.findall(r"\b(?:DESIGN[.]md|facts[/][\w-]+[.]\w+)", line):
+        for found in re.findall(r"\bDESIGN[.]md|\bfacts[/][\w-]+[.]\w+|[(]decision[ ]\d+\w?[)]", line):
             yield f"{number}: cites {found}; cite a page of docs/ instead"
 
 

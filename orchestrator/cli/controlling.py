@@ -51,9 +51,8 @@ def _control(call: Call) -> bool:
     def write(line: dict[str, object], text: str) -> None:
         with contextlib.suppress(OSError):  # a log that cannot be written must not stop the controller
             call.out.record(line)
-            call.out.say(
-                text.replace("\n", "\n  ")
-            )  # so that a session's text cannot pose as one of our lines
+            # Indented, so that a session's text cannot pose as one of our lines.
+            call.out.say(text.replace("\n", "\n  "))
             sys.stdout.flush()
 
     def say(text: str) -> None:

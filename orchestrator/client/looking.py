@@ -66,10 +66,8 @@ def looks(client: Client, run: str) -> Iterator[Look]:
     clock, folders, never = client.clock, client.home.folders, threading.Event()
     seq = 0
     owner: Owner | None = None
-    asked_at, seen_at = (
-        float("-inf"),
-        clock.monotonic(),
-    )  # the last check for a controller, and the last time one was seen
+    asked_at = float("-inf")  # the last check for a controller
+    seen_at = clock.monotonic()  # the last time that one was seen
     with client.ledgers.runs() as ledger:
         while True:
             record = ledger.record(run)  # before its events, so that the last look has the last of them

@@ -146,9 +146,8 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     """
     parsed, unlocked = _locked(parsed)
     given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
-    pinned = inputs.pin(
-        parsed.job.inputs
-    )  # first, because it may take long, and `prune` spares only young archives
+    # First, because it may take long, and `prune` spares only young archives.
+    pinned = inputs.pin(parsed.job.inputs)
     sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
     image = parsed.job.image
     if parsed.image is not None:

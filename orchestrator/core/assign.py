@@ -20,8 +20,8 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
     """The order of the run's next session (generation + 1) on the chosen offer.
 
     It resumes at the newest accepted checkpoint. The budget is the session limit or the quota left, whichever
-    is less, minus the margin (decision 7). Without either it is `opens_seconds`: the time until another offer
-    opens and the run may move.
+    is less, minus the margin (docs/decisions/008-budgets-and-quota-windows.md). Without either it is
+    `opens_seconds`: the time until another offer opens and the run may move.
     """
     job, offer = record.job, choice.offer
     profile = job.profile(offer.accelerator)

@@ -199,9 +199,8 @@ def _session_after(
         case ActionFailed():
             session = record.session
             assert session is not None
-            message = (
-                event.message if session.outcome is None else session.message
-            )  # keep the message of its end
+            ended = session.outcome is not None
+            message = session.message if ended else event.message  # keep how it ended
             return _session(record, failures=session.failures + 1, retry_at=event.retry_at, message=message)
         case StopRequested():
             return _session(record, stop=event.wish, stop_requested_at=event.at, failures=0, retry_at=0.0)

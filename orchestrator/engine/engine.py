@@ -36,9 +36,7 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
 QUEUE_PAGE = 256
-CLOCK_SET_BACK_SECONDS = (
-    60.0  # if the clock is set back this far within a tick, waiting runs are decided again
-)
+CLOCK_SET_BACK_SECONDS = 60.0  # within a tick; then waiting runs are decided again
 
 
 @dataclass(frozen=True)
@@ -360,9 +358,8 @@ class Engine:
         [(record, inputs, decision)] = decisions
         reason = self._met(f"journalling what was decided on {record.run}", refused)
         if any(isinstance(event, Faulted) for event in decision.events):
-            return [
-                Decision(replace(record, fault=reason), (), ())
-            ]  # even the hold cannot be written: held in memory only
+            held_in_memory = Decision(replace(record, fault=reason), (), ())  # it cannot be written either
+            return [held_in_memory]
         held = faulted(record, reason, inputs.now)
         return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
 
@@ -419,7 +416,7 @@ class Engine:
         self._waiting.pop(run, None)
 
     def _learn(self, record: RunRecord, watch: Watch | None, now: float) -> None:
-        """Stores the measured rate, which takes precedence over every estimate (decision 8)."""
+        """Stores the measured rate, which takes precedence over every estimate."""
         status = watch.observation.status if watch and watch.observation else None
         session = record.session
         if session is None or status is None or not status.steps_per_second or session.started_at is None:

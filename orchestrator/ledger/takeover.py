@@ -149,9 +149,8 @@ def _lock_file(database: Path) -> Callable[[], None] | None:
         ) from error
     for _ in _attempts():
         if _flock(descriptor, fcntl.LOCK_EX):
-            return lambda: os.close(
-                descriptor
-            )  # the file stays: without it, two processes could lock two files
+            # The file stays: without it, two processes could lock two files.
+            return lambda: os.close(descriptor)
     os.close(descriptor)
     return None
 

@@ -110,9 +110,8 @@ def _set_aside(home: Path, thing: Thing) -> bool:
             os.rename(name, name + SET_ASIDE, src_dir_fd=folder, dst_dir_fd=folder)
             if _is(thing, name + SET_ASIDE, folder):
                 return True
-            os.rename(
-                name + SET_ASIDE, name, src_dir_fd=folder, dst_dir_fd=folder
-            )  # it was replaced in between
+            # It was replaced in between.
+            os.rename(name + SET_ASIDE, name, src_dir_fd=folder, dst_dir_fd=folder)
     return False
 
 

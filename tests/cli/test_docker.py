@@ -148,9 +148,8 @@ def test_init_writes_tls_as_the_environment_says_it(tmp_path: Path, monkeypatch:
         tls = DockerOptions.model_validate(each.options).tls
         assert tls is not None
         assert (each.options["host"], tls.key) == ("tcp://box:2376", Path("/certificates/key.pem"))
-    monkeypatch.delenv(
-        "DOCKER_TLS_VERIFY"
-    )  # TLS without checking the server: the config has no option for that
+    # TLS without checking the server: the config has no option for that.
+    monkeypatch.delenv("DOCKER_TLS_VERIFY")
     assert discovery.way_in() == {}
 
 

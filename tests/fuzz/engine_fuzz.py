@@ -217,9 +217,8 @@ def main() -> int:
     parser.add_argument("--url", help="an empty database instead")
     parser.add_argument("--all", action="store_true", help="go on after a failure, and count what was found")
     given = parser.parse_args()
-    resource.setrlimit(
-        resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX)
-    )  # a link to /dev/zero never ends
+    # A link to /dev/zero never ends.
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     databases = ("sqlite", "postgresql") if given.database == "both" else (given.database,)
     databases = (given.url.partition(":")[0],) if given.url else databases
     failed = False

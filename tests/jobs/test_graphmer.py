@@ -270,9 +270,8 @@ def test_two_devices_train_as_one_does_and_leave_together(
             given["RESUME_FROM"] = checkpoints / f"step-{start}"
         ends.append(checkpoints / f"step-{STEPS}")
     assert fingerprints(ends[0]) == fingerprints(ends[1])
-    one, both = (
-        json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, ends[0])
-    )  # the same mathematics, with sums in another order
+    # The same mathematics, with sums in another order.
+    one, both = (json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, ends[0]))
     assert both["words"] == pytest.approx(one["words"], rel=0.02)
     assert both["nodes"] == pytest.approx(one["nodes"], rel=0.1)
 

@@ -358,9 +358,8 @@ def test_the_spec_says_what_the_config_costs() -> None:
         given = [float(phase["flops_per_step"]) for phase in work["phases"]]
         assert given == pytest.approx([cost for _, cost in computed], rel=1e-3)
         assert float(work["flops_per_step"]) == given[-1]
-        assert (
-            settings.decisive() == config.read(JOB / "train_gpu.yaml").decisive()
-        )  # a move to another platform may change configs
+        # A move to another platform may change configs.
+        assert settings.decisive() == config.read(JOB / "train_gpu.yaml").decisive()
 
 
 def test_the_computed_flops_are_those_that_are_done(subject: Subject) -> None:

@@ -22,9 +22,8 @@ from tests.simulation.witness import ReadingTime, Witness, patience
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-NOTICED_POLLS = (
-    6  # after a session's patience is over: readings are late, and the first one still shows a change
-)
+# After a session's patience is over: readings are late, and the first one still shows a change.
+NOTICED_POLLS = 6
 
 
 # --- What one uplink does, seen from outside -------------------------------------------------------------

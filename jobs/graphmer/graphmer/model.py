@@ -200,9 +200,8 @@ class Encoder(nn.Module):
         columns = torch.arange(places.shape[1], device=places.device)
         count = anchors.shape[1]
         present = (batch["leaf_state"] != NO_LEAF).unsqueeze(-1)
-        mention = ((columns >= anchors) & (columns < anchors + spans) & present).unsqueeze(
-            1
-        )  # (rows, 1, leaves, length)
+        inside = (columns >= anchors) & (columns < anchors + spans) & present
+        mention = inside.unsqueeze(1)  # (rows, 1, leaves, length)
         of = relations[:, -count:]
         up = self.toward_anchor(of).transpose(1, 2).unsqueeze(-1).to(dtype) * mention
         down = self.toward_leaf(of).transpose(1, 2).unsqueeze(-1).to(dtype) * mention

@@ -135,9 +135,8 @@ class Plan:
         states = np.where(hidden, HIDDEN, TRUE)
         tails = facts[:, 2]
         rows = chosen.rows[every]
-        mixed = np.argsort(
-            rows + draws.random(len(rows)), kind="stable"
-        )  # so that the place of a leaf does not reveal its truth
+        # Mixed, so that the place of a leaf does not reveal its truth.
+        mixed = np.argsort(rows + draws.random(len(rows)), kind="stable")
         every = every[mixed]
         return Leaves(
             facts=chosen.facts[every],
