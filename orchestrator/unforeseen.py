@@ -35,7 +35,7 @@ def sentence(doing: str, error: Exception) -> str:
     return f"unexpected error while {doing} ({_what(error)}); the controller's log has the traceback"
 
 
-class Told:
+class Reporter:
     """Writes each kind of exception with its traceback the first time, then whenever its count has doubled.
     A kind is a type and the line that raised it. Safe to call from any thread."""
 

@@ -30,7 +30,7 @@ from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.platforms.simulated import Faults, Scenario
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
-from orchestrator.unforeseen import Told
+from orchestrator.unforeseen import Reporter
 from tests.test_engine import Small, scenario
 
 VERBS = ("prepare", "launch", "observe", "collect", "stop", "discard")
@@ -87,7 +87,7 @@ class Guarded(Small):
 
     def __init__(self, folder: Path, **scenarios: Scenario) -> None:
         self.said: list[str] = []
-        self.unforeseen: Callable[[str, Exception], None] = Told(self.said.append)
+        self.unforeseen: Callable[[str, Exception], None] = Reporter(self.said.append)
         self.buggy: dict[str, Buggy] = {}
         super().__init__(folder, **scenarios)
 
@@ -451,7 +451,7 @@ def test_a_controller_that_pauses_after_a_failed_tick_still_obeys(guarded: Make)
 
 def test_the_same_exception_again_and_again_fills_no_log() -> None:
     said: list[str] = []
-    told = Told(said.append)
+    told = Reporter(said.append)
     for _ in range(1000):
         try:
             raise ValueError("again")

@@ -159,8 +159,8 @@ def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
     error = refusal(sqlite_url(tmp_path))
-    assert isinstance(error, AccessDenied)
-    assert str(tmp_path) in str(error)
+    assert isinstance(error, InputError)
+    assert f"{tmp_path} is a folder" in str(error)
 
 
 def test_a_file_where_its_folder_should_be(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
-from orchestrator.unforeseen import Told
+from orchestrator.unforeseen import Reporter
 from tests.core.runs import RUN, assigned
 from tests.forging import forge
 from tests.seen import Canned
@@ -326,7 +326,9 @@ def test_no_text_of_an_exception_tells_a_secret_to_the_log(backends: Backends) -
     said: list[str] = []
     here: Platform = Elsewhere("here", Scenario(), VirtualClock())
     known = replace(backends, platforms={"here": here}, secret=lambda _: "hunter2-" * 9)
-    failed = perform(Prepare(replace(ORDER, secrets=("KEY",))), replace(known, unforeseen=Told(said.append)))
+    failed = perform(
+        Prepare(replace(ORDER, secrets=("KEY",))), replace(known, unforeseen=Reporter(said.append))
+    )
     assert isinstance(failed, Failed)
     assert "(Odd: the field ***)" in failed.message
     [log] = said

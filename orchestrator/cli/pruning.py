@@ -111,7 +111,7 @@ def _consents(call: Call, plan: PrunePlan) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-# --- Told -------------------------------------------------------------------------------------------------
+# --- What is said -----------------------------------------------------------------------------------------
 
 
 def _tell(call: Call, plan: PrunePlan, pruned: Pruned) -> None:

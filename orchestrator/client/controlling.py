@@ -30,7 +30,7 @@ from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
 from orchestrator.home import OLDER_CONTROLLER_LOG
 from orchestrator.ledger import Ledger, Owner
-from orchestrator.unforeseen import Told
+from orchestrator.unforeseen import Reporter
 
 START_SECONDS = 60.0
 TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
@@ -135,7 +135,7 @@ def _control(
 
     outdated = False
     changes = ConfigChanges(home, clock, say)
-    unforeseen = Told(say)
+    unforeseen = Reporter(say)
     with home.ledger() as ledger:
         while not stopped():
             since = clock.now()

@@ -121,9 +121,8 @@ class Database:
             original = error.orig
             if isinstance(original, sqlite3.Error):
                 raise self._explain_sqlite(original, operation) from error
-            raise self._explain_postgresql(
-                original, operation
-            ) from None  # the driver's message may contain our values
+            # Not `from error`: the driver's message may contain our values.
+            raise self._explain_postgresql(original, operation) from None
 
     def _explain_sqlite(self, error: sqlite3.Error, operation: str) -> OrchestratorError:
         name = getattr(error, "sqlite_errorname", "")
@@ -138,6 +137,8 @@ class Database:
                     f"`fuser {self.shown}` shows which",
                     **where,
                 )
+            case "CANTOPEN" if self.path is not None and self.path.is_dir():
+                return InputError(f"{ledger} is a folder, not a file: move it away, or use another")
             case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":
                 return AccessDenied(
                     f"{ledger} cannot be opened for writing ({error}): make its folder writable, "

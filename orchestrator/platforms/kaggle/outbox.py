@@ -37,7 +37,7 @@ _MANIFEST = re.compile(rf"{CHECKPOINTS}/([^/]+)/{re.escape(MANIFEST)}")
 
 
 @dataclass(frozen=True)
-class Told:
+class StatusOutbox:
     """The outbox of a running kernel: only the status from its log can be read."""
 
     status: bytes

@@ -27,7 +27,7 @@ from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
 from orchestrator.platforms.kaggle.kernel import StagedFile, slug
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.options import KaggleOptions
-from orchestrator.platforms.kaggle.outbox import KernelOutbox, Told
+from orchestrator.platforms.kaggle.outbox import KernelOutbox, StatusOutbox
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.values import Status
 from orchestrator.platforms.platform import Finding, Leftover, Sight
@@ -229,7 +229,8 @@ class KagglePlatform:
             return self._ended(name, status)
         detail = "Kaggle is still saving its output" if status.state == SAVING else ""
         latest = self._told(name)
-        return Sight(Sighting.RUNNING, None if latest is None else Told(latest.encode()), detail=detail)
+        outbox = None if latest is None else StatusOutbox(latest.encode())
+        return Sight(Sighting.RUNNING, outbox, detail=detail)
 
     def _told(self, name: str) -> str | None:
         """The newest status that the runner has printed. None means nothing, because logs are late."""
