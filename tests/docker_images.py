@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import docker
 import pip
 import pytest
 
@@ -109,3 +110,16 @@ def graphmer_image(
         return builder.build(client, archive, image_arguments, lambda _: None, network="host")
     finally:
         client.close()
+
+
+def inside(client: docker.DockerClient, image: str, *command: str) -> str:
+    """The output of the command in a container of this image. It must succeed."""
+    container = client.containers.create(image, list(command), network_mode="none")
+    try:
+        container.start()
+        status = container.wait()["StatusCode"]
+        output: bytes = container.logs()
+        assert status == 0, output
+        return output.decode().strip()
+    finally:
+        container.remove(force=True)

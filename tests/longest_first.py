@@ -14,7 +14,6 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_kaggle.py",
     "tests/end_to_end/test_failures.py",
     "tests/end_to_end/test_own_image.py",
-    "tests/platforms/test_docker_builder.py",
     "tests/end_to_end/test_torture.py",
     "tests/conformance/test_platforms.py",
     "tests/simulation/test_planted_bugs.py",

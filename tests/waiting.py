@@ -10,18 +10,23 @@ from orchestrator.clock import SystemClock
 
 T = TypeVar("T")
 PATIENCE = 90.0
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.25
 
 
 def wait_until(
     condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
 ) -> T:
     """Polls until the condition returns something true, and returns that. After `seconds` it fails with a
-    message that says what it waited for."""
+    message that says what it waited for. The longer one look takes, the rarer they are: what is waited for
+    needs the processor, too."""
     clock, never = SystemClock(), threading.Event()
     ends = clock.monotonic() + seconds
-    while not (found := condition()):
-        if clock.monotonic() >= ends:
+    while True:
+        began = clock.monotonic()
+        if found := condition():
+            return found
+        now = clock.monotonic()
+        if now >= ends:
             told = what if isinstance(what, str) else what()
             raise AssertionError(f"waited {seconds:.0f} s for {told}")
-        clock.wait(never, 0.02)
-    return found
+        clock.wait(never, min(max(PAUSE_SECONDS, 4 * (now - began)), PAUSE_SECONDS_MAX))

@@ -1,16 +1,25 @@
-"""Sessions in containers, end to end: the demo's job over several sessions, and kill -9 of every process."""
+"""Sessions in containers, end to end: the demo's job over several sessions, and kill -9 of every process.
+
+Also what GraphMER's image contains, because it takes a minute to build.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 
 from orchestrator.core.lifecycle import Phase
+from orchestrator.freeze import images
+from orchestrator.platforms.docker import builder
+from scripts.lock import pinned
 from tests.docker_engine import PYTHON_IMAGE, Engine
+from tests.docker_images import PIP_IMAGE, inside
 from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
 from tests.end_to_end.torture import torture
 from tests.end_to_end.user import ROOT, fingerprints, paced_demo, wait_until
@@ -46,6 +55,55 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
     found = fingerprints(tmp_path / "final")
     assert weights
     assert {name: found[name] for name in weights} == {name: whole[name] for name in weights}
+
+
+# --- GraphMER's image -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(docker_engine: Engine) -> Iterator[docker.DockerClient]:
+    client = docker_engine.client()
+    yield client
+    client.close()
+
+
+@pytest.mark.timeout(900)
+def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
+    client: docker.DockerClient, graphmer_image: str
+) -> None:
+    script = (
+        "import json, os, pwd, warnings, importlib.metadata as m; warnings.simplefilter('error');"
+        "import torch, numpy, safetensors, yaml; me = pwd.getpwuid(os.getuid());"
+        "open(os.path.expanduser('~/written'), 'w').close();"
+        "print(json.dumps([me.pw_name, os.getuid(), os.getcwd() == me.pw_dir,"
+        "torch.ones(3).numpy().sum().item(),"
+        "{d.name.lower().replace('_', '-'): d.version for d in m.distributions()}]))"
+    )
+    name, uid, at_home, total, installed = json.loads(inside(client, graphmer_image, "python3", "-c", script))
+    assert (name, uid, at_home, total) == ("job", 1000, True, 3.0)
+    installed.pop("pip", None)
+    assert installed.pop("torch").partition("+")[2] == "cpu"
+    locks = ("base/torch-cpu.txt", "graphmer/requirements.lock")
+    of_image = pinned(ROOT / "images" / path for path in locks)
+    of_image.pop("torch")
+    assert installed == of_image
+    assert inside(client, graphmer_image, "sh", "-c", "ls -A ~ && ls -A /tmp") == ""
+
+
+@pytest.mark.timeout(900)
+def test_graphmers_image_is_not_built_again(
+    client: docker.DockerClient, graphmer_image: str, image_arguments: dict[str, str], tmp_path: Path
+) -> None:
+    requirements = ROOT / "jobs" / "graphmer" / "requirements.txt"
+    sha256 = images.freeze(ROOT / "images" / "graphmer", tmp_path, requirements=requirements)
+    said: list[str] = []
+    assert image_arguments["PYTHON_IMAGE"] == PIP_IMAGE
+    archive = tmp_path / f"{sha256}.tar.gz"
+    assert builder.build(client, archive, image_arguments, said.append, network="host") == graphmer_image
+    assert said == []
+
+
+# --- A job's own image ------------------------------------------------------------------------------------
 
 
 def image_folder(user: DockerUser, run: str) -> Path:

@@ -20,11 +20,10 @@ import pytest
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 from orchestrator.freeze import bundle, images
 from orchestrator.platforms.docker import builder
-from scripts.lock import pinned
 from tests import docker_engine as engines
 from tests import registry
 from tests.docker_engine import PYTHON_IMAGE, Engine
-from tests.docker_images import PIP_IMAGE, ROOT
+from tests.docker_images import inside
 from tests.registry import Registry
 
 BASE = """ARG PYTHON_IMAGE
@@ -77,18 +76,6 @@ def make(
     into, said = folder.parent / "frozen", list[str]()
     archive = into / f"{images.freeze(folder, into)}.tar.gz"
     return builder.build(client, archive, arguments, said.append), said
-
-
-def inside(client: docker.DockerClient, image: str, *command: str) -> str:
-    container = client.containers.create(image, list(command), network_mode="none")
-    try:
-        container.start()
-        status = container.wait()["StatusCode"]
-        output: bytes = container.logs()
-        assert status == 0, output
-        return output.decode().strip()
-    finally:
-        container.remove(force=True)
 
 
 def tags(client: docker.DockerClient, name: str) -> set[str]:
@@ -423,42 +410,3 @@ def test_arguments_that_grow_without_end_are_refused_before_an_engine_hears_of_t
     with pytest.raises(Rejected, match=r"image top: FROM x:\$A30 is longer than 4,096 characters"):
         builder.build(docker.DockerClient("unix:///nowhere.sock", version="1.40"),
                       tmp_path / f"{sha256}.tar.gz", {}, print)  # fmt: skip
-
-
-# --- The images of this repository ----------------------------------------------------------------------
-
-
-@pytest.mark.timeout(900)
-def test_graphmers_image_holds_what_it_pins_and_starts_as_a_user(
-    client: docker.DockerClient, graphmer_image: str
-) -> None:
-    script = (
-        "import json, os, pwd, warnings, importlib.metadata as m; warnings.simplefilter('error');"
-        "import torch, numpy, safetensors, yaml; me = pwd.getpwuid(os.getuid());"
-        "open(os.path.expanduser('~/written'), 'w').close();"
-        "print(json.dumps([me.pw_name, os.getuid(), os.getcwd() == me.pw_dir,"
-        "torch.ones(3).numpy().sum().item(),"
-        "{d.name.lower().replace('_', '-'): d.version for d in m.distributions()}]))"
-    )
-    name, uid, at_home, total, installed = json.loads(inside(client, graphmer_image, "python3", "-c", script))
-    assert (name, uid, at_home, total) == ("job", 1000, True, 3.0)
-    installed.pop("pip", None)
-    assert installed.pop("torch").partition("+")[2] == "cpu"
-    locks = ("base/torch-cpu.txt", "graphmer/requirements.lock")
-    of_image = pinned(ROOT / "images" / path for path in locks)
-    of_image.pop("torch")
-    assert installed == of_image
-    assert inside(client, graphmer_image, "sh", "-c", "ls -A ~ && ls -A /tmp") == ""
-
-
-@pytest.mark.timeout(900)
-def test_graphmers_image_is_not_built_again(
-    client: docker.DockerClient, graphmer_image: str, image_arguments: dict[str, str], tmp_path: Path
-) -> None:
-    requirements = ROOT / "jobs" / "graphmer" / "requirements.txt"
-    sha256 = images.freeze(ROOT / "images" / "graphmer", tmp_path, requirements=requirements)
-    said: list[str] = []
-    assert image_arguments["PYTHON_IMAGE"] == PIP_IMAGE
-    archive = tmp_path / f"{sha256}.tar.gz"
-    assert builder.build(client, archive, image_arguments, said.append, network="host") == graphmer_image
-    assert said == []
