@@ -7,10 +7,11 @@ from dataclasses import replace
 from orchestrator.core.action import Action, Collect, Discard, Failed, Launch, Prepare, Retire, Stop, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Confirmed
+from orchestrator.core.event import Confirmed, Launched, Prepared
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import apply
 from orchestrator.core.session import Stray
+from orchestrator.core.watch import Watch
 from orchestrator.engine.tracking import Tracked
 from tests.core.runs import NOW, RUN, TRAITS, assigned, ended, record, running
 
@@ -98,3 +99,13 @@ def test_a_collect_that_waits_is_asked_for_anew_with_what_is_known_by_then() -> 
     found.decided(Decision(found.record, (), ()), Inputs(NOW))
     assert started(found, fresh) == [fresh]
     assert found.startable(0.0) == []
+
+
+def test_silence_counts_from_the_launch_of_the_session_and_not_from_that_of_the_run() -> None:
+    found = tracked()
+    assigned_at, launched_at = 2_000.0, 3_000.0
+    found.refresh(found.record, assigned_at)
+    launched = apply(apply(found.record, Prepared(NOW)), Launched(NOW))
+    found.refresh(launched, launched_at)
+    found.refresh(launched, launched_at + 100.0)
+    assert found.inputs(NOW, launched_at + 100.0).watch == Watch(launched_at)

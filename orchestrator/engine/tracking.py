@@ -74,10 +74,12 @@ class Tracked:
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
     def refresh(self, record: RunRecord, monotonic: float) -> None:
-        """Somebody else appended to the run: decide again on the new record, with the same reports. While the
-        run waited for a person, nobody read its sessions, so that silence means nothing."""
+        """The run's record has changed: decide again, with the same reports. Silence counts from a session's
+        launch. While the run waited for a person, nobody read its sessions, so that silence means nothing."""
         if self.record.fault and not record.fault:
             self.watches, self._since = {}, monotonic
+        elif _launched(record) != _launched(self.record):
+            self._since = monotonic
         self.record = record
         self._touched = True
 
@@ -150,6 +152,12 @@ class Tracked:
             self.watches[action.session] = replace(watch, stop_impossible=True)
         if report.more:
             self.watches[action.session] = replace(watch, collected_at=None)
+
+
+def _launched(record: RunRecord) -> str | None:
+    """The session that was launched and not closed yet, if any."""
+    session = record.session
+    return None if session is None or session.launched_at is None else session.name
 
 
 def _waits_for(action: Action, other: Action) -> bool:
