@@ -48,7 +48,7 @@ DROPPED_MAX = 1000
 CLOSED_SECONDS, CLOSED_MAX = 3600.0, 32  # sessions a platform may not have counted: no survey is older
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots, because a controller keeps those of all waiting runs in memory
 class RunRecord:
     """Everything the controller knows about a run; the fold of its events.
 

@@ -36,7 +36,7 @@ from orchestrator.core.run import RunRecord, apply, submit
 from tests.simulation.world import World
 
 ROUNDING = 1e-3  # seconds: wall-clock numbers are large
-HANDING_OVER_SECONDS = 900.0  # a decision of an earlier phase may be in progress for this long
+HANDING_OVER_SECONDS = 4500.0  # a decision of an earlier phase may be under way: 15 min, and an hour's nap
 _READ_BY_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
 

@@ -145,10 +145,9 @@ class Witness:
         waited, ran = self._ages(session)
         wall = traits.session_seconds
         pending = bool(readings) and readings[-1].seen.sighting is Sighting.PENDING
+        over = wall is not None and ran is not None and ran > wall
         if ran is None or pending:  # a late answer: the session may run by now
-            over = waited > traits.pending_seconds_max
-        else:
-            over = wall is not None and ran > wall
+            over |= waited > traits.pending_seconds_max
         if not (absent or silent or over):
             found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s"
             age = f"waited {waited:.0f} s, " + ("and not started" if ran is None else f"ran {ran:.0f} s")
