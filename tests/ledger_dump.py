@@ -19,9 +19,9 @@ from typing import Any
 
 from sqlalchemy import select
 
-from orchestrator.core.event import Faulted, Wish, Wished
+from orchestrator.core.event import Faulted, Wished
 from orchestrator.core.job import Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.ledger.tables import controller, events, measurements, runs
 from orchestrator.platforms.simulated import Faults
 from tests.test_engine import Small, scenario

@@ -13,9 +13,9 @@ import pytest
 from orchestrator.core import decide as decide_module
 from orchestrator.core.action import Launch
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Assigned, Event, Faulted, Noted, Wish, Wished
+from orchestrator.core.event import Assigned, Event, Faulted, Noted, Wished
 from orchestrator.core.job import Claim, Precision, Profile, Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord

@@ -14,9 +14,9 @@ from random import Random
 import pytest
 
 from orchestrator.core.checkpoint import Accepted, newest
-from orchestrator.core.event import Assigned, CheckpointCorrupt, Wish, Wished
+from orchestrator.core.event import Assigned, CheckpointCorrupt, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep, Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Order
 from orchestrator.home import Folders
 from orchestrator.platforms.simulated import expected_state

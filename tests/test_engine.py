@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from orchestrator.core.event import Deferred, Submitted, Wish, Wished
+from orchestrator.core.event import Deferred, Submitted, Wished
 from orchestrator.core.job import Claim, Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.engine import Brought, Engine, Watchers
 from orchestrator.engine.market import Market

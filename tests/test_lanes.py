@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core import decide, reports
-from orchestrator.core.event import Submitted, Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Submitted, Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Offer, Traits
 from orchestrator.core.order import AgentStatus, Order
 from orchestrator.core.session import Sighting, StopReply

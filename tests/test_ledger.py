@@ -18,11 +18,10 @@ from orchestrator.core.event import (
     Held,
     Noted,
     Prepared,
-    Wish,
     Wished,
 )
 from orchestrator.core.job import Precision
-from orchestrator.core.lifecycle import IllegalTransition, Phase
+from orchestrator.core.lifecycle import IllegalTransition, Phase, Wish
 from orchestrator.core.offer import Route
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from orchestrator.core.event import Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import SCRIPTS

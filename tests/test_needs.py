@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.event import Faulted, Regained, Submitted, Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Faulted, Regained, Submitted, Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.needs import missing
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.memory import MemoryStore

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.event import Ended, Requeued, Wish, Wished
+from orchestrator.core.event import Ended, Requeued, Wished
 from orchestrator.core.job import Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.errors import QuotaExhausted
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario

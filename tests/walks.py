@@ -32,11 +32,10 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
-    Wish,
     Wished,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import TABLE, Kind
+from orchestrator.core.lifecycle import TABLE, Kind, Wish
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from tests.core import runs

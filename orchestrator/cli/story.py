@@ -31,10 +31,10 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
-    Wish,
     Wished,
     Withdrawn,
 )
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.notes import counted_text
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.wording import count_text

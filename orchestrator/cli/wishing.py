@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.story import short_session
 from orchestrator.client.wishing import Then, WishAnswer
-from orchestrator.core.event import Wish
+from orchestrator.core.lifecycle import Wish
 from orchestrator.errors import AccessDenied, WorkWouldBeLost
 
 

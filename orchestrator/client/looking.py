@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.client import live
-from orchestrator.client.live import Live, Progress
+from orchestrator.client.live import Live
+from orchestrator.client.progress import Progress, progress
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
@@ -42,7 +43,7 @@ class Look:
     @property
     def progress(self) -> Progress:
         best = newest(self.record.accepted)
-        return live.progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+        return progress(self.record.job.work.total, best.ref.step if best else None, self.live)
 
     @property
     def rests(self) -> bool:

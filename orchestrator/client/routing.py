@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from orchestrator.client.wiring import Wired
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.event import Wish
 from orchestrator.core.job import Claim, Job
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate

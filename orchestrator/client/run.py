@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.event import Wish
+from orchestrator.core.lifecycle import Wish
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from orchestrator.core.event import (
     Event,
     Started,
     StopRequested,
-    Wish,
     Withdrawn,
 )
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Order, Outcome
 
 

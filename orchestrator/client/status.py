@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.client import live
-from orchestrator.client.live import Progress
+from orchestrator.client.progress import Progress, progress
 from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunSummary
@@ -63,8 +62,10 @@ def _status(client: Client, summary: RunSummary) -> RunStatus:
     """The summary with its session's newest reading."""
     reading = None
     if summary.phase in LAUNCHED:
+        from orchestrator.client import live
+
         reading = live.read(client.home.folders, summary.run, summary.session)
-    found = live.progress(summary.steps_total, summary.accepted_step, reading)
+    found = progress(summary.steps_total, summary.accepted_step, reading)
     return RunStatus(
         **vars(summary),
         step=found.step,

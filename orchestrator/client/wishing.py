@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from orchestrator.core.event import Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import span
 from orchestrator.errors import InputError, WorkWouldBeLost

@@ -7,7 +7,8 @@ that closes the session's generation.
 from __future__ import annotations
 
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.event import Cancelled, Completed, Cooldown, GaveUp, Held, Requeued, Wish
+from orchestrator.core.event import Cancelled, Completed, Cooldown, GaveUp, Held, Requeued
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session

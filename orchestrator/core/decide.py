@@ -31,10 +31,9 @@ from orchestrator.core.event import (
     Retired,
     Started,
     StopRequested,
-    Wish,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report

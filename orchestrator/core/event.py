@@ -7,22 +7,13 @@ change, and the lifecycle table whether they are allowed. `at` is by the control
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.job import Job
-from orchestrator.core.lifecycle import Kind
+from orchestrator.core.lifecycle import Kind, Wish
 from orchestrator.core.offer import Traits
 from orchestrator.core.order import Order, Outcome
-
-
-class Wish(StrEnum):
-    """What a user asked for and the controller has not done yet."""
-
-    CANCEL = "cancel"
-    HOLD = "hold"
-    RELEASE = "release"
 
 
 @dataclass(frozen=True)

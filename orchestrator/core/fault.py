@@ -7,8 +7,8 @@ what went wrong, because decide itself may have failed on it.
 from __future__ import annotations
 
 from orchestrator.core.draft import Decision, Draft, Inputs
-from orchestrator.core.event import Cancelled, Wish
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Cancelled
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
 
 _NOTHING_LAUNCHED = frozenset({Phase.QUEUED, Phase.HELD})

@@ -1,7 +1,7 @@
 """The phases of a run and the one table of transitions between them.
 
 The table is the whole lifecycle: an event without a row for the run's phase is a bug, and raises.
-docs/lifecycle.md is generated from it. Knows only phases and events; no records, sessions or reasons.
+docs/lifecycle.md is generated from it. Knows only phases, events and wishes; no records, sessions or reasons.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ class Phase(StrEnum):
 
 
 FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+
+
+class Wish(StrEnum):
+    """What a user asked for and the controller has not done yet."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
 
 
 class Kind(StrEnum):

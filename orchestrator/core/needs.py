@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from orchestrator.core.draft import Decision
-from orchestrator.core.event import Regained, Wish
+from orchestrator.core.event import Regained
 from orchestrator.core.fault import faulted
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.run import RunRecord
 
 

@@ -28,10 +28,9 @@ from orchestrator.core.event import (
     Launched,
     Prepared,
     Started,
-    Wish,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, only_there, out_of_patience
 from orchestrator.core.session import StopReply

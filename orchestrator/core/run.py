@@ -35,12 +35,11 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
-    Wish,
     Wished,
     Withdrawn,
 )
 from orchestrator.core.job import Job
-from orchestrator.core.lifecycle import Phase, successor
+from orchestrator.core.lifecycle import Phase, Wish, successor
 from orchestrator.core.notes import Notes
 from orchestrator.core.session import ClosedSession, Session, Stray
 

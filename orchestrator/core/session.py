@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.event import Wish
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 

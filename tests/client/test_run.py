@@ -11,8 +11,9 @@ import orchestrator.client
 from orchestrator import Client
 from orchestrator.client import LogLine, Phase
 from orchestrator.client.looking import looks
-from orchestrator.core.event import Cancelled, Faulted, Requeued, StopRequested, Wish, Wished, Withdrawn
+from orchestrator.core.event import Cancelled, Faulted, Requeued, StopRequested, Wished, Withdrawn
 from orchestrator.core.job import Precision
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Outcome
 from orchestrator.core.speed import Measurement
 from orchestrator.errors import BackendError, InputError

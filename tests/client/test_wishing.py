@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import Phase, Run, Then
-from orchestrator.core.event import Cancelled, Event, Faulted, Held, Wish, Wished
+from orchestrator.core.event import Cancelled, Event, Faulted, Held, Wished
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.errors import AccessDenied, InputError, WorkWouldBeLost

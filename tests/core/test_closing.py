@@ -10,9 +10,9 @@ from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Tro
 from orchestrator.core.closing import CAPACITY_SECONDS, closing
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Released, StopRequested, Wish, Wished
+from orchestrator.core.event import Released, StopRequested, Wished
 from orchestrator.core.job import Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply

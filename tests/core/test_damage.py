@@ -12,8 +12,8 @@ from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import CheckpointAccepted, Held, Released, Wish
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import CheckpointAccepted, Held, Released
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord, apply
 from tests.core.runs import NOW, accepted, choice, record, routed

@@ -22,9 +22,9 @@ from orchestrator.core.action import (
 from orchestrator.core.closing import CAPACITY_SECONDS, CAPACITY_SECONDS_MAX
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Began, Ended, Event, Retired, StopRequested, Wish, Wished
+from orchestrator.core.event import Began, Ended, Event, Retired, StopRequested, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplink, until_human, until_time
 from orchestrator.core.order import Outcome, Result
 from orchestrator.core.run import RunRecord, apply

@@ -7,8 +7,8 @@ from dataclasses import replace
 from orchestrator.core.action import Discard, Failed, Launch, Prepare, Stop, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Held, Noted, Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Held, Noted, Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import SLOT, Rejection, Route, until_time
 from orchestrator.core.run import apply
 from orchestrator.core.session import Stray

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.core.action import Discard, Done, Failed, Stop, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Event, Launched, Prepared, Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Event, Launched, Prepared, Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import Observation, Sighting, StopReply, Stray

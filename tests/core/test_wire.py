@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.event import Cooldown, Event, Noted, Submitted, Wish, Wished, Withdrawn
+from orchestrator.core.event import Cooldown, Event, Noted, Submitted, Wished, Withdrawn
 from orchestrator.core.job import Best, Input, Job, Keep, Precision, Profile, RouteWish, Rule, Work
 from orchestrator.core.job import OfferPattern as Pattern
 from orchestrator.core.job import RuleEffect as Effect
-from orchestrator.core.lifecycle import Kind
+from orchestrator.core.lifecycle import Kind, Wish
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 
 ORDER = Order(

@@ -27,9 +27,9 @@ from random import Random
 
 from sqlalchemy import delete
 
-from orchestrator.core.event import Submitted, Wish, Wished
+from orchestrator.core.event import Submitted, Wished
 from orchestrator.core.job import Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.engine.engine import Engine
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends

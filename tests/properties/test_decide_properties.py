@@ -26,8 +26,8 @@ from orchestrator.core.action import (
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import CheckpointAccepted, Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import CheckpointAccepted, Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, until_time
 from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.core.run import RunRecord, apply

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from orchestrator.core.event import Event, Wish, Wished
-from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.core.event import Event, Wished
+from orchestrator.core.lifecycle import FINAL, Phase, Wish
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.run import submit as submitted
 from orchestrator.errors import Fenced, LedgerConflict

@@ -28,8 +28,8 @@ from orchestrator.core import (
     wire,
 )
 from orchestrator.core.action import Done
-from orchestrator.core.event import CheckpointAccepted, Ended, Requeued, Wish
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord

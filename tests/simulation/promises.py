@@ -25,11 +25,10 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
-    Wish,
     Wished,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from orchestrator.core.event import Wish, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.event import Wished
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.ledger import Proposal
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger
