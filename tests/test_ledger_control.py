@@ -8,17 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+from sqlalchemy import update
 
 from orchestrator.errors import ControllerRunning
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.tables import controller
 from tests.core.runs import fold
 from tests.ledger_writer import EVENTS, RUNS
+from tests.waiting import wait_until
 from tests.walks import NOW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,6 +85,33 @@ def test_asking_for_the_owner_hinders_nobody(ledger_url: str) -> None:
             assert owner.name == f"number {number}"
             takeover.release()
         assert takeover.fence == 20
+
+
+@pytest.mark.parametrize("earlier", ["none", "released", "killed"])
+def test_a_starting_controller_is_not_taken_for_an_earlier_one(ledger_url: str, earlier: str) -> None:
+    """It has the lock, and waits for its turn to write who it is."""
+    name_it(ledger_url, earlier)
+    with Ledger.open(ledger_url) as new, Ledger.open(ledger_url) as other, Ledger.open(ledger_url) as busy:
+        starting = threading.Thread(target=lambda: new.take_over("new", now=NOW))
+        with busy._database.write() as connection:
+            connection.execute(update(controller).values(fence=controller.c.fence))
+            starting.start()
+            owner = wait_until(other.owner, "the lock to be taken")
+            assert (owner.pid, str(owner)) == (0, "one that is just starting")
+        starting.join()
+        named = other.owner()
+        assert named is not None
+        assert (named.name, named.pid) == ("new", os.getpid())
+
+
+def name_it(url: str, earlier: str) -> None:
+    """Leaves the ledger as an earlier controller would."""
+    if earlier == "killed":
+        with writer(url) as process:
+            acknowledged(process)
+    elif earlier == "released":
+        with Ledger.open(url) as ledger, ledger.take_over("released", now=NOW):
+            pass
 
 
 def test_ledgers_of_one_server_have_a_controller_each(ledger_url: str, tmp_path: Path) -> None:

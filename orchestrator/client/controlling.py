@@ -257,6 +257,8 @@ def _has_taken_over(ledger: Ledger, pid: int) -> bool:
 
 
 def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
+    if not owner.pid:
+        raise BackendError("a controller is just starting: try again in a moment", backend="controller")
     if owner.host != socket.gethostname():
         raise InputError(
             f"the controller runs on {owner.host} (process {owner.pid}): run `orchestrator down` there"

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from orchestrator.errors import AccessDenied, ControllerRunning
+from orchestrator.errors import AccessDenied, BackendError, ControllerRunning
 from orchestrator.files import tighten
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, runs
@@ -41,7 +41,7 @@ class Owner:
     since: float
 
     def __str__(self) -> str:
-        return f"{self.name} (process {self.pid} on {self.host})"
+        return f"{self.name} (process {self.pid} on {self.host})" if self.pid else "one that is just starting"
 
 
 class Takeover:
@@ -73,16 +73,44 @@ def take_over(database: Database, name: str, now: float, home_store: str = "") -
             "stop it with `orchestrator down`"
         )
     try:
-        return Takeover(_raise_fence(database, name, now, home_store), release)
+        fence = _raise_fence(database, name, now, home_store)
     except BaseException:
         release()
         raise
 
+    def let_go() -> None:
+        with suppress(SQLAlchemyError, BackendError):  # the lock must go even if the row stays
+            _clear_owner(database, fence)
+        release()
+
+    return Takeover(fence, let_go)
+
 
 def owner(database: Database) -> Owner | None:
-    """Who controls the database now; None if nobody does."""
-    locked = _file_locked(database.path) if database.path is not None else _server_locked(database)
-    return _row_owner(database) if locked else None
+    """Who controls the database now; None if nobody does.
+
+    A controller takes the lock first and then writes who it is. Until it has, the row is empty, or names one
+    that died: waits up to a second for the new name. A `pid` of 0 says that none came.
+    """
+    for _ in _attempts():
+        if not (_file_locked(database.path) if database.path is not None else _server_locked(database)):
+            return None
+        found = _row_owner(database)
+        if found.pid and not _has_died(found):
+            return found
+    return Owner("", 0, "", 0.0)
+
+
+def _has_died(owner: Owner) -> bool:
+    if owner.host != socket.gethostname():
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def older_store(database: Database) -> str:
@@ -100,6 +128,12 @@ def _raise_fence(database: Database, name: str, now: float, home_store: str) -> 
         if home_store:
             _settle_older_store(connection, home_store)
         return int(connection.execute(select(controller.c.fence).where(row)).scalar_one())
+
+
+def _clear_owner(database: Database, fence: int) -> None:
+    ours = (controller.c.number == CONTROLLER_ROW) & (controller.c.fence == fence)
+    with database.write() as connection:
+        connection.execute(update(controller).where(ours).values(owner="", pid=0, host="", since=0.0))
 
 
 def _settle_older_store(connection: Connection, home_store: str) -> None:

@@ -120,11 +120,12 @@ class Caller:
         return max(int(each["ref"]["step"]) for each in found)
 
     def owner(self) -> Owner | None:
-        """The running controller's process, if there is one."""
+        """The running controller's process, once it has written who it is."""
         if not (self.home / "ledger.sqlite").exists():
             return None
         with Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}") as ledger:
-            return ledger.owner()
+            owner = ledger.owner()
+        return owner if owner is not None and owner.pid else None
 
     def close(self) -> None:
         """Ends every process that was started here, by its process id."""
