@@ -130,8 +130,11 @@ class Client:
     def health(self) -> Health:
         """Whether a controller runs and ticks. Raises the same errors as opening the ledger."""
         from orchestrator.client import health
+        from orchestrator.client.owning import running
 
-        return health.of(self.home, self.clock, self.ledgers.owner())
+        with self.ledgers.existing() as ledger:
+            owner = None if ledger is None else running(ledger, self.clock)
+        return health.of(self.home, self.clock, owner)
 
     def quota(self, platforms: str | Iterable[str] = ()) -> Quotas:
         """What is left of the quota of each platform, or of these, and what used the rest.

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.client import health, live, lost
 from orchestrator.client.home import VARIABLE, Home
+from orchestrator.client.owning import running
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
@@ -89,7 +90,7 @@ class Controller:
         if ledger is None:
             return None
         with ledger:
-            owner = ledger.owner()
+            owner = running(ledger, self.clock)
             if owner is not None:
                 _end(owner, ledger, self.home, self.clock)
         return owner
@@ -225,7 +226,7 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
 
     Raises BackendError with the end of its log if it does not start.
     """
-    owner = ledger.owner()
+    owner = running(ledger, clock)
     if owner is not None:
         return owner
     log = home.folders.controller_log
@@ -241,9 +242,11 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
             env={**os.environ, VARIABLE: str(home.path)},
         )
     _wait(clock, lambda: _has_taken_over(ledger, child.pid) or child.poll() is not None, START_SECONDS)
-    if ledger.owner() is not None or child.poll() == 0:  # or: another submit's controller was faster
+    owner = ledger.owner()
+    if owner is not None or child.poll() == 0:
         child.returncode = child.returncode or 0  # it outlives this process, so nobody waits for it
-        return None
+        faster = owner is not None and owner.pid not in (0, child.pid)  # another submit's controller
+        return owner if faster else None
     with log.open("rb") as said:
         said.seek(start)
         tail = "\n".join(said.read().decode(errors="replace").splitlines()[-10:])

@@ -48,6 +48,7 @@ PART_BYTES_MAX = 256 * MIB  # one blob; a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
 COLLECT_CHECKPOINTS_MAX = 64
 CHECKPOINT_TRIES_MAX = 3  # for a damaged checkpoint: the transport may have damaged it
+LAST_TRIES_MAX = 2  # more, once the session has ended
 COLLECT_CHECKPOINT_BYTES_MAX = 8 * GIB  # after this a collect starts no further checkpoint
 SESSION_CHECKPOINTS_MAX = 10_000
 LISTED_MAX = 100_000  # names in one folder
@@ -145,7 +146,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      f"{COLLECT_CHECKPOINTS_MAX}; no further one is started after {size_text(COLLECT_CHECKPOINT_BYTES_MAX)}",
      "the next collect starts at once and brings the rest"),
     ("attempts to fetch a damaged checkpoint",
-     f"{CHECKPOINT_TRIES_MAX} while the session runs, one more at its end", _CORRUPT),
+     f"{CHECKPOINT_TRIES_MAX} while the session runs, {LAST_TRIES_MAX} more at its end", _CORRUPT),
     ("checkpoints of a session", f"{SESSION_CHECKPOINTS_MAX:,}",
      "each collect brings only the newest, and a note says so"),
     ("names in one folder of an outbox", f"{LISTED_MAX:,}",

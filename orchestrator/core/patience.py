@@ -15,6 +15,7 @@ from orchestrator.core.watch import READINGS_MIN
 COLLECT_PATIENCE_SECONDS = 1800.0
 COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0
 COLLECT_ATTEMPTS = 10
+COLLECT_AGAIN_SECONDS = 300.0  # the longest pause between two attempts
 
 
 def doubtful(session: Session) -> bool:
@@ -47,5 +48,5 @@ def out_of_patience(session: Session, now: float) -> bool:
     elif not session.traits.durable_mid_run:  # all its work is at stake: wait as long as it ran
         worth = ended_at - (session.launched_at or ended_at)
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
-    attempts = COLLECT_ATTEMPTS * patience / COLLECT_PATIENCE_SECONDS
+    attempts = max(COLLECT_ATTEMPTS, patience / COLLECT_AGAIN_SECONDS)
     return waited > patience and session.failures >= attempts

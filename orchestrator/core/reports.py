@@ -32,11 +32,11 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
-from orchestrator.core.patience import doubtful, only_there, out_of_patience
+from orchestrator.core.patience import COLLECT_AGAIN_SECONDS, doubtful, only_there, out_of_patience
 from orchestrator.core.session import StopReply
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
-RETRY_SECONDS_MAX = 300.0
+RETRY_SECONDS_MAX = COLLECT_AGAIN_SECONDS
 PREPARE_ATTEMPTS = 6
 UNFORESEEN_ATTEMPTS = 3
 CORRUPT_TOLD = 3
@@ -131,7 +131,7 @@ def _collected(draft: Draft, report: Report) -> None:
         _close(draft)
     elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
         _uncollected(draft, f"the outbox of {draft.session.name} cannot be collected: {report.message}")
-    elif not out_of_patience(draft.session, draft.now):
+    elif not out_of_patience(draft.session, draft.now) and not _given_up(draft):
         _failed(draft, report)
     elif report.trouble is Trouble.FULL or only_there(draft.session):
         _uncollected(
@@ -142,6 +142,11 @@ def _collected(draft: Draft, report: Report) -> None:
     else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
+
+
+def _given_up(draft: Draft) -> bool:
+    """Whether the user gives up an outbox that could not be collected twice in a row."""
+    return draft.record.wish is Wish.CANCEL and draft.record.discard and draft.session.failures >= 1
 
 
 def _uncollected(draft: Draft, reason: str) -> None:

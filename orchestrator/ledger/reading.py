@@ -257,9 +257,10 @@ class LedgerReader:
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
 
-    def owner(self) -> takeover.Owner | None:
-        """Who controls this database now; None if no controller is running."""
-        return takeover.owner(self._database)
+    def owner(self, *, last: bool = False) -> takeover.Owner | None:
+        """Who controls this database now; None if no controller is running. `last`: who did last, even if it
+        does so no more; None if nobody ever did."""
+        return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
     # --- Rows -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ with every takeover, so that late writes of an earlier controller are refused.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import socket
 import threading
@@ -18,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, select, text, update
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
-from orchestrator.errors import AccessDenied, BackendError, ControllerRunning
+from orchestrator.errors import AccessDenied, ControllerRunning
 from orchestrator.files import tighten
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, runs
@@ -29,6 +30,7 @@ _LOCK = 0x6F726368  # with the schema's hash: several ledgers may share a Postgr
 _KEYS = {"key": _LOCK}
 _ATTEMPTS = 20
 _ATTEMPT_SECONDS = 0.05
+_MARK = 32  # digits
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Owner:
     pid: int
     host: str
     since: float
+
+    @property
+    def mark(self) -> str:
+        """Marks its lock, so that nobody takes it for an earlier controller's."""
+        return hashlib.sha256(repr((self.name, self.pid, self.host, self.since)).encode()).hexdigest()[:_MARK]
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.pid} on {self.host})" if self.pid else "one that is just starting"
@@ -66,51 +73,40 @@ class Takeover:
 
 def take_over(database: Database, name: str, now: float, home_store: str = "") -> Takeover:
     """Makes this process the controller. Raises ControllerRunning, with its name, if one is running."""
-    release = _lock_file(database.path) if database.path is not None else _lock_server(database)
+    us = Owner(name, os.getpid(), socket.gethostname(), float(now))
+    release = _lock_file(database.path, us) if database.path is not None else _lock_server(database, us)
     if release is None:
         raise ControllerRunning(
             f"a controller of {database.shown} is already running: {_row_owner(database)}; "
             "stop it with `orchestrator down`"
         )
     try:
-        fence = _raise_fence(database, name, now, home_store)
+        return Takeover(_raise_fence(database, us, home_store), release)
     except BaseException:
         release()
         raise
-
-    def let_go() -> None:
-        with suppress(SQLAlchemyError, BackendError):  # the lock must go even if the row stays
-            _clear_owner(database, fence)
-        release()
-
-    return Takeover(fence, let_go)
 
 
 def owner(database: Database) -> Owner | None:
     """Who controls the database now; None if nobody does.
 
-    A controller takes the lock first and then writes who it is. Until it has, the row is empty, or names one
-    that died: waits up to a second for the new name. A `pid` of 0 says that none came.
+    A controller takes the lock, marks it, and then writes who it is. Until it has, the row names an earlier
+    controller: waits up to a second for the new name. A `pid` of 0 says that none came.
     """
     for _ in _attempts():
-        if not (_file_locked(database.path) if database.path is not None else _server_locked(database)):
+        mark = _file_mark(database.path) if database.path is not None else _server_mark(database)
+        if mark is None:
             return None
         found = _row_owner(database)
-        if found.pid and not _has_died(found):
+        if mark in (found.mark, ""):
             return found
     return Owner("", 0, "", 0.0)
 
 
-def _has_died(owner: Owner) -> bool:
-    if owner.host != socket.gethostname():
-        return False
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+def last_owner(database: Database) -> Owner | None:
+    """Who controlled the database last; None if nobody ever did."""
+    found = _row_owner(database)
+    return found if found.pid else None
 
 
 def older_store(database: Database) -> str:
@@ -120,20 +116,14 @@ def older_store(database: Database) -> str:
         return str(connection.execute(query).scalar_one())
 
 
-def _raise_fence(database: Database, name: str, now: float, home_store: str) -> int:
+def _raise_fence(database: Database, us: Owner, home_store: str) -> int:
     row = controller.c.number == CONTROLLER_ROW
-    values = {"owner": name, "pid": os.getpid(), "host": socket.gethostname(), "since": now}
+    values = {"owner": us.name, "pid": us.pid, "host": us.host, "since": us.since}
     with database.write() as connection:
         connection.execute(update(controller).where(row).values(fence=controller.c.fence + 1, **values))
         if home_store:
             _settle_older_store(connection, home_store)
         return int(connection.execute(select(controller.c.fence).where(row)).scalar_one())
-
-
-def _clear_owner(database: Database, fence: int) -> None:
-    ours = (controller.c.number == CONTROLLER_ROW) & (controller.c.fence == fence)
-    with database.write() as connection:
-        connection.execute(update(controller).where(ours).values(owner="", pid=0, host="", since=0.0))
 
 
 def _settle_older_store(connection: Connection, home_store: str) -> None:
@@ -169,7 +159,7 @@ def _lock_path(database: Path) -> Path:
     return database.with_name(database.name + ".lock")
 
 
-def _lock_file(database: Path) -> Callable[[], None] | None:
+def _lock_file(database: Path, us: Owner) -> Callable[[], None] | None:
     path = _lock_path(database)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -183,19 +173,23 @@ def _lock_file(database: Path) -> Callable[[], None] | None:
         ) from error
     for _ in _attempts():
         if _flock(descriptor, fcntl.LOCK_EX):
+            os.pwrite(descriptor, us.mark.encode(), 0)
             # The file stays: without it, two processes could lock two files.
             return lambda: os.close(descriptor)
     os.close(descriptor)
     return None
 
 
-def _file_locked(database: Path) -> bool:
+def _file_mark(database: Path) -> str | None:
+    """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
     try:
         descriptor = os.open(_lock_path(database), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
     try:
-        return not _flock(descriptor, fcntl.LOCK_SH)
+        if _flock(descriptor, fcntl.LOCK_SH):
+            return None
+        return os.pread(descriptor, _MARK, 0).decode("ascii", "replace")
     finally:
         os.close(descriptor)
 
@@ -211,10 +205,11 @@ def _flock(descriptor: int, kind: int) -> bool:
 # --- PostgreSQL: an advisory lock of one connection ------------------------------------------------------
 
 
-def _lock_server(database: Database) -> Callable[[], None] | None:
+def _lock_server(database: Database, us: Owner) -> Callable[[], None] | None:
     connection = database.dedicated()
     try:
         _notice_dead_hosts(connection)
+        connection.execute(text(_NAME_CONNECTION), {"name": _NAMED + us.mark})
         for _ in _attempts():
             if connection.execute(text(_TRY_LOCK), _KEYS).scalar():
                 return partial(_unlock_server, connection)
@@ -236,16 +231,23 @@ def _notice_dead_hosts(connection: Connection) -> None:
         connection.execute(text(f"SET {setting}"))
 
 
-def _server_locked(database: Database) -> bool:
+def _server_mark(database: Database) -> str | None:
+    """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
     with database.read() as connection:
-        return bool(connection.execute(text(_IS_LOCKED), _KEYS).scalar())
+        found = connection.execute(text(_HOLDER), _KEYS).first()
+    if found is None:
+        return None
+    name = str(found[0] or "")
+    return name.removeprefix(_NAMED) if name.startswith(_NAMED) else ""
 
 
 _SCHEMA = "(hashtext(current_schema()) & 2147483647)"
 _TRY_LOCK = f"SELECT pg_try_advisory_lock(:key, {_SCHEMA})"
-_IS_LOCKED = f"""
-    SELECT EXISTS (
-        SELECT FROM pg_locks
-        WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = :key AND objid = {_SCHEMA}
-          AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+_NAMED = "orchestrator "
+_NAME_CONNECTION = "SELECT set_config('application_name', :name, false)"
+_HOLDER = f"""
+    SELECT activity.application_name
+    FROM pg_locks AS lock LEFT JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
+    WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = :key AND objid = {_SCHEMA}
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """

@@ -108,9 +108,9 @@ def bring(
 
     A checkpoint that is `known`, or whose manifest is already in `into`, is not copied again and costs no
     request, even if its blobs are gone. New checkpoints come first, oldest first, then those that failed
-    before. Those are tried only a few times, and once more in the `last` look. `more` says that some were not
-    tried yet; in the last look also those that failed before, if this one got any further. `sync=False` skips
-    the fsyncs if `into` does not have to survive a power loss.
+    before. Those are tried only a few times, and twice more in the `last` look. `more` says that some were
+    not tried yet; in the last look also those that failed before. `sync=False` skips the fsyncs if `into`
+    does not have to survive a power loss.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -126,11 +126,11 @@ def bring(
     again = [
         name
         for name in sorted((listed & refused.keys()) - known, key=lambda name: (refused[name].at, name))
-        if last or refused[name].times < bounds.CHECKPOINT_TRIES_MAX
+        if refused[name].times < bounds.CHECKPOINT_TRIES_MAX + (bounds.LAST_TRIES_MAX if last else 0)
     ]
     manifests, corrupt = _brought_before(into, brought)
     waiting = (*fresh, *again)
-    size, looked, taken, gained = 0, 0, 0, False
+    size, looked, taken = 0, 0, 0
     for name in waiting:
         if taken >= bounds.COLLECT_CHECKPOINTS_MAX or size >= bounds.COLLECT_CHECKPOINT_BYTES_MAX:
             break
@@ -140,17 +140,15 @@ def bring(
         except CorruptCheckpoint as error:
             refuse(checkpoints / name)
             corrupt.append((name, error.reason))
-            gained |= name not in refused
         else:
             if manifest is None:
                 continue  # a folder without a manifest must not keep the others waiting
             manifests.append(manifest)
             size += manifest.size
-            gained = True
         taken += 1
     cut = files.cut_short(there, "outbox/checkpoints")
     ordered = tuple(sorted(manifests, key=lambda manifest: manifest.name))
-    more = looked < len(fresh) or (last and gained and looked < len(waiting))
+    more = looked < len(waiting if last else fresh)
     return Collected(ordered, tuple(corrupt), (*cut, *notes), more)
 
 

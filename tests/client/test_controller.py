@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -59,10 +63,10 @@ def test_a_controller_that_was_started_is_named_and_can_be_stopped_at_once(tmp_p
 
         looks = 0
 
-        def owner(self) -> Owner | None:
-            found = super().owner()
-            if found is None:
-                return None
+        def owner(self, *, last: bool = False) -> Owner | None:
+            found = super().owner(last=last)
+            if found is None or last:
+                return found
             self.looks += 1
             return found if self.looks > 3 else Owner("", 0, "", 0.0)
 
@@ -72,3 +76,52 @@ def test_a_controller_that_was_started_is_named_and_can_be_stopped_at_once(tmp_p
         assert controlling.ensure(client.home, client.clock, ledger) is None
         assert ledger.looks > 3
     client.controller.stop()
+
+
+RESTARTING = """
+import sys
+from orchestrator import Client
+client = Client(sys.argv[1])
+with client.home.ledger() as ledger:
+    for name in ("before", "after"):
+        with ledger.take_over(name, now=client.clock.now()):
+            print(name, flush=True)
+            input()
+        print("released", flush=True)
+        input()
+"""
+
+
+def test_a_controller_that_restarts_itself_is_waited_for(tmp_path: Path) -> None:
+    """A moment without control is not the end of a controller whose process lives."""
+    client = Client(tmp_path)
+    command = [sys.executable, "-c", RESTARTING, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "before\n"
+        print(file=child.stdin, flush=True)
+        assert child.stdout.readline() == "released\n"
+        again = threading.Timer(0.2, lambda: print(file=child.stdin, flush=True))
+        again.start()
+        found = client.health().owner
+        again.join()
+        assert found is not None
+        assert (found.name, found.pid) == ("after", child.pid)
+        print("\n", file=child.stdin, flush=True)
+    assert client.health().owner is None
+
+
+def test_of_two_starts_at_once_one_starts_the_controller(tmp_path: Path) -> None:
+    begin = threading.Barrier(2)
+
+    def start(_: int) -> bool:
+        begin.wait()
+        return Client(tmp_path).controller.start().by_us
+
+    Client(tmp_path).home.ledger().close()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(start, range(2))) == [False, True]
+    finally:
+        Client(tmp_path).controller.stop()

@@ -118,6 +118,19 @@ def test_what_was_given_up_is_asked_for_once(given_up: bool, phase: Phase) -> No
     assert decide(found, Inputs(NOW, reports=(gone,))).record.phase is phase
 
 
+def test_an_outbox_that_does_not_come_can_be_given_up() -> None:
+    """One failed try may be a glitch, even if the user agreed to lose the work."""
+    traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
+    cancel = Wished(NOW, Wish.CANCEL, discard=True)
+    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED), cancel)
+    phases = []
+    for now in (NOW, NOW + 10.0):
+        (collect,) = decide(found, Inputs(now)).actions
+        found = decide(found, Inputs(now, reports=(Failed(collect, Trouble.TRANSIENT, "no route"),))).record
+        phases.append(found.phase)
+    assert phases == [Phase.COLLECTING, Phase.CANCELLED]
+
+
 def test_the_closing_event_says_how_often_nothing_came() -> None:
     found = replace(record(*running(), ended(Outcome.CRASHED, message="exit 1")), fruitless=1)
     assert "2 of 3" in closing(found, NOW).reason

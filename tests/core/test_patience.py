@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.patience import only_there, out_of_patience
+from orchestrator.core.reports import RETRY_SECONDS_MAX
 from orchestrator.core.session import Session
 from tests.core.runs import NOW, TRAITS, record, running
 
@@ -40,6 +42,12 @@ def test_the_more_is_at_stake_the_longer_it_is_asked_for(traits: Traits, ran: fl
     assert not out_of_patience(found, NOW + hours * HOUR - 1.0)
     assert out_of_patience(found, NOW + hours * HOUR + 1.0)
     assert not out_of_patience(replace(found, failures=9), NOW + hours * HOUR + 1.0), "a jump of the clock"
+
+
+def test_asking_as_rarely_as_it_does_it_gives_up_in_time() -> None:
+    """Three days of attempts are three days, with the longest pause between two of them."""
+    found = session(SHIPPED, failures=math.ceil(72 * HOUR / RETRY_SECONDS_MAX))
+    assert out_of_patience(found, NOW + 72 * HOUR + 1.0)
 
 
 def test_a_clock_that_was_ahead_at_the_end_leaves_the_attempts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.session.outbox import FolderOutbox, bring, collect
+from orchestrator.session.outbox import FolderOutbox, bring, collect, refuse
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
@@ -127,9 +128,35 @@ def test_the_last_look_ends_however_much_is_never_whole(outbox: Path, into: Path
     for step in range(2 * bounds.COLLECT_CHECKPOINTS_MAX + 2):
         made = commit(outbox, step, b"data")
         (outbox / "checkpoints" / made.name / "manifest.json").write_bytes(b"{}")
-    looks = [bring(FolderOutbox(outbox), into, last=True).more for _ in range(6)]
+    looks = [bring(FolderOutbox(outbox), into, last=True).more for _ in range(12)]
     assert looks[0]
     assert not looks[-1]
+
+
+def test_the_last_look_finds_what_became_whole_behind_a_page_of_others(outbox: Path, into: Path) -> None:
+    made = [commit(outbox, step, b"%d" % step) for step in range(1, bounds.COLLECT_CHECKPOINTS_MAX + 3)]
+    paths = [outbox / "checkpoints" / each.name / "manifest.json" for each in made]
+    for path in paths:
+        path.write_bytes(b"{}")
+    for _ in range(4):
+        bring(FolderOutbox(outbox), into)
+    paths[-1].write_bytes(made[-1].encode())
+    found: list[str] = []
+    while (look := bring(FolderOutbox(outbox), into, last=True)).more:
+        found += [manifest.name for manifest in look.manifests]
+    assert made[-1].name in (*found, *(manifest.name for manifest in look.manifests))
+
+
+def test_the_last_look_ends_where_whole_checkpoints_are_refused_later(outbox: Path, into: Path) -> None:
+    """The engine refuses those of another run after each look."""
+    for step in range(bounds.COLLECT_CHECKPOINTS_MAX + 2):
+        commit(outbox, step, b"data")
+    for _ in range(12):
+        look = bring(FolderOutbox(outbox), into, last=True)
+        for manifest in look.manifests:
+            refuse(into / "checkpoints" / manifest.name)
+        shutil.rmtree(into / "blobs")
+    assert not look.more
 
 
 def test_folders_without_a_manifest_keep_no_checkpoint_waiting(outbox: Path, into: Path) -> None:
