@@ -7,6 +7,7 @@ imported when the command runs.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -128,6 +129,10 @@ COMMANDS = (
 
 class Parser(argparse.ArgumentParser):
     """Raises InputError instead of exiting."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # as in Python 3.14: `-1d` is a value
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see `{self.prog} --help`")
