@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out. It parses and prints; `client` does the rest.
 
-Imports lazily: `--version` loads only this file, and a listing loads neither the config nor rich. Each
-command has its own module, which is imported when the command runs.
+Imports lazily: `--version` loads hardly more than this file, and a listing loads neither the config nor rich.
+Each command has its own module, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     unavailable.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    from orchestrator.cli import streams
+
+    streams.prepare()
     if arguments in (["--version"], ["-V"]):
         print(f"orchestrator {__version__}")
-        return 0
+        return streams.ended(0)
     from orchestrator.cli.running import run
 
     return run(arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.cli import hints, watching
+from orchestrator.cli import hints, streams, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
 from orchestrator.cli.story import NEWS, event_text, short_session
@@ -58,6 +58,7 @@ def _watch(call: Call, run: Run, view: View, away: Interrupt) -> tuple[RunRecord
             return look.record, history
         view.show(look)
         alone_told = _tell_absence(call, look, view, told=alone_told)
+        streams.check()
         if away.seen:
             break
     return None

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from orchestrator.cli import story
+from orchestrator.cli import story, streams
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.terminal import last_state
 from orchestrator.client import Run, interrupt
@@ -30,11 +30,13 @@ def logs(call: Call) -> int:
             for line in lines(data):
                 empty = False
                 call.out.record({"session": line.session, "line": line.text})
+                streams.check()
         else:
             printer = _printer(call, run)
             for session, new in data:
                 empty = False
                 printer(session, new)
+                streams.check()
             printer("", b"")
     if away.seen:
         return Exit.INTERRUPTED

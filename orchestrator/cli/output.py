@@ -26,10 +26,14 @@ GAP = "  "
 
 
 class Output:
-    """Standard output. With `as_json` only `document` and `record` print, otherwise only the others do."""
+    """Standard output. With `as_json` only `document` and `record` print, otherwise only the others do.
+
+    `done` is what the command has changed, in words; it is told if standard output cannot be written.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
+        self.done = ""
         self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 

@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.cli import arguments
+from orchestrator.cli import arguments, streams
 from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
 from orchestrator.cli.output import Output
+from orchestrator.cli.streams import OutputLost
 from orchestrator.cli.terminal import plain
 from orchestrator.client import Client
 from orchestrator.client.home import Home
@@ -30,32 +31,37 @@ CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 
 def run(given: Sequence[str]) -> int:
-    """Runs one command. Raises nothing except argparse's own exits (`--help`)."""
+    """Runs one command. Raises nothing."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     out = Output("--json" in given)
     home: Home | None = None
     try:
-        options = arguments.parse(given)
+        try:
+            options = arguments.parse(given)
+        except SystemExit:  # argparse has printed the help or the version
+            return streams.ended(Exit.OK)
         out = Output(getattr(options, "json", False))
         home = Home.of(getattr(options, "home", None))
         if options.command not in SHARES:
             os.umask(0o077)
         if options.command in TIGHTENS and (told := home.tighten()):
             out.remark(told)
+        command = _command(options.command)
         with Client(home) as client:
-            code = _command(options.command)(Call(options, client, out))
-        sys.stdout.flush()
+            code = command(Call(options, client, out))
+        return streams.ended(code, out.done)
     except BrokenPipeError:
         _silence()
         return Exit.PIPE
     except KeyboardInterrupt:
         out.remark("interrupted")
         return Exit.INTERRUPTED
+    except OutputLost:
+        return streams.tell_loss(Exit.UNAVAILABLE, "; ".join(filter(None, ("the view has ended", out.done))))
     except (OrchestratorError, OSError) as error:
         return _failed(out, error, home)
     except Exception as bug:  # noqa: BLE001 - the edge: a bug's traceback goes into a file, not to the user
         return _bug(out, bug, home)
-    return code
 
 
 def _command(name: str | None) -> Callable[[Call], int]:
@@ -80,10 +86,15 @@ def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) 
     document: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
     if isinstance(error, SpecError):
         document["faults"] = list(error.mistakes)
+    _tell(out, document, message if isinstance(error, SpecError) else f"orchestrator: {message}")
+    return code
+
+
+def _tell(out: Output, document: dict[str, object], message: str) -> None:
+    """Prints an error: as JSON if asked for and possible, else as a line on standard error."""
     with contextlib.suppress(BrokenPipeError):
         out.record({"error": document})
-        out.remark(message if isinstance(error, SpecError) else f"orchestrator: {message}")
-    return code
+        (Output(as_json=False) if streams.lost() else out).remark(message)
 
 
 def _free_hint(home: Home) -> str:
@@ -103,9 +114,7 @@ def _bug(out: Output, bug: Exception, home: Home | None) -> int:
         f"a bug in the orchestrator: {type(bug).__name__}; runs are not affected. Please report it with the "
         f"traceback in {path}"
     )
-    with contextlib.suppress(BrokenPipeError):
-        out.record({"error": {"type": "Bug", "message": message, "exit_code": int(Exit.BUG)}})
-        out.remark(message)
+    _tell(out, {"type": "Bug", "message": message, "exit_code": int(Exit.BUG)}, message)
     return Exit.BUG
 
 

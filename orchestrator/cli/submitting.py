@@ -29,6 +29,7 @@ def submit(call: Call) -> int:
     given = call.options
     done = call.client.submit(given.job, platforms=given.platform, unless_running=given.unless_running)
     if done.plan is not None:
+        call.out.done = f"{done.run.name} was submitted"
         _tell_submitted(call, done, done.plan)
     else:
         run, started = done.run.name, done.controller_started

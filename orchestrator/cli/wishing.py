@@ -40,6 +40,7 @@ def _wish(call: Call, wish: Wish) -> int:
     if answer.controller_started:
         call.out.remark("no controller was running: started one in the background")
     text = _asked_text(answer, wish, call) if answer.changed else _granted_text(answer, wish)
+    call.out.done = f"{run.name} {text}"
     call.out.document({"run": run.name, "phase": answer.phase, "wish": answer.wish,
                        "changed": answer.changed, "text": text})  # fmt: skip
     call.out.say(f"{run.name} {text}")
