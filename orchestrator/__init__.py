@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # loading `typing` would delay each command
 
 if TYPE_CHECKING:
     from orchestrator.client import Client

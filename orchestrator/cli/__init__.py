@@ -19,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     unavailable.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    from orchestrator.cli import starting
+
+    starting.begun(quiet="--json" in arguments)
     from orchestrator.cli import streams
 
     streams.prepare()

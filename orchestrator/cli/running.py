@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.cli import arguments, streams
+from orchestrator.cli import arguments, starting, streams
 from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
 from orchestrator.cli.output import Output
 from orchestrator.cli.streams import OutputLost
@@ -47,6 +47,7 @@ def run(given: Sequence[str]) -> int:
         if options.command in TIGHTENS and (told := home.tighten()):
             out.remark(told)
         command = _command(options.command)
+        starting.over()
         with Client(home) as client:
             code = command(Call(options, client, out))
         return streams.ended(code, out.done)

@@ -1,8 +1,9 @@
-"""Commands whose output cannot be written or has no place to go."""
+"""Commands whose output cannot be written or has no place to go, and Ctrl-C while a command starts."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +11,15 @@ from tests.cli.calls import BINARIES, PATIENCE, Answer, Caller
 from tests.cli.conftest import Finished
 
 LOST = "standard output cannot be written: No space left on device"
+SIGNALLED = """
+import os, signal, sys
+def hook(event, given):
+    if event == "exec" and given[0].co_filename.endswith({file!r}):
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(hook)
+from orchestrator.cli import main
+sys.exit(main({words!r}))
+"""
 
 
 def redirected(user: Caller, where: str, *words: str) -> Answer:
@@ -87,3 +97,16 @@ def test_all_streams_may_be_closed(finished: Finished) -> None:
 def test_a_closed_standard_error_does_not_mix_into_the_output(user: Caller) -> None:
     answer = redirected(user, "2>&-", "nosuch")
     assert (answer.code, answer.out) == (2, "")
+
+
+@pytest.mark.parametrize("file", ["/cli/streams.py", "/cli/running.py", "/cli/doctoring.py"])
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]])
+def test_ctrl_c_while_a_command_starts(user: Caller, file: str, words: list[str]) -> None:
+    """The signal arrives when the file's code is about to run."""
+    user.home.chmod(0o700)  # else it says that it makes the home private
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED.format(file=file, words=words)],
+        env=user.environment(), capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    told = "" if "--json" in words else "interrupted\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
