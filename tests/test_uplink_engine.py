@@ -89,6 +89,13 @@ def test_what_a_session_left_in_the_store_goes_but_not_the_fence(
     assert [ref.step for ref in stored.names(store, RUN)] == [1]
 
 
+def test_a_session_can_be_discarded_without_its_store(tmp_path: Path, store: MemoryStore) -> None:
+    """As when its run was given up, because the config no longer has the store."""
+    engine = Engine(tmp_path, store)
+    engine.backends = replace(engine.backends, stores={})
+    assert isinstance(engine.discards(), Done)
+
+
 def test_a_store_that_has_lost_a_claim_is_asked_again(tmp_path: Path) -> None:
     """As where its disk is not mounted: what a session had published is not given up for that."""
     store = FolderStore(tmp_path / "store")

@@ -112,8 +112,8 @@ def event_text(event: Event) -> str:
             return "released"
         case Completed() | GaveUp() | Cancelled() | Held():
             return with_reason(_CLOSING[type(event)], event.reason)
-        case Confirmed(session=session):
-            return f"session {short_session(session)} cleaned up"
+        case Confirmed(session=session, given_up=given_up):
+            return f"session {short_session(session)} {'given up' if given_up else 'cleaned up'}"
         case Faulted(reason=reason):
             return f"held as it is: {reason}"
         case Regained(found=found):

@@ -57,6 +57,10 @@ def _granted_text(answer: WishAnswer, wish: Wish) -> str:
 
 
 def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
+    return f"{_then_text(answer, wish, call)}{_left_text(answer, call)}"
+
+
+def _then_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
     end = {Wish.RELEASE: "continues", Wish.CANCEL: "ends", Wish.HOLD: "is held"}[wish]
     if answer.then is Then.REGAINED:
         return f"{end} once the config has the {' and the '.join(answer.missing)} again"
@@ -71,3 +75,12 @@ def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
         case Then.SAVED:
             return f"{end} once session {session} has saved and left; see `{show}`"
     return f"{end} now; its checkpoints stay"
+
+
+def _left_text(answer: WishAnswer, call: Call) -> str:
+    """What nobody can remove now, and how to remove it later."""
+    if not answer.left_on:
+        return ""
+    left = " and ".join(map(repr, answer.left_on))
+    clean = call.command("doctor", "--clean")
+    return f"; what is left on {left} stays there: put it back into the config, and `{clean}` removes it"

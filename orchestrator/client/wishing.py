@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from orchestrator.core import needs
 from orchestrator.core.event import Wished
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
@@ -27,6 +28,7 @@ class Then(StrEnum):
     UNLAUNCHED = "unlaunched"  # granted before its session is launched
     SAVED = "saved"  # granted once its session has saved and left
     REGAINED = "regained"  # granted once the config has again what the run needs
+    ABANDONED = "abandoned"  # at once: its session is given up, because the config lacks what it needs
     GIVEN_UP = "given up"  # granted once its session is dropped, with its work since its last checkpoint
 
 
@@ -36,7 +38,8 @@ class WishAnswer:
 
     `phase` is the run's present phase. `wish` is what the controller has yet to grant, and `then` is when it
     will. `session` has to end first; it is empty if there is none. `missing` is what the config
-    must have again first, such as `store 'home'`.
+    must have again first, such as `store 'home'`. `left_on`: the platforms that the config no longer has and
+    where something of the run stays.
     """
 
     run: str
@@ -48,6 +51,7 @@ class WishAnswer:
     reason: str = ""
     controller_started: bool = False
     missing: tuple[str, ...] = ()
+    left_on: tuple[str, ...] = ()
 
 
 def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> WishAnswer:
@@ -59,7 +63,7 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     with client.ledgers.runs() as ledger:
         record = ledger.record(run)
         granted = _is_granted(record, wish)
-        missing = () if granted or (wish is Wish.CANCEL and discard) else record.missing
+        missing = () if granted else record.missing
         if not granted:
             if wish is not Wish.RELEASE and not discard:
                 _refuse_loss(record, wish, client.clock.now())
@@ -70,9 +74,18 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
 
             started = controlling.ensure(client.home, client.clock, ledger) is None
     session = record.session.name if record.session is not None else ""
-    then = Then.NOTHING if granted else Then.REGAINED if missing else _then(record, wish)
+    left_on: tuple[str, ...] = ()
+    if granted:
+        then = Then.NOTHING
+    elif missing and record.wish is Wish.CANCEL and record.discard:
+        then = Then.ABANDONED if needs.ends_at_once(record, missing) else _then(record, wish)
+        missing, left_on = (), needs.left_there(record, missing)
+    else:
+        then = Then.REGAINED if missing else _then(record, wish)
     reason = record.standing_reason
-    return WishAnswer(run, not granted, record.standing, record.wish, then, session, reason, started, missing)
+    return WishAnswer(
+        run, not granted, record.standing, record.wish, then, session, reason, started, missing, left_on
+    )
 
 
 def _is_granted(record: RunRecord, wish: Wish) -> bool:
@@ -82,8 +95,10 @@ def _is_granted(record: RunRecord, wish: Wish) -> bool:
         if wish is Wish.CANCEL:
             return True
         raise InputError(f"{record.run} is {phase.value}: there is nothing to {wish.value}")
-    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL and not record.fault:
+    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL and (record.missing or not record.fault):
         raise InputError(f"{record.run} is being cancelled: there is nothing to {wish.value}")
+    if record.missing and record.phase is not Phase.HELD:
+        return False  # it is held only until the config has it again
     held = phase is Phase.HELD
     return record.wish is None and ((wish is Wish.HOLD and held) or (wish is Wish.RELEASE and not held))
 

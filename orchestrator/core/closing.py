@@ -35,7 +35,7 @@ def closing(record: RunRecord, now: float) -> Closing:
     if _completed(session, step, best is not None):
         return Completed(now, session.message)
     if record.wish is Wish.CANCEL:
-        return Cancelled(now, f"cancelled; newest checkpoint: {best.name if best else 'none'}")
+        return cancelled(record, now)
     progressed = step > session.order.resume_step
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
@@ -50,6 +50,11 @@ def closing(record: RunRecord, now: float) -> Closing:
     if progressed:
         return Requeued(now, session.message, 0)
     return _fruitless(record, session, now)
+
+
+def cancelled(record: RunRecord, now: float) -> Cancelled:
+    best = newest(record.accepted)
+    return Cancelled(now, f"cancelled; newest checkpoint: {best.name if best else 'none'}")
 
 
 def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:

@@ -16,7 +16,8 @@ from orchestrator.core.action import (
     Stop,
 )
 from orchestrator.core.assign import assign
-from orchestrator.core.checkpoint import CheckpointRef, newest, superseded
+from orchestrator.core.checkpoint import CheckpointRef, superseded
+from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.ending import ending, unheard
 from orchestrator.core.event import (
@@ -27,6 +28,7 @@ from orchestrator.core.event import (
     Deferred,
     Held,
     Launched,
+    Regained,
     Released,
     Retired,
     Started,
@@ -56,8 +58,12 @@ _BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # states of 
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
-    """The next events and actions of one run. Never raises on any inputs; an illegal event is a bug."""
+    """The next events and actions of one run that misses nothing in the config. Never raises on any inputs;
+    an illegal event is a bug."""
     draft = Draft(record, inputs)
+    given_up = record.wish is Wish.CANCEL and record.discard
+    if record.missing and not given_up:  # a wish came while it waited for what the config has again
+        draft.emit(Regained(draft.now, record.missing))
     for report in inputs.reports:
         take_report(draft, report)
     _read(draft)
@@ -138,8 +144,7 @@ def _grant_wish(draft: Draft) -> None:
 
 def _let_go(draft: Draft, wish: Wish) -> None:
     if wish is Wish.CANCEL:
-        best = newest(draft.record.accepted)
-        draft.emit(Cancelled(draft.now, f"cancelled; newest checkpoint: {best.name if best else 'none'}"))
+        draft.emit(cancelled(draft.record, draft.now))
     else:
         draft.emit(Held(draft.now, "held on request"))
 

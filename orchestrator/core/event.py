@@ -193,10 +193,14 @@ class Noted:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A stray is gone for good: what it left on its platform has been discarded."""
+    """A stray is gone for good: what it left on its platform has been discarded.
+
+    `given_up`: or it stays there, because the config no longer has the platform and the user gave up the run.
+    """
 
     at: float
     session: str
+    given_up: bool = False
     kind: Literal[Kind.CONFIRMED] = Kind.CONFIRMED
 
 
@@ -265,7 +269,7 @@ class Faulted:
     """The run waits for a person in its current phase and keeps everything.
 
     The reason is an unexpected exception, an outbox that cannot be collected, or a config without what is
-    `missing`. Any wish ends the wait.
+    `missing`. Any wish ends the wait, unless something is still missing.
     """
 
     at: float

@@ -54,10 +54,11 @@ class RunRecord:
     `version` is the seq of the last event. `store` names the home store; empty: the first version submitted
     the run, and the ledger knows its store. `deferred`: the router found no offer; wait until `until`, or
     (None) for a slot or another offer. `paused_at`: when `until` was set. `fault`: why the run waits for a
-    person in its current phase, if it does; `missing`: what the config lacks, if that is why. `start_over`:
-    held because no accepted checkpoint could be read; after a release the run may go on without. `closed`:
-    the sessions that ended within the last hour before the last event. `dropped`: the latest names removed
-    from `accepted` because they were damaged or gone in the home store.
+    person in its current phase, if it does. `missing`: what the config lacks, if that is why; a wish leaves
+    it until the next decision. `start_over`: held because no accepted checkpoint could be read; after a
+    release the run may go on without. `closed`: the sessions that ended within the last hour before the last
+    event. `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home
+    store.
     """
 
     run: str
@@ -158,7 +159,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Wished():
             wish = _wish(record, event)
             discard = wish is not None and (record.discard or event.discard)
-            return replace(record, wish=wish, discard=discard, fault="", missing=())
+            return replace(record, wish=wish, discard=discard, fault="")
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
@@ -290,7 +291,7 @@ def _closed(
         return replace(record, start_over=record.start_over or event.start_over)
     if isinstance(event, Withdrawn):
         return record
-    return replace(record, ended_at=event.at)
+    return replace(record, ended_at=event.at, missing=())
 
 
 def _cooled(record: RunRecord, cooldown: Cooldown | None) -> RunRecord:

@@ -183,13 +183,12 @@ class Engine:
         return sentence(doing, error)
 
     def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
-        if lacking := self._lacking(record):
-            return wanting(record, lacking, inputs.now)
-        reason = self._faults.pop(record.run, "")
+        lacking = self._lacking(record)
+        reason = "" if lacking else self._faults.pop(record.run, "")
         if reason and not record.phase.final:  # a finished run must still be cleaned up
             return faulted(record, reason, inputs.now)
         try:
-            return decide(record, inputs)
+            return wanting(record, lacking, inputs.now) if lacking else decide(record, inputs)
         except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
             return faulted(record, self._met(f"deciding on {record.run}", error), inputs.now)
 

@@ -192,8 +192,9 @@ def _perform(action: Action, backends: Backends) -> Report:
         case Discard(session, platform):
             _remove(backends.folders.staged(session))
             backends.platform(platform).discard(session)
-            if action.uplink is Uplink.STORE:
-                uplinked.remove(backends.store(action.store), run_of(session), session)
+            store = backends.stores.get(action.store or backends.home_store)
+            if action.uplink is Uplink.STORE and store is not None:  # else: it went with its store
+                uplinked.remove(store, run_of(session), session)
             return Done(action)
         case Retire():
             return _retire(action, backends)

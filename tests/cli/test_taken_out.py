@@ -136,3 +136,29 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
     assert "orchestrator up --detach" in user("show", run).out
     user("up", "--detach")
     user.wait_for_phase(run, "done")
+
+
+def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_path: Path) -> None:
+    user.config(config("a", "a"))
+    run = user.submitted(named(user, "long", 2000))
+    user.wait_for_checkpoint(run)
+    user.config(config("a", "a", platform="there"))
+    user.wait_for_phase(run, "held")
+    wait_until(lambda: user.owner() is None, "the controller to leave")
+    again = "once the config has the platform 'here' again"
+    assert f"continues {again}" in user("release", run).out
+    assert f"continues {again}" in user("release", run).out, "whether or not a controller has looked"
+    assert f"ends {again}" in user("cancel", run).out
+    for command in ("hold", "release"):
+        refused = user(command, run, code=2).err
+        assert f"{run} is being cancelled: there is nothing to {command}" in refused
+    said = user("cancel", run, "--discard").out
+    assert "ends now; its checkpoints stay; what is left on 'here' stays there" in said
+    user.wait_for_phase(run, "cancelled")
+    wait_until(lambda: user.owner() is None, "the controller to leave: nothing is left to do")
+    assert "platform here" not in user("doctor").out
+    assert "put here back into the config" in user("show", run).out
+    assert user("pull", run, "-o", str(tmp_path / "pulled"), "--json").json["step"]
+    user.config(config("a", "a"))
+    removed = user("doctor", "--clean", "--yes", "--discard", "--json").json["removed"]
+    assert any(f"{run}-s01" in each for each in removed)

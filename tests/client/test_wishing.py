@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.client import Phase, Run, Then
 from orchestrator.core.event import Cancelled, Event, Faulted, Held, Wished
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.errors import AccessDenied, InputError, WorkWouldBeLost
-from tests.client.homes import ledger_of, run_after
+from tests.client.homes import append, ledger_of, run_after
 from tests.core.runs import NOW, RUN, TRAITS, assigned, ended, running
+from tests.simulation.clock import VirtualClock
 
 FAR = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
 RUNNING_FAR = (assigned(traits=FAR), *running()[1:])
@@ -78,6 +80,42 @@ def test_a_wish_waits_for_what_the_config_lacks(
     answer = asked(run, wish, discard=discard)
     lacking = ("store 'a'",) if then is Then.REGAINED else ()
     assert (answer.changed, answer.then, answer.missing) == (True, then, lacking)
+
+
+WAITING = (*running(), Faulted(NOW, "put it back", ("platform 'far'",)))
+CANCEL = Wished(NOW, Wish.CANCEL)
+
+
+@pytest.mark.parametrize("looked", [(), (Faulted(NOW, "put it back", ("platform 'far'",)),)])
+@pytest.mark.parametrize("wish", [Wish.HOLD, Wish.RELEASE])
+def test_a_cancel_that_waits_for_the_config_is_not_taken_back(
+    tmp_path: Path, wish: Wish, looked: tuple[Event, ...]
+) -> None:
+    run = run_after(tmp_path, *WAITING, CANCEL, *looked)
+    with pytest.raises(InputError, match=f"is being cancelled: there is nothing to {wish}"):
+        asked(run, wish)
+    assert run.record().wish is Wish.CANCEL
+
+
+@pytest.mark.parametrize("wishes", [(Wish.RELEASE, Wish.RELEASE), (Wish.HOLD, Wish.RELEASE), (Wish.HOLD,)])
+def test_every_wish_waits_for_the_config(tmp_path: Path, wishes: tuple[Wish, ...]) -> None:
+    """Also if no controller has looked since the one before."""
+    run = run_after(tmp_path, *WAITING)
+    for wish in wishes:
+        answer = asked(run, wish)
+        assert (answer.changed, answer.then, answer.missing) == (True, Then.REGAINED, ("platform 'far'",))
+
+
+@pytest.mark.parametrize("missing", [("store 'home'",), ("platform 'PLATFORM'",)])
+def test_a_run_that_is_given_up_ends_now(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    platform = run_after(tmp_path, *running()).record().session.order.platform  # type: ignore[union-attr]
+    missing = tuple(each.replace("PLATFORM", platform) for each in missing)
+    append(tmp_path, [Faulted(NOW, "put it back", missing)])
+    run = Client(tmp_path, clock=VirtualClock(NOW)).run(RUN)
+    for _ in range(2):
+        answer = run.cancel(discard=True)
+        left = (platform,) if "platform" in missing[0] else ()
+        assert (answer.then, answer.left_on, answer.missing) == (Then.ABANDONED, left, ())
 
 
 @pytest.mark.parametrize(
