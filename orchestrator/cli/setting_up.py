@@ -23,6 +23,7 @@ def init(call: Call) -> int:
         ("written", str(made.config)),
         *(("platform", _platform_text(each.name, each.type, each.options.get("accelerator")))
           for each in made.platforms),
+        ("", f"{made.old_name} keeps the name it had without a config: runs use it" if made.old_name else ""),
         *(("to use gpus", command) for command in made.advice),
         ("to use gpus", call.command("init", "--force") if made.advice else ""),
         ("kept", f"the old one as {made.kept}" if made.kept else ""),

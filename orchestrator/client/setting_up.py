@@ -13,7 +13,8 @@ from pathlib import Path
 
 from orchestrator import config as configuration
 from orchestrator.client.home import Home
-from orchestrator.config import PlatformConfig
+from orchestrator.config import DEFAULT_PLATFORMS, PlatformConfig
+from orchestrator.core.needs import platforms_of
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.platforms.docker import discovery
 from orchestrator.platforms.docker.discovery import FoundEngine
@@ -21,6 +22,7 @@ from orchestrator.platforms.docker.gpus import Gpu
 from orchestrator.platforms.kaggle import credentials
 
 PROBE_SECONDS = 10.0
+HERE = "here"
 MEMORY_SHARE = 0.8  # the rest is for the system and the controller
 # Renewed over the network, so not used: docs/references/kaggle.md#credentials
 _BROWSER_LOGIN = Path(".kaggle", "credentials.json")
@@ -49,13 +51,16 @@ class _Machine:
 @dataclass(frozen=True)
 class SetUp:
     """What was found, and the config that was written. `kept`: where the old config is now. `advice`: what a
-    person does so that this machine's GPUs can be used, one command or sentence each."""
+    person does so that this machine's GPUs can be used, one command or sentence each. `old_name`: the name of
+    the default config, which this machine's platform keeps because runs are on it; usually empty.
+    """
 
     config: Path
     kept: Path | None
     found: tuple[Found, ...]
     platforms: tuple[PlatformConfig, ...]
     advice: tuple[str, ...] = ()
+    old_name: str = ""
 
 
 def init(home: Home, *, force: bool) -> SetUp:
@@ -67,7 +72,8 @@ def init(home: Home, *, force: bool) -> SetUp:
     if path.exists() and not force:
         raise InputError(f"{path} already exists: edit it, or replace it with force")
     home.tighten()
-    machine = _machine(_memory_gb())
+    name = _name(home)
+    machine = _machine(name, _memory_gb())
     kaggle = _kaggle()
     platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
     kept = _moved_away(path)
@@ -77,7 +83,23 @@ def init(home: Home, *, force: bool) -> SetUp:
         if kept is not None:
             kept.replace(path)
         raise
-    return SetUp(path, kept, (*machine.found, kaggle, _colab()), platforms, machine.advice)
+    old_name = name if name != HERE else ""
+    return SetUp(path, kept, (*machine.found, kaggle, _colab()), platforms, machine.advice, old_name)
+
+
+def _name(home: Home) -> str:
+    """The name of the platform for processes of this machine. The default config's if runs are on it, because
+    they would be held if the new config had no such platform."""
+    default = DEFAULT_PLATFORMS[0].name
+    try:
+        ledger = home.existing_ledger()
+        if ledger is None:
+            return HERE
+        with ledger:
+            used = {name for record in ledger.live() for name in platforms_of(record)}
+    except OrchestratorError:  # such as a wrong config, which is about to be replaced
+        return HERE
+    return default if default in used and HERE not in used else HERE
 
 
 def _moved_away(path: Path) -> Path | None:
@@ -94,24 +116,25 @@ def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
 
 
-def _machine(memory: float) -> _Machine:
+def _machine(name: str, memory: float) -> _Machine:
+    """`name`: of the platform for its processes."""
     cpu = Found("cpu", f"{os.cpu_count() or 1} cores, {memory:.0f} GB", used=True)
     seen = discovery.seen_here(_answer(*discovery.ASK_NVIDIA))
     engine, trouble = _engine(seen)
     share = memory * MEMORY_SHARE
     if engine is None:
         gpus = Found("gpu", _names(seen), used=False)
-        here = PlatformConfig("here", "process", _process_options(share))
+        here = PlatformConfig(name, "process", _process_options(share))
         return _Machine((cpu, gpus, Found("docker", trouble, used=False)), (here,))
     given = discovery.entries(engine, share / 2 if engine.here else engine.memory_gb * MEMORY_SHARE)
     alone = not engine.here or any(each["accelerator"] != "cpu" for each in given.values())
-    here = PlatformConfig("here", "process", _process_options(share if alone else share / 2))
+    here = PlatformConfig(name, "process", _process_options(share if alone else share / 2))
     used = any("gpus" in each for each in given.values())
     gpus = Found("gpu", _gpus_text(engine, seen), used=used)
     docker = Found("docker", f"{engine.version} at {engine.place}", used=True)
     return _Machine(
         (cpu, gpus, docker),
-        (here, *(PlatformConfig(name, "docker", options) for name, options in given.items())),
+        (here, *(PlatformConfig(each, "docker", options) for each, options in given.items())),
         engine.advice if seen and engine.here and not used else (),
     )
 

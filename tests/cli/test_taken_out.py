@@ -162,3 +162,18 @@ def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_pa
     user.config(config("a", "a"))
     removed = user("doctor", "--clean", "--yes", "--discard", "--json").json["removed"]
     assert any(f"{run}-s01" in each for each in removed)
+
+
+def test_init_keeps_the_platform_of_a_run_that_was_submitted_before(user: Caller) -> None:
+    (user.home / "config.yaml").unlink(missing_ok=True)
+    engine = "unix:///nonexistent/docker.sock"
+    run = user.submitted(named(user, "early", 2000))
+    user.wait_for_phase(run, "running")
+    made = user("init", DOCKER_HOST=engine).out
+    assert re.search(r"platform +process: cpu, process", made)
+    assert "process keeps the name it had without a config: runs use it" in made
+    user("doctor")
+    user("cancel", run)
+    user.wait_for_phase(run, "cancelled")
+    wait_until(lambda: user.owner() is None, "the controller to leave")
+    assert re.search(r"platform +here: cpu, process", user("init", "--force", DOCKER_HOST=engine).out)
