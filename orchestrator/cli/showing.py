@@ -122,7 +122,7 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummar
             f"{each.from_step:,}",
             "–" if each.to_step is None else f"{each.to_step:,}",
             clock_text((each.over_at or record.ended_at or now) - each.assigned_at),
-            _ending_text(each) or record.standing.value,
+            _ending_text(each) or ("not known to have ended" if record.fault else record.phase.value),
         )
         for each in sessions
     ]

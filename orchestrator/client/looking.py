@@ -26,9 +26,9 @@ OWNER_SECONDS = 2.0
 class Look:
     """A run at one moment. `now` is the wall clock; `monotonic` is for pauses between looks.
 
-    `live` is the newest reading of its session; `preparing` is what is being done for its next one. `events`
-    are the events since the previous look; the first look has all of them. `alone_seconds`: for how long
-    these looks have seen no controller.
+    `live` is the newest reading of its session; None while a fault holds the run, because then nobody reads
+    it. `preparing` is what is being done for its next one. `events` are the events since the previous look;
+    the first look has all of them. `alone_seconds`: for how long these looks have seen no controller.
     """
 
     record: RunRecord
@@ -81,7 +81,7 @@ def looks(client: Client, run: str) -> Iterator[Look]:
             seen_at = seen_at if owner is None else now
             found = Look(
                 record,
-                live.read(folders, run, session),
+                None if record.fault else live.read(folders, run, session),
                 clock.now(),
                 now,
                 live.preparing(folders, run) if record.phase is Phase.PREPARING else "",

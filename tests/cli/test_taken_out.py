@@ -134,6 +134,8 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
     wait_until(lambda: user.owner() is None, "the controller to leave again")
     user.config(config("a", "a"))
     assert "orchestrator up --detach" in user("show", run).out
+    assert "not known to have ended" in shown
+    assert "/s" not in re.search(r"progress .*", shown)[0], "nobody reads its rate"  # type: ignore[index]
     user("up", "--detach")
     user.wait_for_phase(run, "done")
 
