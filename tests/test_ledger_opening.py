@@ -87,6 +87,19 @@ def test_many_processes_may_open_a_new_one_at_once(ledger_url: str) -> None:
     assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 4
 
 
+def test_one_that_another_is_creating_is_waited_for(tmp_path: Path) -> None:
+    """SQLite's own waiting does not apply while the other one has begun to write the new file."""
+    path = tmp_path / "ledger.sqlite"
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ledger.open, sqlite_url(path))
+        with pytest.raises(TimeoutError):
+            opening.exception(timeout=0.3)
+        other.close()
+        opening.result().close()
+
+
 def test_one_of_a_newer_version_is_left_alone(ledger_url: str) -> None:
     Ledger.open(ledger_url).close()
     database = Database(ledger_url)

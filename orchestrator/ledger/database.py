@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import quote, quote_plus
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
+from orchestrator.clock import SystemClock
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -30,6 +32,7 @@ from orchestrator.files import tighten
 from orchestrator.shut import shut, unshut
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
+CREATED_SECONDS, CREATED_PAUSE_SECONDS = 5.0, 0.01  # for another process to create the same file
 CONNECT_SECONDS = 10
 FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
@@ -299,9 +302,23 @@ def _all_of(path: Path) -> tuple[Path, ...]:
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the driver begins no transactions; _begin_sqlite does
-    connection.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
+    _use_wal(connection)  # readers and the writer do not block each other
     connection.execute("PRAGMA synchronous = FULL")  # an intent is on disk before we act on it
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Two processes that create the file at the same time may meet here, and SQLite does not wait then."""
+    clock, never = SystemClock(), threading.Event()
+    ends = clock.monotonic() + CREATED_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or clock.monotonic() >= ends:
+                raise
+        clock.wait(never, CREATED_PAUSE_SECONDS)
 
 
 def _begin_sqlite(connection: Connection) -> None:
