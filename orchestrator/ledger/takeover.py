@@ -171,11 +171,15 @@ def _lock_file(database: Path, us: Owner) -> Callable[[], None] | None:
             backend="ledger",
             operation="take over",
         ) from error
-    for _ in _attempts():
-        if _flock(descriptor, fcntl.LOCK_EX):
-            os.pwrite(descriptor, us.mark.encode(), 0)
-            # The file stays: without it, two processes could lock two files.
-            return lambda: os.close(descriptor)
+    try:
+        for _ in _attempts():
+            if _flock(descriptor, fcntl.LOCK_EX):
+                os.pwrite(descriptor, us.mark.encode(), 0)
+                # The file stays: without it, two processes could lock two files.
+                return lambda: os.close(descriptor)
+    except BaseException:  # such as a full disk: no lock may stay
+        os.close(descriptor)
+        raise
     os.close(descriptor)
     return None
 
