@@ -19,7 +19,7 @@ from pathlib import Path
 
 from orchestrator.client import health, live, lost
 from orchestrator.client.home import VARIABLE, Home
-from orchestrator.client.owning import running
+from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
@@ -36,7 +36,6 @@ from orchestrator.unforeseen import Reporter
 START_SECONDS = 60.0
 TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
 STOP_SECONDS = 30.0
-POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 8 * 1024 * 1024
 SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
 
@@ -266,7 +265,7 @@ def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
         raise InputError(
             f"the controller runs on {owner.host} (process {owner.pid}): run `orchestrator down` there"
         )
-    if not _is_ours(owner.pid):
+    if not is_ours(owner.pid, unknown=True):
         return  # it has just died, and another process may have its number by now
     try:
         os.kill(owner.pid, signal.SIGTERM)
@@ -278,15 +277,6 @@ def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
             f"kill it without harm: kill -9 {owner.pid}",
             backend="controller",
         )
-
-
-def _is_ours(pid: int) -> bool:
-    try:
-        return b"orchestrator" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return not Path("/proc/self").exists()  # a system without /proc cannot tell
-    except OSError:
-        return True
 
 
 def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:

@@ -39,9 +39,15 @@ def running(ledger: LedgerReader, clock: Clock) -> Owner | None:
 
 def _lives(owner: Owner) -> bool:
     """Whether this is another process of this machine that still runs our program."""
-    if owner.host != socket.gethostname() or owner.pid == os.getpid():
-        return False
+    is_here = owner.host == socket.gethostname() and owner.pid != os.getpid()
+    return is_here and is_ours(owner.pid, unknown=False)
+
+
+def is_ours(pid: int, *, unknown: bool) -> bool:
+    """Whether this process of this machine runs our program; `unknown` if the system cannot tell."""
     try:
-        return b"orchestrator" in Path(f"/proc/{owner.pid}/cmdline").read_bytes()
+        return b"orchestrator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return unknown and not Path("/proc/self").exists()
     except OSError:
-        return False
+        return unknown

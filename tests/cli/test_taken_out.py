@@ -117,13 +117,19 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user("doctor")
 
 
-def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
+def without_its_platform(user: Caller, total: int) -> str:
+    """A run that has a session on a platform which was taken out of the config."""
     user.config(config("a", "a"))
-    run = user.submitted(named(user, "long", 100))
+    run = user.submitted(named(user, "long", total))
     user.wait_for_checkpoint(run)
     user.config(config("a", "a", platform="there"))
     user.wait_for_phase(run, "held")
     wait_until(lambda: user.owner() is None, "the controller to leave: it can do nothing for the run")
+    return run
+
+
+def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
+    run = without_its_platform(user, 100)
     assert re.search(rf"platform here +missing .*{run}", user("doctor", code=2).out)
     shown = user("show", run).out
     assert "it needs the platform 'here', which the config no longer has: put it back" in shown
@@ -141,12 +147,7 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
 
 
 def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_path: Path) -> None:
-    user.config(config("a", "a"))
-    run = user.submitted(named(user, "long", 2000))
-    user.wait_for_checkpoint(run)
-    user.config(config("a", "a", platform="there"))
-    user.wait_for_phase(run, "held")
-    wait_until(lambda: user.owner() is None, "the controller to leave")
+    run = without_its_platform(user, 2000)
     again = "once the config has the platform 'here' again"
     assert f"continues {again}" in user("release", run).out
     assert f"continues {again}" in user("release", run).out, "whether or not a controller has looked"
