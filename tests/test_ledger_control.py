@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -74,6 +75,21 @@ def test_closing_the_ledger_lets_go(ledger_url: str) -> None:
             ledger.take_over("first", now=NOW)
         other.take_over("second", now=NOW)
         assert other.owner() is not None
+
+
+def test_a_full_disk_leaves_no_lock(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk. Both make the write of the lock's mark fail."""
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    with Ledger.open(url) as ledger:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                ledger.take_over("first", now=NOW)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with ledger.take_over("second", now=NOW) as takeover:
+            assert takeover.fence == 1
 
 
 def test_asking_for_the_owner_hinders_nobody(ledger_url: str) -> None:

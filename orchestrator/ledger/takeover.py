@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -171,16 +171,13 @@ def _lock_file(database: Path, us: Owner) -> Callable[[], None] | None:
             backend="ledger",
             operation="take over",
         ) from error
-    try:
+    with ExitStack() as opened:  # also after a full disk, no lock may stay
+        opened.callback(os.close, descriptor)
         for _ in _attempts():
             if _flock(descriptor, fcntl.LOCK_EX):
                 os.pwrite(descriptor, us.mark.encode(), 0)
                 # The file stays: without it, two processes could lock two files.
-                return lambda: os.close(descriptor)
-    except BaseException:  # such as a full disk: no lock may stay
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
+                return opened.pop_all().close
     return None
 
 
