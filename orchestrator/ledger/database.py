@@ -32,7 +32,7 @@ from orchestrator.files import tighten
 from orchestrator.shut import shut, unshut
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
-CREATED_SECONDS, CREATED_PAUSE_SECONDS = 5.0, 0.01  # for another process to create the same file
+CREATED_PAUSE_SECONDS = 0.01  # before another try, while another process creates the same file
 CONNECT_SECONDS = 10
 FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
@@ -310,7 +310,7 @@ def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Two processes that create the file at the same time may meet here, and SQLite does not wait then."""
     clock, never = SystemClock(), threading.Event()
-    ends = clock.monotonic() + CREATED_SECONDS
+    ends = clock.monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
