@@ -12,7 +12,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Dataset:
     is_private: bool
     versions: list[Version] = field(default_factory=list)
     was_asked: bool = False
+    gone_at: float | None = None  # when it disappears after its deletion
 
 
 class Datasets:
@@ -75,6 +76,8 @@ class Datasets:
         self._warts = warts
         self._sign = sign
         self._all: dict[str, Dataset] = {}
+        self._deleted: set[str] = set()
+        self.names_of_kernels: Callable[[], set[str]] = set
         self.blobs: dict[str, Blob] = {}
         self._made = 0
 
@@ -90,7 +93,7 @@ class Datasets:
 
     def create(self, request: Request) -> Request:
         slug, title = request.get("slug", ""), request.get("title", "")
-        if slug in self._all:
+        if slug in self._all or self._is_taken(slug):
             return _error(f'The requested title "{title}" is already in use by a dataset.')
         self._made += 1
         made = Dataset(self._made, slug, title, request.get("isPrivate", False))
@@ -105,6 +108,27 @@ class Datasets:
             raise Refusal(403, "Permission 'datasets.update' was denied: the dataset is being processed")
         return self._add(found, request.get("body", {}).get("files", []))
 
+    def rename(self, slug: str, name: str) -> None:
+        found = self._all.pop(slug)
+        folder = (self._folder / "datasets" / slug).rename(self._folder / "datasets" / name)
+        found.slug = found.title = name
+        found.versions = [replace(each, folder=folder / str(each.number)) for each in found.versions]
+        self._all[name] = found
+
+    def names(self) -> set[str]:
+        return set(self._all)
+
+    def _is_taken(self, slug: str) -> bool:
+        reserved = self._warts.deleted_stay_reserved and slug in self._deleted
+        return reserved or (self._warts.names_are_shared and slug in self.names_of_kernels())
+
+    def attached(self, source: str) -> Version | None:
+        """What a push finds: like what is mounted, but perhaps later."""
+        version = self.version_for_kernel(source)
+        if version is None or time.monotonic() < version.ready_at + self._warts.attach_lag_seconds:
+            return None
+        return version
+
     def status(self, request: Request) -> Request:
         found = self._find(request["ownerSlug"], request["datasetSlug"])
         if self._warts.first_dataset_status_is_403 and not found.was_asked:
@@ -118,28 +142,39 @@ class Datasets:
 
     def list_datasets(self, request: Request) -> Request:
         """Lists `mine` or those of a user. There are no public ones here."""
+        self._forget_deleted()
         is_mine = "MY" in request.get("group", "") or request.get("user") == self._settings.username
         wanted = request.get("search", "").lower()
         found = [
             each for each in self._all.values() if is_mine and wanted in f"{each.slug} {each.title}".lower()
         ]
-        items, token = page(found, request)
+        items, token = page(found, request, self._warts)
         return {"datasets": [self._describe(each) for each in items], "nextPageToken": token}
 
     def list_files(self, request: Request) -> Request:
         version = self._version(request)
-        items, token = page(version.files(), request)
+        is_listed = time.monotonic() >= version.ready_at + self._warts.files_lag_seconds
+        items, token = page(version.files() if is_listed else [], request, self._warts)
         files = [
             {"name": name, "totalBytes": path.stat().st_size, "creationDate": version.created}
             for name, path in items
         ]
+        for each in files if self._warts.sizes_are_omitted else ():
+            del each["totalBytes"]
         return {"datasetFiles": files, "nextPageToken": token}
 
     def delete(self, request: Request) -> Request:
         found = self._find(request["ownerSlug"], request["datasetSlug"])
-        del self._all[found.slug]
-        shutil.rmtree(self._folder / "datasets" / found.slug)
+        self._deleted.add(found.slug)
+        found.gone_at = found.gone_at or time.monotonic() + self._warts.delete_lag_seconds
+        self._forget_deleted()
         return {}
+
+    def _forget_deleted(self) -> None:
+        for dataset in list(self._all.values()):
+            if dataset.gone_at is not None and time.monotonic() >= dataset.gone_at:
+                del self._all[dataset.slug]
+                shutil.rmtree(self._folder / "datasets" / dataset.slug)
 
     def download(self, request: Request) -> str:
         """The signed URL of one file, or of a zip of all files."""
@@ -183,11 +218,13 @@ class Datasets:
     def _lay_out(self, blob: Blob, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         suffix = next((each for each in _ARCHIVES if blob.name.lower().endswith(each)), "")
-        if not suffix or self._warts.archives == "kept":
+        by_content = self._warts.archives == "content" and _is_archive(blob.path)
+        if not (suffix or by_content) or self._warts.archives == "kept":
             shutil.copyfile(blob.path, folder / blob.name)
             return
-        into = folder / blob.name[: -len(suffix)] if self._warts.archives == "folder" else folder
-        if suffix == ".zip":
+        name = blob.name.removesuffix(suffix) if suffix else f"{blob.name}.unpacked"
+        into = folder if self._warts.archives == "flat" else folder / name
+        if zipfile.is_zipfile(blob.path):
             with zipfile.ZipFile(blob.path) as archive:
                 archive.extractall(into)
         else:
@@ -202,6 +239,7 @@ class Datasets:
         return versions[wanted - 1]
 
     def _find(self, owner: str, slug: str) -> Dataset:
+        self._forget_deleted()
         found = self._all.get(slug) if owner == self._settings.username else None
         if found is None:
             raise missing("datasets.get", self._warts)
@@ -223,6 +261,10 @@ class Datasets:
             "lastUpdated": newest.created,
             "totalBytes": sum(path.stat().st_size for _, path in newest.files()),
         }
+
+
+def _is_archive(path: Path) -> bool:
+    return tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
 
 
 def _error(words: str) -> Request:

@@ -10,11 +10,12 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.stand_ins.kaggle.datasets import Datasets
 from tests.stand_ins.kaggle.listing import iso_now, missing, page
@@ -24,7 +25,13 @@ from tests.stand_ins.kaggle.session import KernelSession, State
 from tests.stand_ins.kaggle.settings import Refusal, Settings, Warts
 
 Request = dict[str, Any]
-Sign = Callable[[Path], str]
+
+
+class Sign(Protocol):
+    def __call__(self, path: Path, lag: float = 0.0, lasts: float = 0.0) -> str:
+        """A URL for the file, which works only after `lag` seconds, and then for `lasts` seconds; 0: for
+        ever."""
+
 
 _T4X2 = Hardware("gpu", ("Tesla T4", "Tesla T4"), 15_360)
 _P100 = Hardware("gpu", ("Tesla P100-PCIE-16GB",), 16_384)
@@ -47,6 +54,10 @@ class Kernel:
     title: str
     visible_at: float
     sessions: list[KernelSession] = field(default_factory=list)
+    gone_at: float | None = None  # when it disappears after its deletion
+
+    def __post_init__(self) -> None:
+        self.first_slug = self.slug
 
     @property
     def newest(self) -> KernelSession:
@@ -72,19 +83,23 @@ class Kernels:
         self._sign = sign
         self._lock = lock
         self._all: dict[str, Kernel] = {}
+        self._deleted: set[str] = set()
         self._made = 0
-        self.quota = Quota(settings)
+        self.quota = Quota(settings, warts)
         self.pushed: list[Request] = []
+        self.ever: list[KernelSession] = []  # all sessions, also those of deleted kernels
 
     def advance(self) -> float:
         """Advances every session to the present and returns that time. Starts, ends, publishes and bills."""
         now = time.monotonic()
+        self._forget_deleted()
         for session in list(self._sessions()):
             session.advance(now, partial(self._start, session))
         self.quota.settle(self._sessions(), now)
         for session in self._sessions():
             if self.quota.is_used_up(session.kind) and session.is_active:
                 session.run_out()
+        self._let_queued_start()
         return now
 
     def close(self) -> None:
@@ -101,6 +116,10 @@ class Kernels:
             raise Refusal(404, "Not found")
         return found[0]
 
+    def names(self) -> set[str]:
+        """Every slug that a kernel has, or had if deleted ones stay reserved."""
+        return {*self._all, *(self._deleted if self._warts.deleted_stay_reserved else ())}
+
     def save(self, request: Request) -> Request:
         """SaveKernel. A refusal is an answer with `error` (docs/references/kaggle.md#refusals)."""
         self.pushed.append(request)
@@ -109,6 +128,8 @@ class Kernels:
         kernel = self._pushed_to(request)
         if kernel is None:
             return {"error": "Notebook not found"}
+        if kernel.gone_at is not None or (not kernel.sessions and self._is_taken(kernel.slug)):
+            return {"error": f"The requested title '{kernel.title}' is already in use."}
         hardware = _asked_for(request)
         is_run = request.get("kernelExecutionType") != "QUICK_SAVE"
         if hardware is None:
@@ -117,6 +138,8 @@ class Kernels:
             return {"error": refusal}
         session = self._add(kernel, request, self._given(hardware))
         if is_run:
+            session.starts_at = time.monotonic() + self._warts.push_lag_seconds
+            self._let_queued_start()
             session.advance(time.monotonic(), partial(self._start, session))
         else:
             session.state = State.NEW_SCRIPT
@@ -127,7 +150,7 @@ class Kernels:
             "versionNumber": session.version,
             "kernelId": kernel.id,
             "invalidDatasetSources": [
-                each for each in _listed(request, "dataset") if self._dataset_at(each) is None
+                each for each in _listed(request, "dataset") if self._datasets.attached(each) is None
             ],
             "invalidKernelSources": [
                 each for each in _listed(request, "kernel") if self._outputs_at(each) is None
@@ -142,8 +165,11 @@ class Kernels:
             raise Refusal(404, "Not found")
         session = self.session(self._settings.username, kernel.slug, request.get("versionLabel", ""))
         reply: Request = {}
+        glitch = self._warts.status_glitch
+        if glitch.isdecimal():
+            raise Refusal(int(glitch), "Permission 'kernelSessions.get' was denied")
         if session.state is not State.QUEUED or not self._warts.queued_is_omitted:
-            reply["status"] = self._warts.unknown_status or self._word(session.state)
+            reply["status"] = self._warts.unknown_status or glitch or self._word(session.shown_state)
         if session.failure:
             reply["failureMessage"] = session.failure
         return reply
@@ -152,19 +178,30 @@ class Kernels:
         session = self._session_of(request)
         seconds = session.seconds_over(time.monotonic())
         names = session.outputs if seconds >= self._warts.output_lag_seconds else []
-        names = names[: self._warts.output_files_max or None]
+        names = self._grown(names, seconds)[: self._warts.output_files_max or None]
         if self._warts.hostile_output_name and names:
             names = [*names, (self._warts.hostile_output_name, names[0][1])]
-        items, token = page(names, request)
+        items, token = page(names, request, self._warts)
         has_log = seconds >= self._warts.log_lag_seconds
         return {
-            "files": [{"url": self._sign(path), "fileName": name} for name, path in items],
+            "files": [{"url": self._signed(path, seconds), "fileName": name} for name, path in items],
             "log": session.machine.log.text() if has_log else "",
             "nextPageToken": token,
         }
 
+    def _signed(self, path: Path, seconds: float) -> str:
+        return self._sign(path, lag=self._warts.url_lag_seconds - seconds, lasts=self._warts.url_seconds)
+
+    def _grown(self, names: list[tuple[str, Path]], seconds: float) -> list[tuple[str, Path]]:
+        """The part of the list that is there: what the agent writes last comes first, its log above all."""
+        lasts = self._warts.output_grows_seconds
+        if seconds >= lasts:
+            return names
+        order = sorted(names, key=lambda each: ("/log/" not in each[0], "manifest" not in each[0], each[0]))
+        return order[: int(len(order) * seconds / lasts) if seconds > 0 else 0]
+
     def list_files(self, request: Request) -> Request:
-        items, token = page(self._session_of(request).outputs, request)
+        items, token = page(self._session_of(request).outputs, request, self._warts)
         files = [
             {"name": name, "size": path.stat().st_size, "creationDate": iso_now()} for name, path in items
         ]
@@ -182,7 +219,7 @@ class Kernels:
     def cancel(self, request: Request) -> Request:
         found = [each for each in self._sessions() if each.session_id == request.get("kernelSessionId")]
         if not found or not self._warts.cancel_works:
-            raise Refusal(403, "Permission 'kernelSessions.cancel' was denied")
+            raise Refusal(self._warts.cancel_refusal, "Permission 'kernelSessions.cancel' was denied")
         found[0].cancel()
         return {}
 
@@ -193,9 +230,16 @@ class Kernels:
         for session in kernel.sessions:
             session.discard()
         self.quota.settle(self._sessions(), time.monotonic())
-        del self._all[kernel.slug]
-        remove(self._folder / "kernels" / kernel.slug)
+        self._deleted.add(kernel.slug)
+        kernel.gone_at = kernel.gone_at or time.monotonic() + self._warts.delete_lag_seconds
+        self._forget_deleted()
         return {}
+
+    def _forget_deleted(self) -> None:
+        for kernel in list(self._all.values()):
+            if kernel.gone_at is not None and time.monotonic() >= kernel.gone_at:
+                del self._all[kernel.slug]
+                remove(self._home(kernel))
 
     def get(self, request: Request) -> Request:
         kernel = self._find(request.get("userName", ""), request.get("kernelSlug", ""))
@@ -212,11 +256,16 @@ class Kernels:
         """Lists `mine` or those of a user. There are no public ones here."""
         is_mine = request.get("group") == "PROFILE" or request.get("user") == self._settings.username
         wanted = request.get("search", "").lower()
-        found = [
-            each for each in self._all.values() if is_mine and wanted in f"{each.slug} {each.title}".lower()
-        ]
-        items, token = page(found, request)
+        now = time.monotonic()
+        there = [each for each in self._all.values() if is_mine and now >= each.visible_at]
+        found = [each for each in there if wanted in f"{each.slug} {each.title}".lower()]
+        items, token = page(found, request, self._warts)
         return {"kernels": [self._describe(each) for each in items], "nextPageToken": token}
+
+    def rename(self, slug: str, title: str) -> None:
+        kernel = self._all.pop(slug)
+        kernel.slug, kernel.title = _slug(title), title
+        self._all[kernel.slug] = kernel
 
     def statistics(self, request: Request) -> Request:
         del request
@@ -245,22 +294,21 @@ class Kernels:
         title = request.get("newTitle", "")
         if slug in self._all or not title:
             return self._all.get(slug)
-        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        slug = _slug(title) + self._warts.slug_ending
         return self._all.get(slug) or Kernel(
-            0, slug, title, time.monotonic() + self._settings.visible_seconds
+            0, slug, title, time.monotonic() + self._settings.visible_seconds + self._warts.push_lag_seconds
         )
+
+    def _is_taken(self, slug: str) -> bool:
+        reserved = self._warts.deleted_stay_reserved and slug in self._deleted
+        return reserved or (self._warts.names_are_shared and slug in self._datasets.names())
 
     def _refusal(self, kind: str) -> str:
         """Why one more session of this kind is refused, or "" (docs/references/kaggle.md#refusals)."""
-        now = self.advance()
-        slots = {
-            "gpu": self._settings.gpu_slots,
-            "tpu": self._settings.tpu_slots,
-            "cpu": self._settings.cpu_slots,
-        }
+        now, slots = self.advance(), self._slots[kind]
         active = sum(session.kind == kind and session.is_active for session in self._sessions())
-        if active >= slots[kind]:
-            return f"Maximum batch {kind.upper()} session count of {slots[kind]} reached."
+        if active >= slots and self._warts.beyond_slots == "refused":
+            return f"Maximum batch {kind.upper()} session count of {slots} reached."
         return self.quota.refusal(kind, self._sessions(), now)
 
     def _given(self, hardware: Hardware) -> Hardware:
@@ -278,22 +326,55 @@ class Kernels:
         self._made += 1
         kernel.id = kernel.id or self._made
         number = len(kernel.sessions) + 1
-        home = self._folder / "kernels" / kernel.slug
+        home = self._home(kernel)
         folder = home / "kaggle" if number == 1 else home / f"v{number}" / "kaggle"
-        machine = Machine(folder, hardware, internet=request.get("enableInternet", False))
+        machine = Machine(folder, hardware, internet=request.get("enableInternet", False),
+                          session_id=self._made)  # fmt: skip
         session = KernelSession(
             number, self._made, request, machine, hardware, self._settings, self._warts, self._lock
         )
         kernel.sessions.append(session)
+        self.ever.append(session)
         self._all[kernel.slug] = kernel
         return session
 
+    def _home(self, kernel: Kernel) -> Path:
+        return self._folder / "kernels" / kernel.first_slug
+
+    def _let_queued_start(self) -> None:
+        """A session that waits for a slot starts when one of its kind is free, the oldest first."""
+        for kind, count in self._slots.items():
+            active = [each for each in self._sessions() if each.kind == kind and each.is_active]
+            active.sort(key=lambda each: (not each.has_started, each.session_id))
+            for place, session in enumerate(active):
+                session.may_start = place < count
+
+    @property
+    def _slots(self) -> dict[str, int]:
+        settings = self._settings
+        return {"gpu": settings.gpu_slots, "tpu": settings.tpu_slots, "cpu": settings.cpu_slots}
+
     def _start(self, session: KernelSession) -> None:
+        """Lays out the inputs, perhaps while the script runs already."""
+        mounts = []
         for kind in ("dataset", "kernel"):
             for source in _listed(session.request, kind):
                 files = self._dataset_at(source) if kind == "dataset" else self._outputs_at(source)
                 if files is not None:
-                    self._lay_out(files, session.folder / "input" / self._mount_point(kind, source))
+                    mounts.append((files, session.folder / "input" / self._mount_point(kind, source)))
+        lag = self._warts.mount_lag_seconds
+
+        def mount() -> None:
+            with self._lock:
+                for files, into in mounts if session.is_active else ():
+                    self._lay_out(files, into)
+
+        if lag:
+            later = threading.Timer(lag, mount)
+            later.daemon = True
+            later.start()
+        else:
+            mount()
         session.machine.start(session.request.get("text", ""))
 
     def _mount_point(self, kind: str, source: str) -> str:
@@ -302,6 +383,11 @@ class Kernels:
         return slug if self._warts.old_input_layout else f"{folder}/{owner}/{slug}"
 
     def _lay_out(self, files: list[tuple[str, Path]], into: Path) -> None:
+        if self._warts.inputs_are_links:
+            into.parent.mkdir(parents=True, exist_ok=True)
+            elsewhere = self._folder / "mounts" / f"{uuid.uuid4().hex}"
+            into.symlink_to(elsewhere)
+            into = elsewhere
         into.mkdir(parents=True, exist_ok=True)
         for name, path in files:
             (into / name).parent.mkdir(parents=True, exist_ok=True)
@@ -357,3 +443,7 @@ def _asked_for(request: Request) -> Hardware | None:
     if request.get("enableTpu"):
         return _TPU
     return _T4X2 if request.get("enableGpu") else _CPU
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -13,10 +13,10 @@ _SIZE = 20
 _SIZE_MAX = 200
 
 
-def page(items: Sequence[Item], request: dict[str, Any]) -> tuple[Sequence[Item], str]:
+def page(items: Sequence[Item], request: dict[str, Any], warts: Warts) -> tuple[Sequence[Item], str]:
     """One page by `pageSize` and `pageToken` or `page`, with the next token or ""
     (docs/references/kaggle.md#output)."""
-    size = min(int(request.get("pageSize") or _SIZE), _SIZE_MAX)
+    size = min(int(request.get("pageSize") or _SIZE), warts.page_items_max or _SIZE_MAX)
     token = request.get("pageToken") or ""
     start = int(token) if token else size * (int(request.get("page") or 1) - 1)
     following = start + size

@@ -94,8 +94,9 @@ class Log:
 class Machine:
     """`folder` is the machine's /kaggle. Its home, its programs and its Python are next to it."""
 
-    def __init__(self, folder: Path, hardware: Hardware, *, internet: bool) -> None:
+    def __init__(self, folder: Path, hardware: Hardware, *, internet: bool, session_id: int = 0) -> None:
         self.folder = folder
+        self.session_id = session_id
         self.log = Log()
         self._hardware = hardware
         self._internet = internet
@@ -173,6 +174,7 @@ class Machine:
             "LANG": "C.UTF-8",
             "TMPDIR": str(scratch),
             "KAGGLE_KERNEL_RUN_TYPE": "Batch",
+            "KAGGLE_CONTAINER_NAME": f"kaggle_local-{self.session_id}",
             _MARK: str(self.folder),
             **self._network(),
             **self._hardware.environment(),

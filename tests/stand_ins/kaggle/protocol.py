@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -117,7 +118,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         fault = self._fault(method)
         if fault is None or fault in (Fault.CUT, Fault.LOST_REPLY):
             if not self.kaggle.admits(self.headers.get("Authorization", "")):
-                self._send(Reply.error(401, "Unauthenticated", nested=False))
+                self._send(self._unknown_user())
                 return
             reply = self.kaggle.answer(f"{service}/{method}", json.loads(body or b"{}"))
             self._send_with(fault, reply)
@@ -153,6 +154,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._logs(*path.split("/")[-2:])
         else:
             self._send(Reply.error(404, "Not found", nested=False))
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        now = time.time() if timestamp is None else timestamp
+        return super().date_time_string(int(now + self.kaggle.warts.clock_ahead_seconds))
 
     def log_message(self, *_: object) -> None:
         """Prints nothing, because the tests look at `calls`."""
@@ -201,7 +206,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _file(self, token: str) -> Reply:
         """A signed URL: no credentials, but Range, a length and a date (docs/references/kaggle.md#output)."""
-        path = self.kaggle.signed(token)
+        try:
+            path = self.kaggle.signed(token)
+        except Refusal as refusal:
+            return Reply(refusal.status, f"<Error><Code>{refusal}</Code></Error>".encode(), "application/xml")
         if path is None:
             return Reply(404, b"<Error><Code>NoSuchKey</Code></Error>", "application/xml")
         status = path.stat()
@@ -227,7 +235,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._show(fault)
             return
         if not self.kaggle.admits(self.headers.get("Authorization", "")):
-            self._send(Reply.error(401, "Unauthenticated", nested=False))
+            self._send(self._unknown_user())
             return
         try:
             session = self.kaggle.session_at(owner, slug)
@@ -243,16 +251,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 session.machine.log.after, 1 if fault is Fault.CUT else self.kaggle.warts.stream_events_max
             )
 
+    def _unknown_user(self) -> Reply:
+        status = 403 if self.kaggle.warts.revoked_is_403 else 401
+        return Reply.error(status, "Unauthenticated", nested=False)
+
     def _stream(self, after: Any, events_max: int) -> None:
+        warts = self.kaggle.warts
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
+        if warts.log_is_unchunked:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        else:
+            self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         sent, is_over = 0, False
+        last: dict[str, Any] = {"stream_name": "stdout", "time": 0.0, "data": "\n"}
         while not is_over and not self.server.closing.is_set():
             events, is_over = after(sent, 0.1)
+            if warts.log_is_endless and not events:
+                self._event(last)
             for event in events:
-                self._chunk(f"data: {json.dumps(event)}\n\n")
+                last = event
+                self._event(event)
                 sent += 1
                 if sent == events_max:
                     self._drop()
@@ -261,11 +282,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._drop()
                 return
         self._chunk("data: END_OF_LOG\n\n")
-        self.wfile.write(b"0\r\n\r\n")
+        if not warts.log_is_unchunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, event: dict[str, Any]) -> None:
+        bare = self.kaggle.warts.log_has_no_newlines
+        shown = {**event, "data": event["data"].rstrip("\n")} if bare else event
+        self._chunk(f"data: {json.dumps(shown)}\n\n")
 
     def _chunk(self, text: str) -> None:
         data = text.encode()
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        bare = self.kaggle.warts.log_is_unchunked
+        self.wfile.write(data if bare else b"%x\r\n%b\r\n" % (len(data), data))
         self.wfile.flush()
 
     def _show(self, fault: Fault) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from tests.stand_ins.kaggle.settings import Settings
+from tests.stand_ins.kaggle.settings import Settings, Warts
 
 KINDS = ("gpu", "tpu")
 _ROUNDING = 1e-6  # seconds
@@ -32,8 +32,9 @@ class Billed(Protocol):
 class Quota:
     """The use of the current window in seconds. The first window begins with the server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, warts: Warts) -> None:
         self._settings = settings
+        self._warts = warts
         self._allowed = {"gpu": settings.gpu_quota_seconds, "tpu": settings.tpu_quota_seconds}
         self._used = dict.fromkeys(KINDS, 0.0)
         self._has_run: set[str] = set()
@@ -68,19 +69,33 @@ class Quota:
 
     def statistics(self, sessions: Iterable[Billed], now: float) -> dict[str, Any]:
         """GetAcceleratorQuotaStatistics. Durations are text (docs/references/kaggle.md#messages)."""
-        refresh = datetime.now(UTC) + timedelta(seconds=self._window_ends - now)
+        ahead = self._warts.clock_ahead_seconds
+        refresh = datetime.now(UTC) + timedelta(seconds=self._window_ends - now + ahead)
         reply: dict[str, Any] = {"quotaRefreshTime": refresh.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
         running = list(sessions)
         for kind in KINDS:
             reply[f"{kind}Quota"] = {
-                "timeUsed": _duration(self._used[kind]),
-                "timeReserved": _duration(self._reserved(kind, running, now)),
-                "totalTimeAllowed": _duration(self._allowed[kind]),
-                "minimumTimeAllowed": _duration(self._allowed[kind]),
+                "timeUsed": self._written(self._used[kind]),
+                "timeReserved": self._written(self._reserved(kind, running, now)),
+                "totalTimeAllowed": self._written(self._allowed[kind]),
+                "minimumTimeAllowed": self._written(self._allowed[kind]),
                 "isPayToScaleEnabled": False,
                 "hasEverRun": kind in self._has_run,
             }
+            if self._warts.quota_shape == "missing":
+                reply[f"{kind}Quota"] = {"timeUsed": self._written(self._used[kind])}
         return reply
+
+    def _written(self, seconds: float) -> Any:
+        match self._warts.quota_shape:
+            case "iso":
+                return f"PT{int(seconds // 3600)}H{int(seconds % 3600 // 60)}M{seconds % 60:.3f}S"
+            case "object":
+                return {"seconds": str(int(seconds)), "nanos": int(seconds % 1 * 1e9)}
+            case "number":
+                return round(seconds, 3)
+            case _:
+                return _duration(seconds)
 
     def _reserved(self, kind: str, sessions: Iterable[Billed], now: float) -> float:
         return sum(session.reserved(now) for session in sessions if session.kind == kind)

@@ -8,7 +8,9 @@ behaviour cites its heading.
 from __future__ import annotations
 
 import base64
+import math
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,29 +23,29 @@ from tests.stand_ins.kaggle.datasets import Datasets
 from tests.stand_ins.kaggle.kernels import Kernels
 from tests.stand_ins.kaggle.protocol import Listener, Reply, redirect
 from tests.stand_ins.kaggle.session import KernelSession
-from tests.stand_ins.kaggle.settings import Fault, Refusal, Settings, Warts
+from tests.stand_ins.kaggle.settings import Refusal, Settings, Warts
+from tests.stand_ins.kaggle.troubles import Troubles
 
 Rpc = Callable[[dict[str, Any]], dict[str, Any] | str]
 _TICK_SECONDS = 0.02
 
 
-class LocalKaggle:
-    """One account on a server. `calls` has every call by name, in order, such as "SaveKernel", "upload",
-    "download" or "logs". `pushed` has every SaveKernel request, `bugs` every bug of the stand-in itself."""
+class LocalKaggle(Troubles):
+    """One account on a server. `pushed` has every SaveKernel request, `bugs` every bug of the stand-in
+    itself."""
 
     def __init__(self, folder: Path, settings: Settings, warts: Warts, port: int = 0) -> None:
+        super().__init__()
         self.settings = settings
         self.warts = warts
-        self.calls: list[str] = []
         self.bugs: list[str] = []
-        self.lock = threading.RLock()
         self.closing = threading.Event()
         self.is_out = False
         self._is_revoked = False
-        self._faults: dict[str, list[Fault]] = {}
-        self._signed: dict[str, Path] = {}
+        self._signed: dict[str, tuple[Path, float, float]] = {}  # token → the file, since when, until when
         self.datasets = Datasets(folder, settings, warts, self._sign)
         self._kernels = Kernels(folder, settings, warts, self.datasets, self._sign, self.lock)
+        self.datasets.names_of_kernels = self._kernels.names
         self._rpcs = {
             **_rpcs(self._kernels, self.datasets),
             "security.OAuthService/IntrospectToken": self._introspect,
@@ -63,14 +65,14 @@ class LocalKaggle:
         return self._kernels.pushed
 
     @property
+    def sessions(self) -> list[KernelSession]:
+        """Every session that was ever pushed, also those of deleted kernels."""
+        return self._kernels.ever
+
+    @property
     def uploaded(self) -> list[Path]:
         """The bytes of every blob ever uploaded, including incomplete ones."""
         return [blob.path for blob in self.datasets.blobs.values()]
-
-    def fail(self, call: str, fault: Fault, times: int = 1) -> None:
-        """Makes the next `times` calls of this name show the fault. Several requests are queued."""
-        with self.lock:
-            self._faults.setdefault(call, []).extend([fault] * times)
 
     def kernel(self, slug: str) -> KernelSession:
         """The newest session of a kernel of this account. Raises KeyError if there is none."""
@@ -87,8 +89,13 @@ class LocalKaggle:
             self._kernels.quota.use_up(kind, left_seconds)
             self._kernels.advance()
 
+    def rename(self, slug: str, title: str) -> None:
+        """Gives a kernel another title, and so another slug, as its user may on the page."""
+        with self.lock:
+            self._kernels.rename(slug, title)
+
     def revoke(self, revoked: bool = True) -> None:
-        """Makes the credentials invalid: every call except signed URLs gets a 401."""
+        """Makes the credentials invalid: every call except signed URLs gets a 401, or a 403 as in `warts`."""
         self._is_revoked = revoked
 
     def outage(self, out: bool = True) -> None:
@@ -110,13 +117,6 @@ class LocalKaggle:
         with self.lock:
             self._kernels.close()
 
-    def take_fault(self, call: str) -> Fault | None:
-        """Records the call and returns the fault that it must show."""
-        with self.lock:
-            self.calls.append(call)
-            due = self._faults.get(call)
-            return due.pop(0) if due else None
-
     def admits(self, authorization: str) -> bool:
         """Basic (username, key), or the token if one is set (docs/references/kaggle.md#credentials)."""
         pair = f"{self.settings.username}:{self.settings.key}".encode()
@@ -133,7 +133,7 @@ class LocalKaggle:
                 return Reply.error(404, f"The local Kaggle does not know {rpc}", nested=False)
             try:
                 self._kernels.advance()
-                answer = method(request)
+                answer = self.take_refusal(rpc.rpartition("/")[2]) or method(request)
             except Refusal as refusal:
                 nested = self.warts.nested_errors and "Kernels" in rpc
                 return Reply.error(refusal.status, refusal.message, nested)
@@ -147,8 +147,11 @@ class LocalKaggle:
         return Reply.json(answer)
 
     def signed(self, token: str) -> Path | None:
-        path = self._signed.get(token)
-        return path if path is not None and path.is_file() else None
+        """The file of a signed URL; None if it is not there. Raises Refusal if the URL has expired."""
+        path, since, until = self._signed.get(token, (None, 0.0, math.inf))
+        if time.monotonic() >= until:
+            raise Refusal(400, "ExpiredToken")
+        return path if path is not None and path.is_file() and time.monotonic() >= since else None
 
     def session_at(self, owner: str, slug: str) -> KernelSession:
         """For its log; raises Refusal."""
@@ -156,9 +159,9 @@ class LocalKaggle:
             self._kernels.advance()
             return self._kernels.session(owner, slug)
 
-    def _sign(self, path: Path) -> str:
-        token = uuid.uuid4().hex
-        self._signed[token] = path
+    def _sign(self, path: Path, lag: float = 0.0, lasts: float = 0.0) -> str:
+        token, now = uuid.uuid4().hex, time.monotonic()
+        self._signed[token] = path, now + lag, now + lasts if lasts else math.inf
         return f"{self.url}/signed/{quote(path.name)}?X-Goog-Signature={token}"
 
     def _introspect(self, request: dict[str, Any]) -> dict[str, Any]:

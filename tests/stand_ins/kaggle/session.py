@@ -68,10 +68,15 @@ class KernelSession:
         self.failure = ""
         self.started_at: float | None = None
         self.outputs: list[tuple[str, Path]] = []
+        self.published: tuple[str, ...] = ()  # the names of its outputs, also after its deletion
+        self.deleted_in: State | None = None
+        self.destroyed: tuple[str, ...] = ()  # what its deletion took before it was published
         self.machine = machine
         self._settings = settings
         self._warts = warts
         self._lock = lock
+        self.starts_at = time.monotonic()  # not before, although it was pushed
+        self.may_start = True  # a slot is free
         self._pushed = time.monotonic()
         self._started: float | None = None
         self._stopped: float | None = None
@@ -97,7 +102,8 @@ class KernelSession:
     def advance(self, now: float, start: Callable[[], None]) -> None:
         """`start` lays out the inputs and runs the script. It is called when the queue
         releases the session."""
-        if self.state is State.QUEUED and now - self._pushed >= self._settings.queue_seconds:
+        is_due = now - self._pushed >= self._settings.queue_seconds and now >= self.starts_at
+        if self.state is State.QUEUED and is_due and self.may_start:
             start()
             self._started = self._charged = now
             self.started_at = time.time()
@@ -107,6 +113,23 @@ class KernelSession:
         is_saving = self._ending is not None and self.state not in ENDED
         if is_saving and now - (self._stopped or 0) >= self._settings.publish_seconds:
             self._publish(now)
+
+    @property
+    def has_started(self) -> bool:
+        return self._started is not None
+
+    @property
+    def ran(self) -> tuple[float, float]:
+        """From when to when it ran and was billed, in monotonic seconds; empty if it never started."""
+        if self._started is None:
+            return 0.0, 0.0
+        return self._started, time.monotonic() if self._stopped is None else self._stopped
+
+    @property
+    def shown_state(self) -> State:
+        """The state as the status tells it."""
+        is_saving = self._ending is not None and self._finished is None
+        return State.RUNNING if is_saving and self._warts.saves_while_running else self.state
 
     def cancel(self) -> None:
         """Cancels like the button on the site (docs/references/kaggle.md#how-sessions-end)."""
@@ -135,6 +158,9 @@ class KernelSession:
     def discard(self) -> None:
         """The kernel is deleted: it stops running, and nothing is kept."""
         self.machine.end()
+        if self.deleted_in is None:
+            self.deleted_in = self.state
+            self.destroyed = () if self.state in ENDED else tuple(name for name, _ in self.machine.outputs())
         self._stopped = self._stopped or time.monotonic()
         self.state = State.CANCEL_ACKNOWLEDGED if self.state not in ENDED else self.state
         self.outputs = []
@@ -192,5 +218,6 @@ class KernelSession:
         assert ending is not None
         self._finished = now
         self.outputs = self.machine.outputs() if ending.keeps_outputs else []
+        self.published = tuple(name for name, _ in self.outputs)
         self.failure = ending.message
         self.state = ending.state

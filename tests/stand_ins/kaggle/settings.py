@@ -82,8 +82,10 @@ class Warts:
     error_loses_outputs: bool = False
     # The files of a machine that failed survive: docs/references/kaggle.md#how-sessions-end
     death_keeps_outputs: bool = False
-    # Cancelling by session id works; otherwise it is a 403. docs/references/kaggle.md#cancelling-and-deleting
+    # Cancelling by session id works; otherwise refused: docs/references/kaggle.md#cancelling-and-deleting
     cancel_works: bool = False
+    # The status of that refusal. Assumed; for an id that is none of a session it may be another.
+    cancel_refusal: int = 403
     # A cancelled session has no outputs: docs/references/kaggle.md#how-sessions-end
     cancel_loses_outputs: bool = False
     # Whether a session's timeout shrinks what it reserves is unknown: docs/references/kaggle.md#quota
@@ -93,9 +95,9 @@ class Warts:
     substitute_gpu: str = ""
     # Pushing with a TPU gives an image without a TPU: docs/references/kaggle.md#accelerators
     tpu_is_missing: bool = False
-    # Archives in a dataset are unpacked into a folder of their name, next to it, or not at all.
-    # docs/references/kaggle.md#datasets
-    archives: Literal["folder", "flat", "kept"] = "folder"
+    # Archives in a dataset are unpacked into a folder of their name, next to it, or not at all. "content":
+    # into a folder, also those without an archive's suffix. docs/references/kaggle.md#datasets
+    archives: Literal["folder", "flat", "kept", "content"] = "folder"
     # Inputs are at /kaggle/input/<slug>, as in the past: docs/references/kaggle.md#inputs
     old_input_layout: bool = False
     # A kernel sees the version of a dataset before the newest (stale mount): docs/references/kaggle.md#inputs
@@ -106,6 +108,53 @@ class Warts:
     busy_dataset_is_403: bool = True
     # Processing of datasets ends in this status, such as "FAILED": docs/references/kaggle.md#datasets
     dataset_end: str = "READY"
+    # After the end the list of outputs grows, name by name, for this long: docs/references/kaggle.md#output
+    output_grows_seconds: float = 0.0
+    # After the end the signed URLs of outputs are 404 for this long: docs/references/kaggle.md#output
+    url_lag_seconds: float = 0.0
+    # A signed URL of an output expires after this long and is then a 400. 0: never.
+    # docs/references/kaggle.md#output
+    url_seconds: float = 0.0
+    # A page of a list has at most this many items, whatever is asked for. 0: as many as asked for (assumed)
+    page_items_max: int = 0
+    # While its outputs are saved, an ended session is RUNNING: docs/references/kaggle.md#how-sessions-end
+    saves_while_running: bool = False
+    # The status of every session is this state, or a "403" or "404". Empty: the true one (assumed).
+    status_glitch: str = ""
+    # A new kernel's slug gets this ending: docs/references/kaggle.md#push
+    slug_ending: str = ""
+    # A push takes effect this much later than its answer (assumed)
+    push_lag_seconds: float = 0.0
+    # A session beyond the slots is refused, or waits as QUEUED (assumed)
+    beyond_slots: Literal["refused", "queued"] = "refused"
+    # A dataset that is ready lists no files for this long: docs/references/kaggle.md#datasets
+    files_lag_seconds: float = 0.0
+    # Its files are listed without sizes: docs/references/kaggle.md#datasets
+    sizes_are_omitted: bool = False
+    # A push does not find a dataset for this long after it is ready (assumed)
+    attach_lag_seconds: float = 0.0
+    # The inputs are mounted this much later than the script starts (assumed)
+    mount_lag_seconds: float = 0.0
+    # Inputs are links to folders elsewhere: docs/references/kaggle.md#inputs
+    inputs_are_links: bool = False
+    # The name of a deleted kernel or dataset cannot be used again: docs/references/kaggle.md#datasets
+    deleted_stay_reserved: bool = False
+    # Kernels and datasets cannot have the same name: docs/references/kaggle.md#datasets
+    names_are_shared: bool = False
+    # What was deleted is still listed and shown for this long (assumed)
+    delete_lag_seconds: float = 0.0
+    # How the quota's durations are written (assumed, except "seconds"). "missing": only what is used
+    quota_shape: Literal["seconds", "iso", "object", "number", "missing"] = "seconds"
+    # The server's clock is this much ahead of ours (assumed)
+    clock_ahead_seconds: float = 0.0
+    # Credentials that were revoked are a 403, not a 401: docs/references/kaggle.md#missing-or-denied
+    revoked_is_403: bool = False
+    # The stream of a running session's log never ends and repeats its last line (assumed)
+    log_is_endless: bool = False
+    # Its events are not sent in chunks: docs/references/kaggle.md#log
+    log_is_unchunked: bool = False
+    # The data of its events has no line ends (assumed)
+    log_has_no_newlines: bool = False
     # An outage answers 503, or there is no server.
     outage: Literal["unavailable", "refused"] = "unavailable"
 
