@@ -95,6 +95,17 @@ class QuotaExhausted(BackendError):
         self.until = until
 
 
+class Refused(BackendError):
+    """The platform refuses this now, for a reason that may pass. Try again after `until` (unix seconds; None:
+    not known), and elsewhere meanwhile. Nothing was started."""
+
+    def __init__(
+        self, message: str, *, backend: str = "", operation: str = "", until: float | None = None
+    ) -> None:
+        super().__init__(message, backend=backend, operation=operation)
+        self.until = until
+
+
 class DiskFull(BackendError):
     """This machine's disk is full: a person must free some space. Nothing was changed."""
 

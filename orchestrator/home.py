@@ -23,6 +23,7 @@ STAGED = "staged"
 RUNS = "runs"
 PLATFORMS = "platforms"
 RESULTS = "results"
+TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
 PREPARING = "preparing"
 

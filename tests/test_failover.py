@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.story import told
-from orchestrator.core.event import Assigned, CheckpointAccepted, Ended, Event
+from orchestrator.core.event import Assigned, CheckpointAccepted, Ended, Event, Wished
 from orchestrator.core.job import Claim, Precision, Profile, Work
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, Outcome
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedOffer
@@ -190,18 +190,44 @@ def test_launches_that_find_no_capacity_go_elsewhere(story: Make) -> None:
     assert "found no capacity" in told.why()
 
 
-@pytest.mark.parametrize("uplink", [Uplink.SHARED, Uplink.NONE])
-@pytest.mark.parametrize("faults", [OUTAGE, REVOKED], ids=["outage", "revoked credentials"])
-def test_a_platform_that_falls_silent_for_good_is_left(
-    story: Make, faults: dict[str, float], uplink: Uplink
-) -> None:
-    told = story(8000, cloud=cloud(uplink=uplink), box=box())
-    told.until(lambda: bool(told.world.platforms["cloud"].history.lifetimes))
-    told.until(lambda: uplink is Uplink.NONE or told.newest() > 0)
+SILENCE = pytest.mark.parametrize("faults", [OUTAGE, REVOKED], ids=["outage", "revoked credentials"])
+SILENT = "its session limit has passed, and cloud has not answered"
+
+
+@SILENCE
+def test_a_platform_that_falls_silent_for_good_is_left(story: Make, faults: dict[str, float]) -> None:
+    told = story(8000, cloud=cloud(uplink=Uplink.SHARED), box=box())
+    told.until(lambda: told.newest() > 0)
     trouble(told.world, **faults)
     order = told.until_it_left("cloud")
-    assert (order.resume_step > 0) is (uplink is Uplink.SHARED)
-    assert "its session limit has passed, and cloud has not answered" in told.why()
+    assert order.resume_step > 0
+    assert SILENT in told.why()
+
+
+def held_by_silence(story: Make, faults: dict[str, float]) -> Story:
+    """A run whose work exists only on a platform that answers no more."""
+    told = story(8000, cloud=cloud(uplink=Uplink.NONE), box=box())
+    told.until(lambda: bool(told.world.platforms["cloud"].history.lifetimes))
+    trouble(told.world, **faults)
+    told.until(lambda: told.world.record("first").standing is Phase.HELD)
+    assert SILENT in told.why()
+    assert told.places() == ["cloud"]
+    return told
+
+
+@SILENCE
+def test_a_silent_platform_with_the_only_copy_is_waited_for(story: Make, faults: dict[str, float]) -> None:
+    told = held_by_silence(story, faults)
+    trouble(told.world)
+    told.until(lambda: told.newest() > 0)
+    assert told.world.record("first").standing is not Phase.HELD
+
+
+@SILENCE
+def test_the_only_copy_on_a_silent_platform_may_be_given_up(story: Make, faults: dict[str, float]) -> None:
+    told = held_by_silence(story, faults)
+    told.world.ledger.wish("first", Wished(told.world.clock.now(), Wish.RELEASE, discard=True))
+    assert told.until_it_left("cloud").resume_step == 0
 
 
 # --- And back -------------------------------------------------------------------------------------------

@@ -32,10 +32,11 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
+    TurnedAway,
     Wished,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import TABLE, Kind, Wish
+from orchestrator.core.lifecycle import TABLE, Awaited, Kind, Wish
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from tests.core import runs
@@ -52,6 +53,8 @@ def order(record: RunRecord) -> Order:
     """The run's current order, or its next."""
     if record.session is not None:
         return record.session.order
+    if record.parked is not None:
+        return record.parked
     generation = record.generation + 1
     session = f"{record.run}-s{generation:02d}"
     return replace(runs.assigned().order, run=record.run, session=session, generation=generation)
@@ -93,6 +96,7 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.STARTED: lambda _record, r, at: Started(at, f"{r.getrandbits(32):08x}"),
     Kind.ACTION_FAILED: lambda _record, _, at: ActionFailed(at, "launch", NASTY, at + 2.0),
     Kind.WITHDRAWN: lambda _record, r, at: Withdrawn(at, NASTY, _cooldown(r, at)),
+    Kind.TURNED_AWAY: lambda _record, r, at: TurnedAway(at, NASTY, _cooldown(r, at)),
     Kind.BEGAN: lambda _record, _, at: Began(at),
     Kind.STOP_REQUESTED: lambda _record, r, at: StopRequested(at, r.choice([Wish.CANCEL, Wish.HOLD])),
     Kind.ENDED: lambda _record, r, at: Ended(
@@ -112,6 +116,6 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.CANCELLED: lambda _record, _, at: Cancelled(at, NASTY),
     Kind.HELD: lambda _record, _, at: Held(at, NASTY),
     Kind.RELEASED: lambda _record, _, at: Released(at),
-    Kind.FAULTED: lambda _record, _, at: Faulted(at, NASTY),
+    Kind.FAULTED: lambda _record, r, at: Faulted(at, NASTY, awaits=r.choice([None, *Awaited])),
     Kind.REGAINED: lambda _record, _, at: Regained(at, (NASTY,)),
 }

@@ -53,7 +53,8 @@ class Collect:
     `incarnation` None: not known yet; then checkpoints of every incarnation of the generation are published.
     `known`: the names that were accepted before, including retired ones; they are skipped without a request.
     `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
-    store, the outbox is there, and the last collect fences the generation off.
+    store, the outbox is there, and the last collect fences the generation off. `forgone`: the user gave up
+    what does not come now, so that the rest is taken without it.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Collect:
     metric: str | None = None
     store: str = ""
     uplink: Uplink = Uplink.SHARED
+    forgone: bool = False
     kind: Literal["collect"] = "collect"
 
 
@@ -120,6 +122,7 @@ class Trouble(StrEnum):
     TRANSIENT = "transient"
     QUOTA = "quota"
     DENIED = "denied"
+    REFUSED = "refused"
     REJECTED = "rejected"
     NAME_TAKEN = "name_taken"
     NOT_FOUND = "not_found"

@@ -14,6 +14,7 @@ from orchestrator.core.order import Order, session_name
 from orchestrator.core.run import RunRecord
 
 GIB = 1024**3
+PARKED_BUDGET_MIN = 0.8  # of the budget that a new order would have
 
 
 def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None) -> Order:
@@ -63,6 +64,29 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         env=job.env,
         secrets=job.secrets,
     )
+
+
+def again(parked: Order | None, order: Order) -> Order:
+    """The order of a prepared session that its platform refused to start, if it still fits; else `order`.
+
+    It fits if it means the same and its budget is not much shorter.
+    """
+    if parked is None:
+        return order
+    same = replace(
+        order,
+        session=parked.session,
+        generation=parked.generation,
+        budget_seconds=parked.budget_seconds,
+        expected_steps_per_second=parked.expected_steps_per_second,
+        image=parked.image,
+    )
+    if same != parked:
+        return order
+    if parked.budget_seconds is None or order.budget_seconds is None:
+        return parked if parked.budget_seconds == order.budget_seconds else order
+    fits = PARKED_BUDGET_MIN * order.budget_seconds <= parked.budget_seconds <= order.budget_seconds
+    return parked if fits else order
 
 
 def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float | None:

@@ -26,6 +26,7 @@ WARNING_BYTES_MAX = 1 * KIB
 STATE_BYTES_MAX = 64
 MESSAGE_BYTES_MAX = 4 * KIB
 TAIL_BYTES_MAX = 16 * KIB
+SPOKEN_BYTES_MAX = 64 * KIB  # of a session's log, as its platform shows it before the outbox comes
 METRICS_MAX = 1000
 METRIC_NAME_BYTES_MAX = 256
 
@@ -128,6 +129,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("the agent's state, in words", size_text(STATE_BYTES_MAX), "cut"),
     ("a result's message", size_text(MESSAGE_BYTES_MAX), "cut"),
     ("a result's tail of the log", size_text(TAIL_BYTES_MAX), "cut"),
+    ("the log that a platform shows before the outbox comes", size_text(SPOKEN_BYTES_MAX), "cut"),
     ("metrics of a checkpoint", f"{METRICS_MAX:,}, each name of {size_text(METRIC_NAME_BYTES_MAX)}",
      "the agent leaves out the rest; a manifest with more is corrupt"),
     ("metrics.json", size_text(METRICS_BYTES_MAX), "the checkpoint has no metrics"),

@@ -22,12 +22,15 @@ from orchestrator.core.event import (
     Event,
     Launched,
     Started,
+    TurnedAway,
     Withdrawn,
 )
 from orchestrator.core.offer import Quota, Traits
 from orchestrator.core.order import Order, Outcome
 
-NEVER_RAN = frozenset({Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.DENIED})
+NEVER_RAN = frozenset({
+    Outcome.NO_CAPACITY, Outcome.QUOTA_EXHAUSTED, Outcome.REFUSED, Outcome.REJECTED, Outcome.DENIED,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def charges(events: Iterable[Event], now: float) -> tuple[Charge, ...]:
         match event:
             case Assigned(order=order, traits=traits):
                 sessions.append(_SessionHistory(order, traits))
-            case Withdrawn():
+            case Withdrawn() | TurnedAway():
                 sessions.pop()
             case CheckpointCorrupt(order=order):
                 sessions[-1].order = order

@@ -36,7 +36,7 @@ def claims(
     """
     found: dict[str, Claim] = {}
     for record in records:
-        if record.session is not None:
+        if record.session is not None and record.holds_slot:
             found[record.session.name] = claim_of(record.session, as_of)
         found |= {s.session: _of_stray(s, as_of, now) for s in record.strays if not s.ended}
     for each in closed:

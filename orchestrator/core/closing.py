@@ -12,11 +12,19 @@ from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
+from orchestrator.core.wording import count_text
 
 CAPACITY_SECONDS = 15.0  # the first cooldown after "no capacity"; doubles with every strike
 CAPACITY_SECONDS_MAX = 3600.0
+DATED_SECONDS_MAX = 900.0  # likewise, if the platform said when to ask again
 FRUITLESS_SECONDS = 5.0  # the first pause after a session without a new checkpoint; doubles
-NOT_COUNTED = frozenset({Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.DENIED})
+REFUSED_SECONDS = 120.0  # the first cooldown after a refusal; doubles with every one in a row
+REFUSALS_MAX = 10  # in a row, over about five hours: then a person must look
+NOT_COUNTED = frozenset(
+    {Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.REFUSED, Outcome.REJECTED, Outcome.DENIED}
+)
+PLATFORMS_DOING = frozenset({Outcome.LOST})  # the job is not to blame, so the run does not fail of it
+RELEASE = "`orchestrator release` tries again"
 
 Closing = Completed | Requeued | GaveUp | Cancelled | Held
 
@@ -40,15 +48,15 @@ def closing(record: RunRecord, now: float) -> Closing:
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
         return Held(now, "held on request", micro_batch_cap=_smaller(record, session))
-    if session.outcome is Outcome.DENIED:  # the run is held when no other offer is left
+    if session.outcome in (Outcome.DENIED, Outcome.REJECTED):  # the run is held when no other offer is left
         denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
         return Requeued(now, session.message, fruitless, cooldown=denied)
     if session.outcome in NOT_COUNTED:
         return Requeued(now, session.message, fruitless, cooldown=_capacity_cooldown(record, session, now))
     if session.outcome is Outcome.OUT_OF_MEMORY:
         return _after_out_of_memory(record, session, now, progressed)
-    if progressed:
-        return Requeued(now, session.message, 0)
+    if progressed or record.forgone:
+        return Requeued(now, session.message, fruitless)
     return _fruitless(record, session, now)
 
 
@@ -63,17 +71,36 @@ def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
 
 
 def _capacity_cooldown(record: RunRecord, session: Session, now: float) -> Cooldown:
-    return cooldown(record, session.order, now, session.message, session.until)
+    refused = session.outcome is Outcome.REFUSED
+    return cooldown(record, session.order, now, session.message, session.until, refused=refused)
 
 
 def cooldown(
-    record: RunRecord, order: Order, now: float, reason: str, until: float | None = None
+    record: RunRecord,
+    order: Order,
+    now: float,
+    reason: str,
+    until: float | None = None,
+    *,
+    refused: bool = False,
 ) -> Cooldown:
-    """The cooldown of the order's offer: longer with every strike, at least as long as the platform said."""
+    """The cooldown of the order's offer: longer with every strike, at least as long as the platform said, and
+    then not much longer.
+
+    `refused`: the platform gave a reason that may or may not pass. After REFUSALS_MAX of these in a row, the
+    cooldown lasts until a person acts.
+    """
     here = (order.platform, order.accelerator)
-    strikes = 1 + next((c.strikes for c in record.cooldowns if (c.platform, c.accelerator) == here), 0)
-    pause = min(CAPACITY_SECONDS * 2.0 ** min(strikes - 1, 20), CAPACITY_SECONDS_MAX)
-    return Cooldown(*here, until=max(until or 0.0, now + pause), reason=reason, strikes=strikes, since=now)
+    before = next((c for c in record.cooldowns if (c.platform, c.accelerator) == here), None)
+    strikes = 1 + (before.strikes if before is not None else 0)
+    refusals = (1 + (before.refusals if before is not None else 0)) if refused else 0
+    first, row = (REFUSED_SECONDS, refusals) if refused else (CAPACITY_SECONDS, strikes)
+    longest = CAPACITY_SECONDS_MAX if until is None else DATED_SECONDS_MAX
+    pause = min(first * 2.0 ** min(row - 1, 20), longest)
+    end = max(until or 0.0, now + pause) if refusals < REFUSALS_MAX else None
+    if end is None:
+        reason = f"{reason} ({refusals} times in a row)"
+    return Cooldown(*here, end, reason, strikes, since=now, refusals=refusals)
 
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
@@ -99,9 +126,12 @@ def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
     return None if smaller is None else (order.accelerator, smaller)
 
 
-def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp:
+def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp | Held:
     count = record.fruitless + 1
     allowed = record.job.without_progress
+    if count >= allowed and session.outcome in PLATFORMS_DOING:
+        stuck = f"no newer checkpoint in {count_text(count, 'session')} in a row"
+        return Held(now, f"{stuck}; the last one: {session.message}; {RELEASE}")
     if count >= allowed:
         sessions = "session" if count == 1 else "sessions in a row"
         stalled = f"no newer checkpoint in {count} {sessions} (retry.without_progress)"

@@ -15,17 +15,18 @@ from orchestrator.core.action import (
     Retire,
     Stop,
 )
-from orchestrator.core.assign import assign
+from orchestrator.core.assign import again, assign
 from orchestrator.core.checkpoint import CheckpointRef, superseded
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
-from orchestrator.core.ending import ending, unheard
+from orchestrator.core.ending import ending, given_up, overdue, past_limit, unheard
 from orchestrator.core.event import (
     Assigned,
     Began,
     Cancelled,
     CheckpointAccepted,
     Deferred,
+    Ended,
     Held,
     Launched,
     Regained,
@@ -35,10 +36,11 @@ from orchestrator.core.event import (
     StopRequested,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.order import Outcome
 from orchestrator.core.pause import pausing
-from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report
+from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report, ways
 from orchestrator.core.route import opens_at
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting, Stray
@@ -46,6 +48,7 @@ from orchestrator.core.watch import Watch
 
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
+AWAITED_AGAIN_SECONDS = 3600.0  # an outbox that could not be collected for hours
 LOOK_AGAIN_SECONDS_MIN = 5.0  # if an offer's date has passed and the next survey has not answered yet
 OPENS_SECONDS_MIN = 7200.0  # longer than a cooldown, and than LOOK_AGAIN_SECONDS of the router
 DEFER_TOLERANCE_SECONDS = 600.0  # a date that moves by less is not worth an event
@@ -86,11 +89,11 @@ def _read(draft: Draft) -> None:
         draft.emit(Launched(draft.now))  # it may have taken effect: look before launching again
     if draft.session.launched_at is None and draft.record.phase is Phase.LAUNCHING:
         return
-    gone = None if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
-    if gone is not None:
-        draft.emit(gone)
-        return
-    if watch is None or watch.observation is None:
+    record = draft.record
+    forgone = record.forgone or (record.discard and record.awaits is Awaited.OUTPUT)
+    gone = "" if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
+    if gone or watch is None or watch.observation is None:
+        _unread(draft, gone, forgone)
         return
     observation = watch.observation
     if observation.incarnations:
@@ -98,9 +101,31 @@ def _read(draft: Draft) -> None:
     elif observation.sighting is Sighting.RUNNING and draft.session.runs_since is None:
         draft.emit(Began(draft.now))
     _note_warnings(draft, observation)
-    ended = ending(draft.session, watch, draft.now)
+    ended = ending(draft.session, watch, draft.now, forgone=forgone)
+    late = overdue(draft.session, watch)
+    if late is not None and ended is None and draft.record.discard:
+        forgone = True
+        ended = Ended(draft.now, Outcome.LOST, f"{late[1]}; given up, as requested",
+                      confirmed=late[0] is Awaited.OUTPUT)  # fmt: skip
+    over = observation.sighting not in _ALIVE or past_limit(draft.session, draft.now)
+    is_there = ended is not None and not forgone
+    if draft.record.awaits is not None and (is_there or (late is None and not over)):
+        draft.emit(Regained(draft.now, ()))
     if ended is not None:
         draft.emit(ended)
+    elif late is not None:
+        draft.fault(f"{late[1]}; {ways(late[0])}", awaits=late[0])
+
+
+def _unread(draft: Draft, gone: str, forgone: bool) -> None:
+    """Without a reading, only the clock and the user can say that a session is over. If its work exists
+    nowhere else, only the user can: the platform may answer again."""
+    if forgone:
+        draft.emit(given_up(draft.now, confirmed=draft.record.awaits is Awaited.OUTPUT))
+    elif gone and (draft.session.traits.durable_mid_run or draft.record.discard):
+        draft.emit(Ended(draft.now, Outcome.LOST, gone, confirmed=False))
+    elif gone and draft.record.awaits is None:
+        draft.fault(f"{draft.session.name}: {gone}; {ways(Awaited.END)}", awaits=Awaited.END)
 
 
 def _read_incarnations(draft: Draft, observation: Observation) -> None:
@@ -136,6 +161,8 @@ def _grant_wish(draft: Draft) -> None:
         case Phase.LAUNCHING | Phase.RUNNING if draft.session.launched_at is not None:  # else: not yet known
             if draft.session.traits.durable_mid_run or draft.record.discard:
                 draft.emit(StopRequested(draft.now, wish))
+        case Phase.FAILED if wish is Wish.RELEASE:
+            draft.emit(Released(draft.now))
         case Phase.HELD if wish is not Wish.HOLD:
             draft.emit(Cancelled(draft.now, "cancelled") if wish is Wish.CANCEL else Released(draft.now))
         case _:
@@ -157,7 +184,7 @@ def _take_route(draft: Draft) -> None:
         draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
-        order = assign(record, route.chosen, _opens_seconds(route, now))
+        order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now)))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
@@ -197,7 +224,7 @@ def _retire(draft: Draft) -> None:
     If a live session ships to the store by itself, retention waits until its generation is closed."""
     record = draft.record
     session = record.session
-    closed = draft.before.session is not None and session is None
+    closed = draft.before.session is not None and session is None and record.parked is None
     accepted = any(isinstance(event, CheckpointAccepted) for event in draft.events)
     if session is not None and session.traits.uplink is Uplink.STORE:
         return
@@ -238,7 +265,11 @@ def _want(draft: Draft) -> None:
             if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
                 draft.actions.append(Stop(session.name, session.order.platform))
         case Phase.COLLECTING:
-            draft.actions.append(_collect(record, session))
+            looked = draft.inputs.watch
+            rarely = record.awaits is not None and not (record.forgone or record.discard)
+            asked_at = looked.collected_at if looked is not None and rarely else None
+            if _again(draft, asked_at, AWAITED_AGAIN_SECONDS):
+                draft.actions.append(_collect(record, session))
         case _:
             return
 
@@ -249,6 +280,8 @@ def _want_of_stray(draft: Draft, stray: Stray) -> None:
     sighting = None if observation is None else observation.sighting
     over = stray.ended or stray.session in draft.gone or sighting is Sighting.ENDED
     beyond = stray.until is not None and draft.now > stray.until
+    if sighting is Sighting.ABSENT and watch.pending_seconds > 0.0 and stray.seconds_max is not None:
+        beyond = watch.absent_for(stray.seconds_max)  # it waited, so it may have started since
     alive = sighting in _ALIVE and not watch.stop_impossible  # its session limit did not end it
     if over or (beyond and not alive):
         if stray.ended and stray.hands_over and _may_be_read(draft):
@@ -294,6 +327,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         metric=best.metric if best else None,
         store=record.store,
         uplink=session.traits.uplink,
+        forgone=record.forgone,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.action import Action, Report
 from orchestrator.core.event import Event, Faulted, Noted
+from orchestrator.core.lifecycle import Awaited
 from orchestrator.core.notes import Notes, Tallies, Tally, kind_of, met
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Case
@@ -86,10 +87,11 @@ class Draft:
         if worth_an_event:
             self.emit(Noted(self.now, text, tally.times))
 
-    def fault(self, reason: str, missing: tuple[str, ...] = ()) -> None:
-        """Holds the run for a person in its phase. `missing`: what the config lacks, if that is why."""
-        if self.record.fault != reason:
-            self.emit(Faulted(self.now, reason, missing))
+    def fault(self, reason: str, missing: tuple[str, ...] = (), *, awaits: Awaited | None = None) -> None:
+        """Holds the run for a person in its phase; `missing` and `awaits` as in Faulted. A run that awaits
+        the same already keeps its first reason."""
+        if self.record.fault != reason and (awaits is None or awaits is not self.record.awaits):
+            self.emit(Faulted(self.now, reason, missing, awaits))
 
     @property
     def session(self) -> Session:

@@ -9,7 +9,8 @@ store is not lost, whatever its platform reports. Must never know what happens t
 from __future__ import annotations
 
 from orchestrator.core.event import Ended
-from orchestrator.core.offer import Uplink
+from orchestrator.core.lifecycle import Awaited
+from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.core.watch import Watch
@@ -19,8 +20,9 @@ SILENT_POLLS = 5  # a heartbeat counts as stopped after so many polls and after 
 UNHEARD_SECONDS_MIN = 600.0  # without any reading, when the session must be over
 
 
-def ending(session: Session, watch: Watch, now: float) -> Ended | None:
-    """How the session ended, if it has. The watch holds at least one reading."""
+def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False) -> Ended | None:
+    """How the session ended, if it has. The watch holds at least one reading. `forgone`: the user gave up
+    what it left."""
     observation, traits = watch.observation, session.traits
     assert observation is not None
     result, left_at = observation.result, _left_at(session, observation)
@@ -33,17 +35,23 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
             outcome = Outcome.CRASHED  # the platform says "complete", but there is no result of ours
         detail = observation.detail or "the session ended without a result"
         return Ended(now, outcome, detail, confirmed=True, left_at=left_at)
+    if forgone:
+        return given_up(now, confirmed=observation.sighting is Sighting.SAVING)
+    if observation.sighting is Sighting.SAVING:
+        return None
     patience = max(traits.silence_seconds, SILENT_POLLS * traits.poll_seconds)
     is_shipped = traits.uplink is Uplink.STORE
     is_heard = observation.status is not None and not watch.silent_for(patience)
-    if watch.absent_for(traits.visibility_seconds) and not (is_shipped and is_heard):
-        if session.began_at is None and session.incarnation is None and session.stop is None:
+    was_seen = session.began_at is not None or session.incarnation is not None
+    unseen_seconds = max(traits.visibility_seconds, traits.absence_seconds if was_seen else 0.0)
+    if watch.absent_for(unseen_seconds) and not (is_shipped and is_heard):
+        if not was_seen and session.stop is None:
             return Ended(
                 now, Outcome.NO_CAPACITY, "the session never appeared on its platform", confirmed=False
             )
         return Ended(now, Outcome.LOST, "the session is gone from its platform", confirmed=False)
     wall = traits.session_seconds
-    if wall is not None and watch.running_seconds > wall + traits.slack_seconds:
+    if _beyond_limit(traits, watch) and traits.durable_mid_run:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     if watch.pending_seconds > traits.pending_seconds_max:
         waited = f"the session did not start within {span(watch.pending_seconds)}"
@@ -59,16 +67,43 @@ def ending(session: Session, watch: Watch, now: float) -> Ended | None:
     return None
 
 
-def unheard(session: Session, watch: Watch, now: float, monotonic: float) -> Ended | None:
-    """The end of a session that must be over, although its platform does not answer (an outage, refused
-    credentials). The clock must be past the session limit, and the platform silent while this controller ran.
-    """
-    silent = monotonic - watch.at
-    over_at = None if session.wall_at is None else session.wall_at + session.traits.slack_seconds
-    if over_at is None or now <= over_at or silent < max(UNHEARD_SECONDS_MIN, session.traits.slack_seconds):
+def given_up(now: float, *, confirmed: bool) -> Ended:
+    """The end of a session whose output the user gave up. `confirmed`: it does not run any more."""
+    return Ended(now, Outcome.LOST, "its output was given up, as requested", confirmed=confirmed)
+
+
+def overdue(session: Session, watch: Watch) -> tuple[Awaited, str] | None:
+    """What does not come by itself, although the platform promised it, and why a person should look. The work
+    of such a session exists nowhere else."""
+    observation, traits = watch.observation, session.traits
+    if observation is None or traits.durable_mid_run:
         return None
-    why = f"its session limit has passed, and {session.order.platform} has not answered for {span(silent)}"
-    return Ended(now, Outcome.LOST, why, confirmed=False)
+    where = f": {observation.detail}" if observation.detail else ""
+    if observation.sighting is Sighting.SAVING and watch.saving_seconds > traits.saving_seconds_max:
+        return Awaited.OUTPUT, f"{session.name} has ended, but its output does not appear{where}"
+    if observation.sighting is Sighting.RUNNING and _beyond_limit(traits, watch):
+        return Awaited.END, f"{session.name} runs past its session limit, according to its platform{where}"
+    return None
+
+
+def _beyond_limit(traits: Traits, watch: Watch) -> bool:
+    wall = traits.session_seconds
+    return wall is not None and watch.running_seconds > wall + traits.slack_seconds
+
+
+def past_limit(session: Session, now: float) -> bool:
+    """Whether the session must be over, by the clock."""
+    return session.wall_at is not None and now > session.wall_at + session.traits.slack_seconds
+
+
+def unheard(session: Session, watch: Watch, now: float, monotonic: float) -> str:
+    """Why a session must be over although its platform does not answer (an outage, refused credentials);
+    empty if it may still run. The clock must be past the session limit, and the platform silent while this
+    controller ran."""
+    silent = monotonic - watch.at
+    if not past_limit(session, now) or silent < max(UNHEARD_SECONDS_MIN, session.traits.slack_seconds):
+        return ""
+    return f"its session limit has passed, and {session.order.platform} has not answered for {span(silent)}"
 
 
 def _left_at(session: Session, observation: Observation) -> float | None:

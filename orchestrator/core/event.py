@@ -11,7 +11,7 @@ from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.job import Job
-from orchestrator.core.lifecycle import Kind, Wish
+from orchestrator.core.lifecycle import Awaited, Kind, Wish
 from orchestrator.core.offer import Traits
 from orchestrator.core.order import Order, Outcome
 
@@ -21,7 +21,8 @@ class Cooldown:
     """No new session on this platform and accelerator before `until` (None: never again for this run).
 
     `since` is when it was set. Each of the `strikes` in a row makes it longer. A checkpoint from there ends
-    the row; a start does not, because a wrong machine also starts and costs quota.
+    the row; a start does not, because a wrong machine also starts and costs quota. `refusals`: how many of
+    the last strikes in a row were refusals without a known reason.
     """
 
     platform: str
@@ -30,6 +31,7 @@ class Cooldown:
     reason: str
     strikes: int = 1
     since: float = 0.0
+    refusals: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,17 @@ class Withdrawn:
 
 
 @dataclass(frozen=True)
+class TurnedAway:
+    """The platform refused the launch and certainly started nothing. What was prepared there is kept, for the
+    next try with the same order."""
+
+    at: float
+    reason: str
+    cooldown: Cooldown
+    kind: Literal[Kind.TURNED_AWAY] = Kind.TURNED_AWAY
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """The intent to stop the session, for the user's wish."""
 
@@ -206,6 +219,9 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Wished:
+    """A user's wish. `discard` agrees to lose what a session has not brought home; with a release, what an
+    ended session left."""
+
     at: float
     wish: Wish
     discard: bool = False
@@ -269,18 +285,21 @@ class Faulted:
     """The run waits for a person in its current phase and keeps everything.
 
     The reason is an unexpected exception, an outbox that cannot be collected, or a config without what is
-    `missing`. Any wish ends the wait, unless something is still missing.
+    `missing`. Any wish ends the wait, unless something is still missing. What the run `awaits` is looked for
+    meanwhile, and the run continues when it is there.
     """
 
     at: float
     reason: str
     missing: tuple[str, ...] = ()
+    awaits: Awaited | None = None
     kind: Literal[Kind.FAULTED] = Kind.FAULTED
 
 
 @dataclass(frozen=True)
 class Regained:
-    """What was missing is in the config again: the run continues in its phase."""
+    """What was missing is in the config again, or what was awaited is there: the run continues in its
+    phase."""
 
     at: float
     found: tuple[str, ...]
@@ -290,5 +309,5 @@ class Regained:
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
     | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
-    | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained
+    | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained | TurnedAway
 )  # fmt: skip

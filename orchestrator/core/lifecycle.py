@@ -37,6 +37,13 @@ class Wish(StrEnum):
     RELEASE = "release"
 
 
+class Awaited(StrEnum):
+    """What a run that waits for a person is still watched for: it continues when this is there."""
+
+    END = "end"  # of a session that runs past its limit, according to its platform
+    OUTPUT = "output"  # of a session that runs no more
+
+
 class Kind(StrEnum):
     """What can happen to a run; `orchestrator.core.event` has one dataclass for each."""
 
@@ -49,6 +56,7 @@ class Kind(StrEnum):
     STARTED = "started"
     ACTION_FAILED = "action_failed"
     WITHDRAWN = "withdrawn"
+    TURNED_AWAY = "turned_away"
     STOP_REQUESTED = "stop_requested"
     ENDED = "ended"
     ACCEPTED = "accepted"
@@ -87,6 +95,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.LAUNCHED: P.LAUNCHING,
         K.BEGAN: P.LAUNCHING,
         K.STARTED: P.RUNNING,
+        K.TURNED_AWAY: P.QUEUED,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
     },
@@ -116,7 +125,9 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.CANCELLED: P.CANCELLED,
     },
     P.DONE: {},
-    P.FAILED: {},
+    P.FAILED: {
+        K.RELEASED: P.QUEUED,
+    },
     P.CANCELLED: {},
 }
 

@@ -25,8 +25,10 @@ class Traits:
     subtracted from it for the agent's budget. A session may wait `pending_seconds_max` for its start. After
     `session_seconds + slack_seconds` it must be over, whatever the platform says. If the heartbeat does not
     change for `silence_seconds` and several polls, the session is lost.
-    `visibility_seconds`: how long a started session may stay invisible. A running session is polled every
-    `poll_seconds`. Its outbox is collected every `collect_seconds`, and at once after a new checkpoint.
+    `visibility_seconds`: how long a started session may stay invisible; `absence_seconds`, if that is longer:
+    how long one that was seen may. `saving_seconds_max`: how long what an ended session left may take to
+    appear before a person is asked. A running session is polled every `poll_seconds`. Its outbox is collected
+    every `collect_seconds`, and at once after a new checkpoint.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
     `needs_image`: a job without an image cannot run there.
@@ -39,6 +41,8 @@ class Traits:
     durable_mid_run: bool = True
     hands_over: bool = False
     visibility_seconds: float = 5.0
+    absence_seconds: float = 0.0
+    saving_seconds_max: float = 3600.0
     pending_seconds_max: float = 3600.0
     poll_seconds: float = 2.0
     collect_seconds: float = 10.0

@@ -71,6 +71,8 @@ class Outcome(StrEnum):
     STOPPED = "stopped"  # it saved and left, at its deadline or on request: resume
     QUOTA_EXHAUSTED = "quota_exhausted"
     NO_CAPACITY = "no_capacity"
+    REFUSED = "refused"  # by the platform, for a reason that may pass
+    REJECTED = "rejected"  # the request itself is wrong
     DENIED = "denied"
     LOST = "lost"
     OUT_OF_MEMORY = "out_of_memory"

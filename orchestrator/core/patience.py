@@ -13,19 +13,23 @@ from orchestrator.core.session import Session
 from orchestrator.core.watch import READINGS_MIN
 
 COLLECT_PATIENCE_SECONDS = 1800.0
+ONLY_COPY_PATIENCE_SECONDS = 3600.0
 COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0
 COLLECT_ATTEMPTS = 10
 COLLECT_AGAIN_SECONDS = 300.0  # the longest pause between two attempts
 
 
 def doubtful(session: Session) -> bool:
-    """Whether to ask again after the answer that a session left nothing.
+    """Whether to doubt the answer that a session left nothing.
 
     If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
-    it. If the session was given up, there is nothing to lose.
+    it. If its agent was seen, there is an outbox, whatever the platform answers. If the session was given
+    up, there is nothing to lose.
     """
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
-    return seen and not session.traits.durable_mid_run and session.failures + 1 < READINGS_MIN
+    if not seen or session.traits.durable_mid_run:
+        return False
+    return session.incarnation is not None or session.failures + 1 < READINGS_MIN
 
 
 def only_there(session: Session) -> bool:
@@ -33,7 +37,8 @@ def only_there(session: Session) -> bool:
     if session.launched_at is None:
         return False
     shipped = session.traits.uplink is Uplink.STORE  # its outbox is in the home store, which may come back
-    return shipped or (session.end_confirmed and not session.traits.durable_mid_run)
+    kept = session.end_confirmed or session.incarnation is not None
+    return shipped or (kept and not session.traits.durable_mid_run)
 
 
 def out_of_patience(session: Session, now: float) -> bool:
@@ -46,7 +51,7 @@ def out_of_patience(session: Session, now: float) -> bool:
     if session.traits.uplink is Uplink.STORE:  # without its home store the run could not continue anyway
         worth = math.inf
     elif not session.traits.durable_mid_run:  # all its work is at stake: wait as long as it ran
-        worth = ended_at - (session.launched_at or ended_at)
+        worth = max(ONLY_COPY_PATIENCE_SECONDS, ended_at - (session.launched_at or ended_at))
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
     attempts = max(COLLECT_ATTEMPTS, patience / COLLECT_AGAIN_SECONDS)
     return waited > patience and session.failures >= attempts

@@ -27,10 +27,12 @@ from orchestrator.core.event import (
     Ended,
     Launched,
     Prepared,
+    Regained,
     Started,
+    TurnedAway,
     Withdrawn,
 )
-from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import COLLECT_AGAIN_SECONDS, doubtful, only_there, out_of_patience
 from orchestrator.core.session import StopReply
@@ -40,7 +42,17 @@ RETRY_SECONDS_MAX = COLLECT_AGAIN_SECONDS
 PREPARE_ATTEMPTS = 6
 UNFORESEEN_ATTEMPTS = 3
 CORRUPT_TOLD = 3
+_COMES = {
+    Awaited.END: "when the session has ended, the run goes on by itself",
+    Awaited.OUTPUT: "when it appears, the run goes on by itself",
+}
 _PASSING = frozenset({Trouble.TRANSIENT, Trouble.CORRUPT, Trouble.FULL, Trouble.UNFORESEEN})
+_REFUSALS = {
+    Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED,
+    Trouble.REFUSED: Outcome.REFUSED,
+    Trouble.REJECTED: Outcome.REJECTED,
+    Trouble.DENIED: Outcome.DENIED,
+}
 _LASTING = frozenset({Trouble.DENIED, Trouble.REJECTED, Trouble.UNFORESEEN})
 
 
@@ -90,7 +102,9 @@ def _prepared(draft: Draft, report: Report) -> None:
         draft.emit(Withdrawn(draft.now, report.message, soon))
         return
     draft.note(f"{order.platform} could not prepare {order.session}: {report.message}")
-    if report.trouble in _LASTING:  # this lasts until a person acts, so other offers are tried
+    if report.trouble is Trouble.REFUSED:
+        pause = cooldown(draft.record, order, draft.now, report.message, report.until, refused=True)
+    elif report.trouble in _LASTING:  # this lasts until a person acts, so other offers are tried
         pause = Cooldown(order.platform, order.accelerator, None, report.message, since=draft.now)
     else:
         pause = cooldown(draft.record, order, draft.now, report.message, report.until)
@@ -109,9 +123,14 @@ def _launched(draft: Draft, report: Report) -> None:
         if draft.session.launched_at is None:
             draft.emit(Launched(draft.now))
         return
-    outcome = {Trouble.QUOTA: Outcome.QUOTA_EXHAUSTED, Trouble.DENIED: Outcome.DENIED,
-               Trouble.REJECTED: Outcome.DENIED}.get(report.trouble, Outcome.NO_CAPACITY)  # fmt: skip
-    draft.note(f"{draft.session.order.platform} refused {draft.session.name}: {report.message}")
+    refused, order = report.trouble is Trouble.REFUSED, draft.session.order
+    if (refused or report.trouble is Trouble.QUOTA) and draft.session.launched_at is None:
+        draft.note(f"{order.platform} refused {order.session}: {report.message}")
+        pause = cooldown(draft.record, order, draft.now, report.message, report.until, refused=refused)
+        draft.emit(TurnedAway(draft.now, report.message, pause))
+        return
+    outcome = _REFUSALS.get(report.trouble, Outcome.NO_CAPACITY)
+    draft.note(f"{order.platform} refused {order.session}: {report.message}")
     draft.emit(Ended(draft.now, outcome, report.message, confirmed=True, until=report.until))
 
 
@@ -125,12 +144,15 @@ def _collected(draft: Draft, report: Report) -> None:
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # a collect that began before the session ended may have missed its last checkpoint
     if isinstance(report, Done):
+        if draft.record.awaits is not None:
+            draft.emit(Regained(draft.now, ()))
         if not report.more:
             _close(draft)
-    elif report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session):
+    elif _left_nothing(draft, report):
         _close(draft)
     elif report.trouble is Trouble.UNFORESEEN and draft.session.failures + 1 >= UNFORESEEN_ATTEMPTS:
-        _uncollected(draft, f"the outbox of {draft.session.name} cannot be collected: {report.message}")
+        reason = f"the outbox of {draft.session.name} cannot be collected: {report.message}"
+        _uncollected(draft, reason, awaits=None)
     elif not out_of_patience(draft.session, draft.now) and not _given_up(draft):
         _failed(draft, report)
     elif report.trouble is Trouble.FULL or only_there(draft.session):
@@ -138,24 +160,42 @@ def _collected(draft: Draft, report: Report) -> None:
             draft,
             f"the outbox of {draft.session.name} cannot be collected, and there is no copy outside "
             f"{draft.session.order.platform}: {report.message}",
+            awaits=Awaited.OUTPUT,
         )
     else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
 
 
+def _left_nothing(draft: Draft, report: Failed) -> bool:
+    """Whether the session left nothing, or nothing that is still wanted."""
+    if draft.record.forgone or draft.session.launched_at is None:  # given up, or refused by its platform
+        return True
+    return report.trouble is Trouble.NOT_FOUND and not doubtful(draft.session)
+
+
 def _given_up(draft: Draft) -> bool:
     """Whether the user gives up an outbox that could not be collected twice in a row."""
-    return draft.record.wish is Wish.CANCEL and draft.record.discard and draft.session.failures >= 1
+    return draft.record.discard and draft.session.failures >= 1
 
 
-def _uncollected(draft: Draft, reason: str) -> None:
-    """The run waits until a person gives up the outbox."""
-    if draft.record.wish is Wish.CANCEL and draft.record.discard:
+def _uncollected(draft: Draft, reason: str, *, awaits: Awaited | None) -> None:
+    """The run waits until a person gives up the outbox, or until what it `awaits` can be collected."""
+    if draft.record.discard:
         draft.note(f"{reason}; given up, as requested")
         _close(draft)
     else:
-        draft.fault(f"{reason}; `orchestrator cancel --discard` gives it up")
+        draft.fault(f"{reason}; {ways(awaits)}", awaits=awaits)
+
+
+def ways(awaits: Awaited | None) -> str:
+    """What a person can do about what a session left."""
+    if awaits is None:
+        return "`orchestrator cancel --discard` gives it up"
+    return (
+        f"{_COMES[awaits]}; `orchestrator release --discard` goes on without its output, and "
+        "`orchestrator cancel --discard` ends the run"
+    )
 
 
 def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:

@@ -35,12 +35,14 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
+    TurnedAway,
     Wished,
     Withdrawn,
 )
 from orchestrator.core.job import Job
-from orchestrator.core.lifecycle import Phase, Wish, successor
+from orchestrator.core.lifecycle import Awaited, Phase, Wish, successor
 from orchestrator.core.notes import Notes
+from orchestrator.core.order import Order
 from orchestrator.core.session import ClosedSession, Session, Stray
 
 DROPPED_MAX = 1000
@@ -55,10 +57,11 @@ class RunRecord:
     the run, and the ledger knows its store. `deferred`: the router found no offer; wait until `until`, or
     (None) for a slot or another offer. `paused_at`: when `until` was set. `fault`: why the run waits for a
     person in its current phase, if it does. `missing`: what the config lacks, if that is why; a wish leaves
-    it until the next decision. `start_over`: held because no accepted checkpoint could be read; after a
-    release the run may go on without. `closed`: the sessions that ended within the last hour before the last
-    event. `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home
-    store.
+    it until the next decision. `awaits`: what is looked for meanwhile. `forgone`: the user
+    gave up what the session left. `parked`: the order of a session that is prepared, but whose platform
+    refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
+    run may go on without. `closed`: the sessions that ended within the last hour before the last event.
+    `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
     """
 
     run: str
@@ -92,11 +95,26 @@ class RunRecord:
     origin: str = ""
     missing: tuple[str, ...] = ()
     closed: tuple[ClosedSession, ...] = ()
+    awaits: Awaited | None = None
+    forgone: bool = False
+    parked: Order | None = None
 
     @property
     def standing(self) -> Phase:
         """The phase that people see: a run that waits for a person is held, whatever its phase."""
         return Phase.HELD if self.fault and not self.phase.final else self.phase
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing at all is done for the run until a person acts."""
+        return bool(self.fault) and self.awaits is None
+
+    @property
+    def holds_slot(self) -> bool:
+        """Whether it has a session that may still run, as far as is known."""
+        session = self.session
+        over = self.awaits is Awaited.OUTPUT and session is not None and session.end_confirmed
+        return session is not None and not over
 
     @property
     def standing_reason(self) -> str:
@@ -131,6 +149,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(record, until=event.until, paused_at=event.at, deferred=True, reason=event.reason)
         case Assigned():
             return _assigned(record, event)
+        case TurnedAway():
+            return _turned_away(record, event)
         case Withdrawn() | Requeued() | Completed() | GaveUp() | Cancelled() | Held() | Released():
             return _closed(record, event)
         case CheckpointAccepted():
@@ -151,19 +171,20 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Noted():
             return _noted(record, event.text, event.times)
         case Faulted():
-            return replace(record, fault=event.reason, missing=event.missing)
+            return replace(record, fault=event.reason, missing=event.missing, awaits=event.awaits)
         case Regained():
-            return replace(record, fault="", missing=())
+            return replace(record, fault="", missing=(), awaits=None)
         case Confirmed():
             return _confirmed(record, event)
         case Wished():
-            wish = _wish(record, event)
-            discard = wish is not None and (record.discard or event.discard)
-            return replace(record, wish=wish, discard=discard, fault="")
+            return _wished(record, event)
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
             return replace(record, session=_session(record, began_at=event.at))
+        case StopRequested() | Ended():
+            fault = record.fault if record.awaits is None else ""
+            return replace(record, session=_session_after(record, event), awaits=None, fault=fault)
         case Started():
             session = _session(record, incarnation=event.incarnation, started_at=event.at)
             return replace(record, session=session)
@@ -176,9 +197,23 @@ def _noted(record: RunRecord, text: str, times: int) -> RunRecord:
     return replace(record, notes=notes.texts, note_times=notes.times)
 
 
+def _wished(record: RunRecord, event: Wished) -> RunRecord:
+    """Any wish ends the wait for a person. What is awaited is still looked for, unless the user gives it
+    up."""
+    wish = _wish(record, event)
+    discard = wish is not None and (record.discard or event.discard)
+    record = replace(record, wish=wish, discard=discard)
+    gives_up = event.wish is Wish.RELEASE and event.discard and record.awaits is not None
+    waits = record.awaits is not None and not event.discard
+    return replace(record, forgone=record.forgone or gives_up, fault=record.fault if waits else "")
+
+
 def _wish(record: RunRecord, event: Wished) -> Wish | None:
-    """If the run is not held, a release only cancels a requested hold."""
-    if event.wish is Wish.RELEASE and record.phase is not Phase.HELD:
+    """If the run is neither held nor failed, a release only cancels a requested hold. In a failed run, any
+    other wish cancels a requested release."""
+    if record.phase is Phase.FAILED and event.wish is not Wish.RELEASE:
+        return None
+    if event.wish is Wish.RELEASE and record.phase not in (Phase.HELD, Phase.FAILED):
         return None if record.wish is Wish.HOLD else record.wish
     return event.wish
 
@@ -231,9 +266,28 @@ def _retired(record: RunRecord, event: Retired) -> RunRecord:
 
 def _assigned(record: RunRecord, event: Assigned) -> RunRecord:
     session = Session(event.order, event.traits, event.at)
+    if record.parked is not None and record.parked.session != event.order.session:
+        record = _unparked(record)
     return replace(
-        record, session=session, generation=event.order.generation, until=None, reason=event.reason
-    )
+        record, session=session, generation=event.order.generation, until=None, reason=event.reason,
+        parked=None,
+    )  # fmt: skip
+
+
+def _turned_away(record: RunRecord, event: TurnedAway) -> RunRecord:
+    assert record.session is not None
+    record = replace(record, parked=record.session.order, session=None, reason=event.reason, until=None,
+                     deferred=False)  # fmt: skip
+    return _cooled(record, event.cooldown)
+
+
+def _unparked(record: RunRecord) -> RunRecord:
+    """What was prepared for a session that never started is to be discarded."""
+    if record.parked is None:
+        return record
+    order = record.parked
+    left = Stray(order.session, order.platform, order.accelerator, ended=True, until=None)
+    return replace(record, strays=(*record.strays, left), parked=None)
 
 
 def _confirmed(record: RunRecord, event: Confirmed) -> RunRecord:
@@ -256,6 +310,7 @@ def _closed(
     record: RunRecord, event: Withdrawn | Requeued | Completed | GaveUp | Cancelled | Held | Released
 ) -> RunRecord:
     """The run leaves its session, if it had one, or its hold."""
+    record = _unparked(record)
     strays = record.strays
     session = record.session
     if session is not None:
@@ -275,7 +330,9 @@ def _closed(
                                  session.budget_seconds, gone_at)  # fmt: skip
             record = replace(record, closed=_lately((*record.closed, gone)))
     reason = "" if isinstance(event, Released) else event.reason
-    record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False)
+    fault = record.fault if record.awaits is None else ""
+    record = replace(record, session=None, strays=strays, reason=reason, until=None, deferred=False,
+                     forgone=False, awaits=None, fault=fault)  # fmt: skip
     if not isinstance(event, Withdrawn | Requeued):
         record = replace(record, wish=None, discard=False)
     if isinstance(event, Withdrawn | Requeued):
@@ -286,7 +343,7 @@ def _closed(
     if isinstance(event, Requeued):
         return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at)
     if isinstance(event, Released):
-        return replace(record, fruitless=0, cooldowns=())
+        return replace(record, fruitless=0, cooldowns=(), ended_at=None)
     if isinstance(event, Held):
         return replace(record, start_over=record.start_over or event.start_over)
     if isinstance(event, Withdrawn):

@@ -115,6 +115,7 @@ class Sighting(StrEnum):
     ABSENT = "absent"  # the platform does not know the session (now)
     PENDING = "pending"  # accepted, not started
     RUNNING = "running"
+    SAVING = "saving"  # it runs no more; what it leaves is not all there yet
     ENDED = "ended"
 
 
@@ -124,6 +125,7 @@ class Observation:
 
     `ending`: how the session ended, if the platform knows more than "ended" (quota, session limit, killed for
     memory). `notes`: what was not read because it was outside a limit or malformed; the same text each time.
+    `log`: the newest lines of its log, for people, if they come before its outbox.
     """
 
     sighting: Sighting
@@ -133,6 +135,7 @@ class Observation:
     ending: Outcome | None = None
     detail: str = ""
     notes: tuple[str, ...] = ()
+    log: str = ""
 
 
 ABSENT = Observation(Sighting.ABSENT)

@@ -21,8 +21,9 @@ class Watch:
 
     `absent_*`: since the session or a new heartbeat was last seen. `silent_*`: since its heartbeat last
     changed. `pending_seconds` and `running_seconds`: how long it was seen to wait for its start, and to run,
-    in total. `collected_at` is when the last collect was requested, and `collected` the newest checkpoint
-    that the agent had committed then.
+    in total. `saving_seconds`: how long it was seen to save since it was last seen to run. `collected_at` is
+    when the last collect was requested, and `collected` the newest checkpoint that the agent had committed
+    then.
     """
 
     at: float
@@ -34,6 +35,7 @@ class Watch:
     silent_seconds: float = 0.0
     pending_seconds: float = 0.0
     running_seconds: float = 0.0
+    saving_seconds: float = 0.0
     collected_at: float | None = None
     collected: str | None = None
     stop_asked_at: float | None = None
@@ -46,7 +48,9 @@ class Watch:
         beat, before = _beat(observation), _beat(self.observation)
         beats = self.observation is not None and beat is not None and beat != before
         absent = observation.sighting is Sighting.ABSENT and not beats
-        silent = absent or (self.observation is not None and beat == before)
+        saving = observation.sighting is Sighting.SAVING
+        runs = observation.sighting is Sighting.RUNNING
+        silent = absent or (self.observation is not None and beat == before and not saving)
         return replace(
             self,
             at=at,
@@ -57,7 +61,8 @@ class Watch:
             silent_readings=self.silent_readings + 1 if silent else 0,
             silent_seconds=self.silent_seconds + gap if silent else 0.0,
             pending_seconds=self.pending_seconds + gap * (observation.sighting is Sighting.PENDING),
-            running_seconds=self.running_seconds + gap * (observation.sighting is Sighting.RUNNING),
+            running_seconds=self.running_seconds + gap * runs,
+            saving_seconds=0.0 if runs else self.saving_seconds + gap * saving,
         )
 
     def absent_for(self, seconds: float) -> bool:

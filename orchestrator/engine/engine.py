@@ -153,14 +153,14 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do or to wait for: every run that is not final is held."""
-        if any(not tracked.record.fault or tracked.busy for tracked in self._tracked.values()):
+        if any(not tracked.record.stands or tracked.busy for tracked in self._tracked.values()):
             return False
         return self._regained and not self._ledger.anything_left(besides=self.faulted)
 
     @property
     def faulted(self) -> frozenset[str]:
         """The runs that have something on a platform and are held there until a person acts."""
-        return frozenset(run for run, tracked in self._tracked.items() if tracked.record.fault)
+        return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
 
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
@@ -226,7 +226,7 @@ class Engine:
             if tracked is None:
                 continue
             with self._barrier(tracked.record.run, "reading"):
-                tracked.see(name, observation, monotonic)
+                tracked.see(name, replace(observation, log=""), monotonic)
                 session = tracked.record.session
                 if session is not None and session.name == name:
                     self._watchers.reading(tracked.record, observation, now)
@@ -290,8 +290,9 @@ class Engine:
             after = (page[-1].submitted_at, page[-1].run)
 
     def _has_session(self, record: RunRecord) -> bool:
+        """Whether the run has a session, or had one when this tick began and has just been decided."""
         tracked = self._tracked.get(record.run)
-        return tracked is not None and tracked.record.session is not None
+        return (record if tracked is None else tracked.record).session is not None
 
     def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
         decisions, parked = [], []
@@ -380,7 +381,7 @@ class Engine:
             self._queue_stirred = True
         if tracked is not None:
             tracked.decided(decision, inputs)
-            if record.fault:
+            if record.stands:
                 return
             tracked.want(decision.actions)
             for action in tracked.startable(inputs.monotonic):
@@ -487,4 +488,4 @@ class Engine:
 
 
 def _slots_taken(record: RunRecord) -> int:
-    return (record.session is not None) + sum(not stray.ended for stray in record.strays)
+    return record.holds_slot + sum(not stray.ended for stray in record.strays)

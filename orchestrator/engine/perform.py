@@ -41,6 +41,7 @@ from orchestrator.errors import (
     NotFound,
     OrchestratorError,
     QuotaExhausted,
+    Refused,
     Rejected,
     Transient,
 )
@@ -49,7 +50,7 @@ from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
-from orchestrator.session.outbox import Outbox, collect, refuse
+from orchestrator.session.outbox import Forgone, Outbox, collect, refuse
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -158,6 +159,8 @@ def _reported(action: Action, backends: Backends) -> Report:
     except QuotaExhausted as error:
         trouble = Trouble.FULL if isinstance(action, Collect) else Trouble.QUOTA  # the home store's, then
         return Failed(action, trouble, str(error), until=error.until)
+    except Refused as error:
+        return Failed(action, Trouble.REFUSED, str(error), until=error.until)
     except AccessDenied as error:
         return Failed(action, Trouble.DENIED, str(error))
     except NameTaken as error:
@@ -293,7 +296,9 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    collected = collect(_outbox(action, backends), into, action.known, last=action.last)
+    outbox = _outbox(action, backends)
+    given = Forgone(outbox) if action.forgone else outbox
+    collected = collect(given, into, action.known, last=action.last)
     accepted: list[Accepted] = []
     corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
     for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from orchestrator.core import bounds
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.errors import BackendError
@@ -81,21 +82,23 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
     None if the outbox cannot be read now and either the session has ended (whether it left a result is
     unknown) or the outbox is elsewhere (whether its heart beats is unknown).
     """
-    outbox = elsewhere or sight.outbox
+    outbox, log = elsewhere or sight.outbox, bounds.text(sight.log, bounds.SPOKEN_BYTES_MAX)
     if outbox is None:
-        return Observation(sight.sighting, ending=sight.ending, detail=sight.detail, notes=sight.notes)
+        return Observation(
+            sight.sighting, ending=sight.ending, detail=sight.detail, notes=sight.notes, log=log
+        )
     try:
         found = said(outbox)
     except (BackendError, OSError) as error:
         if sight.sighting is Sighting.ENDED or elsewhere is not None:
             return None
-        return Observation(sight.sighting, detail=f"it cannot be read: {error}", notes=sight.notes)
+        return Observation(sight.sighting, detail=f"it cannot be read: {error}", notes=sight.notes, log=log)
     ending, detail = sight.ending, sight.detail
     if found.unfit:
         ending, detail = Outcome.CRASHED, f"its result cannot be read: {found.unfit}"
     return Observation(
         sight.sighting, found.incarnations, found.status, found.result, ending, detail,
-        (*sight.notes, *found.notes),
+        (*sight.notes, *found.notes), log,
     )  # fmt: skip
 
 

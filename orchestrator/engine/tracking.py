@@ -40,7 +40,7 @@ class Tracked:
     # --- Deciding ---------------------------------------------------------------------------------------
 
     def due(self, monotonic: float) -> bool:
-        if self.record.fault:  # wait for a person; their wish clears the fault
+        if self.record.stands:  # wait for a person; their wish clears the fault
             return False
         return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
 
@@ -65,12 +65,12 @@ class Tracked:
         self._tallies = decision.tallies
         self.reports = self.reports[len(inputs.reports) :]
         # A fault was decided without the reports, which may have contained the launch's answer.
-        self._launch_unknown = bool(record.fault) and record.phase is Phase.LAUNCHING
+        self._launch_unknown = record.stands and record.phase is Phase.LAUNCHING
         self._decided_at = inputs.monotonic
         self._touched = bool(self.reports)
         current = record.session.name if record.session else None
         alive = {current, *self._strays()}
-        self._waiting = [a for a in self._waiting if not record.fault and _wanted_still(a, current, alive)]
+        self._waiting = [a for a in self._waiting if not record.stands and _wanted_still(a, current, alive)]
         self.watches = {name: watch for name, watch in self.watches.items() if name in alive}
 
     def refresh(self, record: RunRecord, monotonic: float) -> None:
@@ -88,7 +88,7 @@ class Tracked:
     def observed(self) -> dict[str, tuple[str, float]]:
         """For each session to observe: its platform and its poll interval in seconds."""
         session = self.record.session
-        if self.record.fault:
+        if self.record.stands:
             return {}
         looks = {s.session: (s.platform, s.poll_seconds) for s in self.record.strays if not s.ended}
         if session is not None and session.launched_at is not None and self.record.phase in _OBSERVED:

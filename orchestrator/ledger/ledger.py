@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from orchestrator.core import wire
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
@@ -162,7 +162,8 @@ class Ledger(LedgerReader):
             if row is None:
                 raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
             record = self._record_of(run, row.record)
-            over = record.phase.final and not record.strays
+            revived = record.phase is Phase.FAILED and event.wish is Wish.RELEASE
+            over = record.phase.final and not record.strays and not revived
             draft = _draft(Proposal(record, (event,), row.due_at if over else DUE_NOW))
             _write(connection, [draft])
         return draft.after

@@ -7,7 +7,7 @@ taken effect. A session can always be found by its name alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import Sighting, StopReply
+from orchestrator.errors import Remedy
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
 
@@ -26,7 +27,8 @@ class Sight:
 
     `outbox` is opened, to read what the session reports itself; None if it cannot be read now. `ending` says
     how it ended, if the platform knows more than "ended" (quota, session limit, killed for memory). A result
-    in the outbox takes precedence over `ending`. `notes` are for people.
+    in the outbox takes precedence over `ending`. `notes` are for people; so is `log`, the newest lines of the
+    session's log if the outbox does not show them yet.
     """
 
     sighting: Sighting
@@ -34,6 +36,7 @@ class Sight:
     ending: Outcome | None = None
     detail: str = ""
     notes: tuple[str, ...] = ()
+    log: str = ""
 
 
 class Platform(Protocol):
@@ -110,7 +113,8 @@ class Checkup(Protocol):
 @dataclass(frozen=True)
 class Leftover:
     """Something of this home on the platform, such as a container or a volume. `session` and `run` say whose
-    it is; empty if it belongs to no session. `state` is the platform's own word. `alive`: it runs."""
+    it is; empty if it belongs to no session. `state` is the platform's own word. `alive`: it runs.
+    `in_trial`: a trial that is under way made it, and removes it."""
 
     kind: str
     name: str
@@ -118,6 +122,7 @@ class Leftover:
     run: str
     state: str
     alive: bool = False
+    in_trial: bool = False
 
 
 @runtime_checkable
@@ -130,7 +135,7 @@ class Cleaning(Protocol):
 
     def remove(self, leftover: Leftover) -> None:
         """Removes it; kills it first if it was `alive`. No error if it is already gone. Raises Transient if
-        it is in use, or has started since."""
+        it is in use, also by a trial, or has started since."""
 
 
 @runtime_checkable
@@ -150,3 +155,60 @@ class Tidying(Protocol):
         """Ends and removes these: processes of ended sessions, drafts of what was being staged. Called when a
         controller starts, in parallel to the other verbs. Must not touch a live session, anything that
         another process is writing, or anything that a session made."""
+
+
+class Verdict(StrEnum):
+    """Whether an assumption about the service behind a platform is right."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    NOT_SEEN = "not seen"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One assumption that a trial checked. `seen`: what it saw, or why it saw nothing."""
+
+    id: str
+    text: str
+    verdict: Verdict
+    seen: str
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a trial found. Contains no secrets. `account` is the account's name, which is not for everybody.
+
+    `facts` are what else it saw, as name and text. `left`: what it made and could not remove. `trouble`: why
+    it ended early, and `remedy` what the caller does about that.
+    """
+
+    run: str
+    account: str
+    checks: tuple[Check, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    left: tuple[str, ...] = ()
+    trouble: str = ""
+    remedy: Remedy = Remedy.NONE
+    interrupted: bool = False
+
+
+class Trial(Protocol):
+    """Sessions of no run that check what is assumed about a service. Removes what it makes."""
+
+    def intent(self) -> tuple[tuple[str, str], ...]:
+        """What it will make and what that costs, as name and text. Changes nothing. Raises as `survey`
+        does, and Transient if another trial is under way."""
+
+    def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
+        """Takes minutes, and raises nothing that it can report instead. `agent`: the agent as one zip
+        application. `say` takes a line of progress. The first KeyboardInterrupt makes it clean up."""
+
+
+@runtime_checkable
+class Trying(Protocol):
+    """Optional: a platform whose service can be tried."""
+
+    def trial(self, *, long: bool) -> Trial | None:
+        """A trial that has not begun; `long`: also sessions that take half an hour. None if there is no
+        service to try."""

@@ -26,6 +26,8 @@ from orchestrator.platforms.platform import (
     Platform,
     Sight,
     Tidying,
+    Trial,
+    Trying,
 )
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
@@ -108,3 +110,7 @@ class RetryingPlatform:
         """Does nothing if a crash of the inner platform leaves nothing."""
         if isinstance(self._inner, Tidying):
             self._again(self._inner.tidy)
+
+    def trial(self, *, long: bool) -> Trial | None:
+        """None if the inner platform has none."""
+        return self._inner.trial(long=long) if isinstance(self._inner, Trying) else None

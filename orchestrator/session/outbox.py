@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
-from orchestrator.errors import CorruptCheckpoint
+from orchestrator.errors import CorruptCheckpoint, Transient
 from orchestrator.files import Odd, copy_open, draft_folder, read_small, sync_folder, write_whole
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
 from orchestrator.session.mirror import mirror
@@ -285,6 +285,22 @@ class FolderOutbox:
     def growing(self, here: Path, folder: Path) -> Growth:
         del here, folder
         return Growth(self._folder)
+
+
+class Forgone:
+    """Another outbox, of which the user gave up what does not come: a blob that may come later is missing."""
+
+    def __init__(self, inner: Outbox) -> None:
+        self._inner = inner
+        self.small, self.checkpoints = inner.small, inner.checkpoints
+        self.manifest, self.growing = inner.manifest, inner.growing
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        try:
+            return self._inner.blob(sha256, target)
+        except Transient:
+            target.unlink(missing_ok=True)
+            return False
 
 
 def _digest(path: Path, size: int) -> str:

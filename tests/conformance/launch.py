@@ -17,12 +17,13 @@ from orchestrator.platforms import process
 from orchestrator.platforms.catalog import build
 from orchestrator.platforms.docker import container
 from orchestrator.platforms.docker import platform as docker
-from orchestrator.platforms.kaggle import client, kernel, staging
+from orchestrator.platforms.kaggle import client, finding, kernel, memory, staging
 from orchestrator.platforms.kaggle import platform as kaggle
 from orchestrator.session import folder
 
 PLATFORM_CODE = tuple(
-    module.__file__ for module in (process, folder, docker, container, kaggle, client, kernel, staging)
+    module.__file__
+    for module in (process, folder, docker, container, kaggle, client, finding, kernel, memory, staging)
 )
 
 

@@ -217,7 +217,7 @@ class DockerRig(RealRig):
 class KaggleRig(RealRig):
     type = "kaggle"
     budget_seconds = 12.0
-    launch_lines = 110
+    launch_lines = 159
 
     def __init__(self, folder: Path, agent: Path, kaggle: LocalKaggle) -> None:
         key = folder / "key"
@@ -225,8 +225,8 @@ class KaggleRig(RealRig):
         self.options = {
             "username": kaggle.settings.username, "key_file": str(key), "endpoint": kaggle.url,
             "accelerators": ["cpu"], "threads": 1, "session_seconds": 60.0, "wall_margin_seconds": 2.0,
-            "poll_seconds": 0.2, "visibility_seconds": 2.0, "report_seconds": 0.2, "publish_seconds": 2.0,
-            "hand_over_bytes": 0,
+            "poll_seconds": 0.2, "visibility_seconds": 1.0, "absence_seconds": 1.0, "report_seconds": 0.2,
+            "listed_seconds": 1.0, "mount_seconds": 1.0, "publish_seconds": 2.0, "hand_over_bytes": 0,
         }  # fmt: skip
         self.kaggle = kaggle
         super().__init__(folder, agent)

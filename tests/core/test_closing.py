@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.action import Collect, Done, Failed, Launch, Prepare, Trouble
-from orchestrator.core.closing import CAPACITY_SECONDS, closing
+from orchestrator.core.closing import CAPACITY_SECONDS, DATED_SECONDS_MAX, closing, cooldown
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Released, StopRequested, Wished
@@ -49,6 +49,26 @@ def test_a_refusal_whose_time_is_over_still_costs_a_pause(until: float | None) -
     (cooldown,) = after(found).cooldowns
     assert cooldown.until is not None
     assert cooldown.until >= NOW + 15.0
+
+
+def test_a_platform_that_says_when_to_ask_again_is_asked_soon_after_it() -> None:
+    """Such as one without a free slot: somebody's session may end at any time."""
+    order, found = assigned(1).order, record()
+    for _ in range(12):
+        pause = cooldown(found, order, NOW, "no slot", until=NOW + 120.0)
+        found = replace(found, cooldowns=(pause,))
+    assert pause.until == NOW + DATED_SECONDS_MAX
+    assert cooldown(found, order, NOW, "no slot", until=NOW + 7200.0).until == NOW + 7200.0
+
+
+def test_nothing_is_awaited_of_a_session_that_its_platform_refused_to_start() -> None:
+    """If its credentials were refused, its outbox cannot be read either."""
+    found = record(*launched()[:-1], ended(Outcome.DENIED))
+    assert found.session is not None
+    assert found.session.launched_at is None
+    (collect,) = decide(found, Inputs(NOW)).actions
+    failed = Failed(collect, Trouble.DENIED, "the token is old")
+    assert decide(found, Inputs(NOW, reports=(failed,))).record.phase is Phase.QUEUED
 
 
 def test_machines_that_start_and_are_not_what_was_ordered_are_tried_ever_later() -> None:

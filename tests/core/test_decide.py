@@ -24,7 +24,7 @@ from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Began, Ended, Event, Retired, StopRequested, Wished
 from orchestrator.core.job import CheckpointPolicy, Keep
-from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import NEVER, SLOT, Rejection, Route, Traits, Uplink, until_human, until_time
 from orchestrator.core.order import Outcome, Result
 from orchestrator.core.run import RunRecord, apply
@@ -164,11 +164,9 @@ def test_a_refused_launch_cools_the_offer_down_and_counts_nothing() -> None:
     found = record(*launched()[:2])
     (launch,) = decided(found).actions
     refused = decided(found, Failed(launch, Trouble.QUOTA, "weekly quota reached", until=NOW + 7000))
-    (collect,) = refused.actions
-    closed = decided(refused.record, Failed(collect, Trouble.NOT_FOUND, "no outbox")).record
-    assert closed.phase is Phase.QUEUED
-    assert closed.fruitless == 0
-    (cooldown,) = closed.cooldowns
+    assert refused.record.phase is Phase.QUEUED
+    assert refused.record.fruitless == 0
+    (cooldown,) = refused.record.cooldowns
     assert (cooldown.platform, cooldown.until) == ("here", NOW + 7000)
 
 
@@ -276,13 +274,14 @@ def test_lost_needs_several_readings(readings: list[Observation], lost: bool) ->
     assert (decision.record.phase is Phase.COLLECTING) == lost
 
 
-def test_what_only_its_end_brings_home_is_waited_for_in_silence_until_its_wall() -> None:
+def test_what_only_its_end_brings_home_is_waited_for_in_silence_beyond_its_limit() -> None:
     traits = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
     found = record(assigned(traits=traits), *running()[1:])
     silent = watched(seen(1), *[seen(1)] * 300)
     assert decided(found, watch=silent).events == ()
     wedged = replace(silent, running_seconds=3600.0 + 60.0 + 1.0)
-    assert decided(found, watch=wedged).record.phase is Phase.COLLECTING
+    waits = decided(found, watch=wedged).record
+    assert (waits.phase, waits.awaits) == (Phase.RUNNING, Awaited.END)
 
 
 def test_a_session_given_up_in_silence_carries_the_platforms_word_on_why() -> None:
@@ -404,7 +403,7 @@ def test_an_end_that_alone_brings_the_work_home_is_not_given_up_at_one_answer(
     durable: bool, looks: int
 ) -> None:
     traits = replace(TRAITS, durable_mid_run=durable)
-    found = record(assigned(traits=traits), *running()[1:], ended(Outcome.STOPPED, step=50))
+    found = record(assigned(traits=traits), *launched()[1:], ended(Outcome.STOPPED, step=50))
     for look in range(looks):
         assert found.phase is Phase.COLLECTING, look
         (collect,) = decide(found, Inputs(NOW + 60.0 * look)).actions

@@ -27,10 +27,16 @@ def test_every_phase_is_reached_from_the_first_and_leads_to_a_final_one() -> Non
         assert any(after.final for after in reachable(phase))
 
 
-@pytest.mark.parametrize("phase", [Phase.DONE, Phase.FAILED, Phase.CANCELLED])
+@pytest.mark.parametrize("phase", [Phase.DONE, Phase.CANCELLED])
 def test_a_final_phase_is_left_by_nothing(phase: Phase) -> None:
     assert set(TABLE[phase]) == set(EVERYWHERE)
     assert set(TABLE[phase].values()) == {phase}
+
+
+def test_a_failed_run_is_left_only_by_its_release() -> None:
+    assert {kind: after for kind, after in TABLE[Phase.FAILED].items() if after is not Phase.FAILED} == {
+        Kind.RELEASED: Phase.QUEUED
+    }
 
 
 def test_what_has_no_row_is_a_bug() -> None:

@@ -60,7 +60,7 @@ def test_a_clock_that_was_ahead_at_the_end_leaves_the_attempts() -> None:
     [
         (TRAITS, True, False),
         (AT_ITS_END, True, True),
-        (AT_ITS_END, False, False),
+        (AT_ITS_END, False, True),  # its agent was seen
         (SHIPPED, True, True),
         (SHIPPED, False, True),
     ],
@@ -69,3 +69,8 @@ def test_what_giving_it_up_would_lose(traits: Traits, confirmed: bool, alone: bo
     found = session(traits, confirmed=confirmed)
     assert only_there(found) is alone
     assert not only_there(replace(found, launched_at=None))
+
+
+def test_of_a_session_that_was_never_seen_nothing_is_lost() -> None:
+    found = replace(session(AT_ITS_END, confirmed=False), incarnation=None)
+    assert not only_there(found)

@@ -56,6 +56,19 @@ def test_a_stray_that_its_wall_does_not_end_is_stopped(sighting: Sighting, wante
     ]
 
 
+def test_one_that_waited_for_its_start_and_vanishes_may_run() -> None:
+    stray = Stray(f"{RUN}-s01", "here", "cpu", ended=False, until=NOW - 1, seconds_max=600.0)
+    waiting = replace(record(), strays=(stray,))
+    absent = watched(Observation(Sighting.ABSENT))
+
+    def actions(absent_seconds: float) -> list[type]:
+        gone = replace(absent, pending_seconds=10.0, absent_readings=60, absent_seconds=absent_seconds)
+        return [type(action) for action in decided(waiting, strays={stray.session: gone}).actions]
+
+    assert actions(599.0) == [Stop]
+    assert actions(600.0) == [Discard]
+
+
 @pytest.mark.parametrize("hands_over", [False, True])
 def test_what_the_next_session_may_read_is_kept_until_that_trains(hands_over: bool) -> None:
     traits = replace(TRAITS, hands_over=hands_over)

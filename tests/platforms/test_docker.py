@@ -236,7 +236,7 @@ def test_an_image_without_python_is_named_as_the_cause(box: Box) -> None:
     image = import_image(box, "tests/empty:1", [])
     box.start(box.order("a-s01", image=image))
     ended = box.until_ended("a-s01")
-    assert ended.ending is Outcome.DENIED
+    assert ended.ending is Outcome.REJECTED
     assert "no `python3`" in ended.detail
 
 

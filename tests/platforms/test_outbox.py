@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.session.outbox import FolderOutbox, bring, collect, refuse
+from orchestrator.errors import Transient
+from orchestrator.session.outbox import FolderOutbox, Forgone, bring, collect, refuse
 
 
 def commit(outbox: Path, step: int, *contents: bytes) -> Manifest:
@@ -243,3 +244,29 @@ def test_what_is_no_plain_file_of_a_blobs_size_is_no_blob(outbox: Path, into: Pa
     assert found.manifests == ()
     assert [name for name, _ in found.corrupt] == [manifest.name]
     assert list((into / "blobs").iterdir()) == []
+
+
+class Late(FolderOutbox):
+    """An outbox one blob of which cannot be downloaded yet."""
+
+    def __init__(self, folder: Path, late: str) -> None:
+        super().__init__(folder)
+        self._late = late
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        found = super().blob(sha256, target)
+        if sha256 == self._late:
+            raise Transient("it cannot be downloaded yet")
+        return found
+
+
+def test_of_an_outbox_that_was_given_up_the_rest_is_brought(outbox: Path, into: Path) -> None:
+    whole = commit(outbox, 1, b"one", b"frozen")
+    partial = commit(outbox, 2, b"two", b"frozen")
+    late = Late(outbox, hashlib.sha256(b"two").hexdigest())
+    with pytest.raises(Transient):
+        collect(late, into, last=True)
+    found = collect(Forgone(late), into, last=True)
+    assert found.manifests == (whole,)
+    assert [name for name, _ in found.corrupt] == [partial.name]
+    assert len(list((into / "blobs").iterdir())) == 2, "nothing half-written is left"

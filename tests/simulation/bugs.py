@@ -108,9 +108,9 @@ def reserves_no_quota(patch: pytest.MonkeyPatch) -> None:
 def counts_the_wall_from_the_launch(patch: pytest.MonkeyPatch) -> None:
     real = ending.ending
 
-    def ended(session: Any, seen: Any, now: float) -> Ended | None:
+    def ended(session: Any, seen: Any, now: float, **more: Any) -> Ended | None:
         since_the_launch = seen.running_seconds + seen.pending_seconds
-        return real(session, replace(seen, running_seconds=since_the_launch), now)
+        return real(session, replace(seen, running_seconds=since_the_launch), now, **more)
 
     patch.setattr(decide, "ending", ended)
 
@@ -186,8 +186,8 @@ def drops_reports_on_a_conflict(patch: pytest.MonkeyPatch) -> None:
 def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
     real = ending.ending
 
-    def sure(session: Any, seen: Any, now: float) -> Ended | None:
-        ended = real(session, seen, now)
+    def sure(session: Any, seen: Any, now: float, **more: Any) -> Ended | None:
+        ended = real(session, seen, now, **more)
         return replace(ended, confirmed=True) if ended and ended.outcome is Outcome.NO_CAPACITY else ended
 
     patch.setattr(decide, "ending", sure)
@@ -358,11 +358,63 @@ def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:
 def believes_the_platform_before_the_heart(patch: pytest.MonkeyPatch) -> None:
     real = ending.ending
 
-    def hasty(session: Any, seen: Any, now: float) -> Ended | None:
+    def hasty(session: Any, seen: Any, now: float, **more: Any) -> Ended | None:
         traits = replace(session.traits, uplink=Uplink.SHARED)
-        return real(replace(session, traits=traits), seen, now)
+        return real(replace(session, traits=traits), seen, now, **more)
 
     patch.setattr(decide, "ending", hasty)
+
+
+# --- Late output, lies and refusals -------------------------------------------------------------------------
+
+
+def forgets_that_it_was_seen(patch: pytest.MonkeyPatch) -> None:
+    real = ending.ending
+
+    def hasty(session: Any, *rest: Any, **more: Any) -> Ended | None:
+        return real(replace(session, traits=replace(session.traits, absence_seconds=0.0)), *rest, **more)
+
+    patch.setattr(decide, "ending", hasty)
+
+
+def takes_any_release_for_consent(patch: pytest.MonkeyPatch) -> None:
+    real = run._wished
+
+    def wished(record: RunRecord, event: Any) -> RunRecord:
+        releases = event.wish is Wish.RELEASE and record.awaits is not None
+        return replace(real(record, event), forgone=record.forgone or releases)
+
+    patch.setattr(run, "_wished", wished)
+
+
+def believes_that_nothing_was_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reports, "doubtful", lambda _session: False)
+
+
+def looks_no_more_once_it_is_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunRecord, "stands", property(lambda record: bool(record.fault)))
+
+
+def asks_a_person_about_a_glitch(patch: pytest.MonkeyPatch) -> None:
+    real = ending.overdue
+
+    def impatient(session: Any, seen: Any) -> Any:
+        traits = replace(session.traits, saving_seconds_max=session.traits.saving_seconds_max / 5)
+        return real(replace(session, traits=traits), seen)
+
+    patch.setattr(decide, "overdue", impatient)
+
+
+def asks_a_person_about_the_third_refusal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(closing, "REFUSALS_MAX", 3)
+
+
+def makes_anew_what_was_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "again", lambda _parked, order: order)
+
+
+def fails_a_run_for_what_platforms_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(closing, "PLATFORMS_DOING", frozenset())
 
 
 def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:

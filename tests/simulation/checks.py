@@ -18,9 +18,11 @@ from orchestrator.core.event import (
     Ended,
     GaveUp,
     Held,
+    Released,
     Requeued,
     Started,
     Submitted,
+    TurnedAway,
 )
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
@@ -85,22 +87,26 @@ def resumes_at_the_newest(world: World) -> list[str]:
 
 
 def generations_only_grow(world: World) -> list[str]:
-    """A generation is ordered once. After it is closed, nothing is accepted from it."""
+    """A generation is ordered once, and again only if its platform refused to start it. After it is closed,
+    nothing is accepted from it."""
     found = []
     for run in world.runs:
-        current, closed = 0, 0
+        current, closed, refused = 0, 0, False
         for item in world.ledger.history(run):
+            refused |= isinstance(item.event, TurnedAway)
             if isinstance(item.event, Assigned):
-                if item.event.order.generation != current + 1:
+                generation = item.event.order.generation
+                if generation != current + 1 and not (refused and generation == current):
                     found.append(f"{item.event.order.session} follows generation {current}")
-                closed, current = current, item.event.order.generation
+                closed, current, refused = generation - 1, generation, False
             if isinstance(item.event, CheckpointAccepted) and item.event.checkpoint.ref.generation <= closed:
                 found.append(f"{item.event.checkpoint.name} accepted after its generation was closed")
     return found
 
 
 def nothing_starts_twice(world: World) -> list[str]:
-    """A launch is requested once per session, answered or not, and only for an ordered session.
+    """A launch is requested once per session, answered or not, and only for an ordered session. It is
+    requested again only after a clear refusal.
 
     So even a platform that does not recognise names would start nothing twice.
     """
@@ -112,9 +118,12 @@ def nothing_starts_twice(world: World) -> list[str]:
     }
     found = []
     for platform in world.platforms.values():
-        asked = Counter(launch.session for launch in platform.history.launches)
+        launches = platform.history.launches
+        asked = Counter(launch.session for launch in launches if not launch.refused)
         found += [f"{name} was launched {n} times" for name, n in asked.items() if n > 1]
-        found += [f"{name} was never ordered" for name in asked if name not in ordered]
+        last = {launch.session: launch.refused for launch in launches}
+        found += [f"{name} was refused after a launch" for name in asked if last[name]]
+        found += [f"{name} was never ordered" for name in last if name not in ordered]
     return found
 
 
@@ -127,7 +136,8 @@ def quota_is_not_overspent(world: World) -> list[str]:
     found = []
     for platform in world.platforms.values():
         faults = platform.scenario.faults
-        if platform.scenario.quota is None or faults.double_start or faults.freeze or world.clock_jumps:
+        late = faults.double_start or faults.freeze or faults.wedged
+        if platform.scenario.quota is None or late or world.clock_jumps:
             continue
         cut = [life for life in platform.history.lifetimes if life.end == "the quota is used up"]
         found += [f"{life.session} was cut off by the quota" for life in cut]
@@ -159,6 +169,8 @@ def _failed_fairly(world: World, record: RunRecord) -> bool:
                 seen = True
             case Ended(outcome=outcome) if outcome not in NOT_COUNTED | {Outcome.OUT_OF_MEMORY}:
                 fruitless += 1
+            case Released():
+                fruitless = 0
         if seen:
             fruitless = 0
     return fruitless >= record.job.without_progress

@@ -16,6 +16,8 @@ from orchestrator.stores.faulty import FaultRates
 
 HOUR = 3600.0
 MICRO_BATCH = 8
+SAVING_SECONDS_MAX = 400.0  # longer than two glitches in a row
+ABSENCE_SECONDS = 2400.0  # longer than two partitions in a row
 
 
 def draw_scenario(random: Random, number: int) -> Scenario:
@@ -61,7 +63,8 @@ def _drawn_apart(scenario: Scenario, random: Random) -> Scenario:
     """Features that platforms got later. They are drawn separately, so that the rest of a seed's world stays
     the same."""
     queued = _with_a_queue(scenario, random)
-    return replace(queued, collect_seconds=random.choice((10.0, 60.0, 300.0)))
+    read = replace(queued, collect_seconds=random.choice((10.0, 60.0, 300.0)))
+    return _late_and_lying(_refusing(read, random), random)
 
 
 def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
@@ -74,8 +77,47 @@ def _with_a_queue(scenario: Scenario, random: Random) -> Scenario:
     return replace(scenario, queue_seconds=seconds, pending_seconds_max=promised)
 
 
+def _refusing(scenario: Scenario, random: Random) -> Scenario:
+    """On some platforms launches are refused for no good reason, or take effect late."""
+    faults = replace(
+        scenario.faults,
+        refused=_rate(random, 0.2),
+        refusals_per_hour=_rate(random, 0.3),
+        late_effect=_rate(random, 0.15),
+    )
+    return replace(scenario, faults=faults)
+
+
+def _late_and_lying(scenario: Scenario, random: Random) -> Scenario:
+    """Without an uplink, work comes home at the end: late, in parts, or not before a person acts. Meanwhile
+    the platform says that the session runs, that it is gone, or that it has ended."""
+    if scenario.uplink is not Uplink.NONE:
+        return scenario
+    faults = replace(
+        scenario.faults,
+        running_on=_rate(random, 0.4),
+        running_on_seconds=random.choice((60.0, 60.0, 1200.0)),
+        late_output=_rate(random, 0.7),
+        partial_output=_rate(random, 0.4),
+        late_output_seconds=random.choice((300.0, 1500.0, 3000.0)),
+        stuck_output=_rate(random, 0.1),
+        partitioned=max(scenario.faults.partitioned, _rate(random, 0.5)),
+        glitch=_rate(random, 0.4),
+        glitch_seconds=150.0,
+        wedged=_rate(random, 0.3),
+    )
+    return replace(
+        scenario, faults=faults, absence_seconds=random.choice((0.0, ABSENCE_SECONDS, ABSENCE_SECONDS)),
+        saving_seconds_max=SAVING_SECONDS_MAX, speaks=random.random() < 0.6,
+    )  # fmt: skip
+
+
+def _rate(random: Random, most: float) -> float:
+    return random.choice((0.0, most))
+
+
 def _uplink(drawn: float) -> Uplink:
-    if drawn < 0.25:
+    if drawn < 0.4:
         return Uplink.NONE
     return Uplink.SHARED if drawn < 0.75 else Uplink.STORE
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from sqlalchemy import event
 
 from orchestrator.core.event import Submitted, Wished
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
@@ -76,7 +76,8 @@ class SimulatedLedger(Ledger):
 
     def wish(self, run: str, event: Wished) -> RunRecord:
         before = self._latest[run]
-        over = before.phase.final and not before.strays
+        revived = before.phase is Phase.FAILED and event.wish is Wish.RELEASE
+        over = before.phase.final and not before.strays and not revived
         return self._remember(super().wish(run, event), self._due_at[run] if over else DUE_NOW)
 
     def schedule(self, due: Iterable[tuple[RunRecord, float | None]], *, fence: int | None = None) -> None:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import hostile, promises, unforeseen, uplinks
+from tests.simulation import hostile, leavings, promises, unforeseen, uplinks
 from tests.simulation.checks import Check
 from tests.simulation.world import CALM_HOURS, World
 
-ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL)
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL)
 _MEMORY = Path("/dev/shm")
 
 

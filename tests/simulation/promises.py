@@ -6,7 +6,9 @@ bugs: tests/simulation/test_planted_bugs.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from itertools import takewhile
 
 from orchestrator.core.charges import charges
 from orchestrator.core.event import (
@@ -26,16 +28,17 @@ from orchestrator.core.event import (
     StopRequested,
     Submitted,
     Wished,
-    Withdrawn,
 )
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit
+from orchestrator.ledger.reading import Stored
+from orchestrator.platforms.simulated.history import Discarded
+from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from tests.simulation.world import World
 
 ROUNDING = 1e-3  # seconds: wall-clock numbers are large
-HANDING_OVER_SECONDS = 4500.0  # a decision of an earlier phase may be under way: 15 min, and an hour's nap
 _READ_BY_THE_NEXT = frozenset({Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING})
 
 
@@ -77,15 +80,30 @@ def slots_are_not_overcommitted(world: World) -> list[str]:
 
 
 def nothing_alive_is_discarded(world: World) -> list[str]:
-    """What a session left is removed only when none of it runs or can still start."""
+    """What a session left is removed only when none of it runs or can still start. If a platform hides a
+    session and also lets it run past its limit, nobody can know that."""
     if world.clock_jumps:
         return []
     return [
         f"{discarded.session} was discarded alive at {discarded.at:.0f} s"
         for platform in world.platforms.values()
         for discarded in platform.history.discards
-        if discarded.alive
+        if discarded.alive and not _is_past_its_limit(platform, discarded)
     ]
+
+
+def _is_past_its_limit(platform: SimulatedPlatform, discarded: Discarded) -> bool:
+    """Whether the platform should have ended before everything of the session that still ran."""
+    limits = {
+        offer.accelerator: (offer.session_seconds or math.inf) + platform.scenario.slack_seconds
+        for offer in platform.scenario.offers
+    }
+    ran = [
+        life
+        for life in platform.history.lifetimes
+        if life.session == discarded.session and (life.ended_at is None or life.ended_at > discarded.at)
+    ]
+    return bool(ran) and all(life.started_at + limits[life.accelerator] < discarded.at for life in ran)
 
 
 def nobody_is_given_up_in_haste(world: World) -> list[str]:
@@ -119,7 +137,8 @@ def too_large_stays_too_large(world: World) -> list[str]:
 
 
 def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
-    """An outbox never shows an incomplete checkpoint, whenever it is read and whoever was killed."""
+    """An outbox never shows an incomplete checkpoint, whenever it is read and whoever was killed. Of one that
+    the user gave up, some blobs may never have appeared."""
     written = {
         checkpoint.name: checkpoint.corrupt
         for platform in world.platforms.values()
@@ -129,11 +148,20 @@ def only_what_was_altered_arrives_corrupt(world: World) -> list[str]:
     return [
         f"{run}: {item.event.text}"
         for run in world.runs
-        for item in world.ledger.history(run)
+        for item in _until_given_up(world, run)
         if isinstance(item.event, Noted) and "ignored corrupt checkpoint" in item.event.text
         and not written.get(item.event.text.split()[1], False)
         and "is missing" in item.event.text  # otherwise the transport to the home store may have caused it
     ]  # fmt: skip
+
+
+def _until_given_up(world: World, run: str) -> Iterable[Stored]:
+    """The run's history before its user gave up what a session left."""
+    return takewhile(
+        lambda item: not (isinstance(item.event, Wished) and item.event.wish is Wish.RELEASE
+                          and item.event.discard),
+        world.ledger.history(run),
+    )  # fmt: skip
 
 
 def what_cannot_save_is_not_stopped_unasked(world: World) -> list[str]:
@@ -182,21 +210,25 @@ def pauses_are_kept(world: World) -> list[str]:
 
 
 def what_the_next_session_reads_is_kept(world: World) -> list[str]:
-    """What a session hands over stays on its platform until the next session has begun."""
+    """What a session hands over stays on its platform until the next session has begun. Worlds where a clock
+    jumped are exempt: their dates are wrong."""
+    if world.clock_jumps:
+        return []
     launched = {
         item.event.order.session: run
         for run in world.everybody
         for item in world.ledger.history(run)
         if isinstance(item.event, Assigned)
     }
-    ended = {session for run in world.runs for session in _confirmed(world, run)}
+    closed = {session: at for run in world.runs for session, at in _closed(world, run).items()}
     found = []
     for platform in world.platforms.values():
         if platform.scenario.uplink is not Uplink.NONE:
             continue
         for discarded in platform.history.discards:
             run = launched[discarded.session]
-            if discarded.session in ended and _waited(world, run, discarded.at):
+            since = closed.get(discarded.session)
+            if since is not None and _waited(world, run, since, discarded.at):
                 found.append(f"{discarded.session} was discarded before the next one of {run} had begun")
     return found
 
@@ -238,27 +270,27 @@ def _seen_to_run(events: Iterable[Event]) -> set[str]:
     return found
 
 
-def _confirmed(world: World, run: str) -> list[str]:
-    """The run's sessions that were launched and seen to end."""
-    found, session, launched = [], "", False
+def _closed(world: World, run: str) -> dict[str, float]:
+    """The run's sessions that were launched and seen to end, and when they were closed."""
+    found: dict[str, float] = {}
+    session, launched, over = "", False, False
     for item in world.ledger.history(run):
         match item.event:
             case Assigned(order=order):
-                session, launched = order.session, False
+                session, launched, over = order.session, False, False
             case Launched():
                 launched = True
-            case Ended(confirmed=True) if launched:
-                found.append(session)
-            case Withdrawn():
-                launched = False
+            case Ended(confirmed=True):
+                over = launched
+            case Requeued(at=at) if over:
+                found[session] = at - world.began_at
     return found
 
 
-def _waited(world: World, run: str, at: float) -> bool:
-    """Whether the run had been waiting for its next session for a while at this moment."""
-    before = [(since, phase) for since, phase in world.witness.phases[run] if since <= at]
-    recent = {phase for since, phase in before if since > at - HANDING_OVER_SECONDS}
-    return bool(before) and before[-1][1] in _READ_BY_THE_NEXT and recent <= _READ_BY_THE_NEXT
+def _waited(world: World, run: str, since: float, until: float) -> bool:
+    """Whether the run was waiting for its next session all the time between these moments."""
+    phases = {phase for at, phase in world.witness.phases[run] if since - ROUNDING <= at <= until}
+    return bool(phases) and phases <= _READ_BY_THE_NEXT
 
 
 ALL = (

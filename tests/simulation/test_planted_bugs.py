@@ -7,7 +7,7 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, hostile, promises, uplinks
+from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
 from tests.simulation.play import play
 
 SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is where it once did
@@ -17,12 +17,12 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
     ("plant", "check", "first"),
     [
         (bugs.accepts_every_incarnation, checks.one_incarnation_a_generation, 10),
-        (bugs.accepts_before_any_start_is_known, checks.one_start_is_journalled, 44),
+        (bugs.accepts_before_any_start_is_known, checks.one_start_is_journalled, 60),
         (bugs.retires_the_newest, checks.accepted_checkpoints_are_kept, 3),
         (bugs.resumes_at_the_oldest, checks.resumes_at_the_newest, 3),
         (bugs.reuses_a_generation, checks.generations_only_grow, 1),
-        (bugs.launches_again_after_a_lost_reply, checks.nothing_starts_twice, 11),
-        (bugs.reserves_no_quota, checks.quota_is_not_overspent, 43),
+        (bugs.launches_again_after_a_lost_reply, checks.nothing_starts_twice, 13),
+        (bugs.reserves_no_quota, checks.quota_is_not_overspent, 74),
         (bugs.counts_the_wall_from_the_launch, promises.nobody_is_given_up_in_haste, 2),
         (bugs.charges_from_the_launch, promises.waiting_is_not_charged, 1),
         (bugs.claims_from_the_launch, checks.quota_is_not_overspent, 143),
@@ -30,12 +30,12 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.forgets_the_state, checks.the_result_is_exact, 4),
         (bugs.takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 22),
         (bugs.asks_again_at_once, checks.the_controller_rests, 0),
-        (bugs.writes_the_manifest_before_its_blobs, promises.only_what_was_altered_arrives_corrupt, 5),
+        (bugs.writes_the_manifest_before_its_blobs, promises.only_what_was_altered_arrives_corrupt, 10),
         (bugs.drops_reports_on_a_conflict, checks.nothing_starts_twice, 0),
         (bugs.takes_a_launch_never_seen_for_ended, promises.nothing_alive_is_discarded, 34),
         (bugs.frees_the_slot_of_a_stray, promises.slots_are_not_overcommitted, 31),
-        (bugs.forgets_a_cancel_at_the_end_of_a_session, promises.wishes_are_granted, 3),
-        (bugs.forgets_a_hold_at_the_end_of_a_session, promises.wishes_are_granted, 5),
+        (bugs.forgets_a_cancel_at_the_end_of_a_session, promises.wishes_are_granted, 9),
+        (bugs.forgets_a_hold_at_the_end_of_a_session, promises.wishes_are_granted, 25),
         (bugs.forgets_a_smaller_micro_batch_over_a_hop, promises.too_large_stays_too_large, 13),
         (bugs.forgets_a_smaller_micro_batch_at_a_hold, promises.too_large_stays_too_large, 81),
         (bugs.deletes_the_parent_of_a_live_session, promises.what_is_gone_on_from_is_kept, 11),
@@ -48,12 +48,20 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.removes_what_is_handed_over, promises.what_the_next_session_reads_is_kept, 1),
         (bugs.launches_what_may_have_been_launched, checks.nothing_starts_twice, 5),
         (bugs.acts_before_it_journals, checks.nothing_starts_twice, 0),
-        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 115),
+        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 122),
         (bugs.looks_at_the_fence_once, uplinks.superseded_sessions_publish_nothing, 2),
         (bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 21),
         (bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
         (bugs.believes_a_heartbeat_too_long, uplinks.the_dead_are_closed_within_patience, 4),
-        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 95),
+        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 155),
+        (bugs.forgets_that_it_was_seen, leavings.nobody_alive_is_given_up_on_a_lie, 30),
+        (bugs.takes_any_release_for_consent, leavings.no_second_session_while_the_first_may_bill, 180),
+        (bugs.believes_that_nothing_was_left, leavings.what_was_seen_is_collected_before_it_is_discarded, 1),
+        (bugs.looks_no_more_once_it_is_held, leavings.what_appears_is_gone_on_with, 92),
+        (bugs.asks_a_person_about_a_glitch, leavings.nobody_is_held_without_need, 16),
+        (bugs.asks_a_person_about_the_third_refusal, leavings.nobody_is_held_without_need, 21),
+        (bugs.makes_anew_what_was_refused, leavings.a_refused_launch_keeps_what_is_prepared, 2),
+        (bugs.fails_a_run_for_what_platforms_lost, leavings.no_run_fails_by_what_platforms_lost, 227),
     ],
 )
 def test_a_planted_bug_is_caught(

@@ -31,11 +31,19 @@ class Users:
         """What they do once in a while."""
         for run in runs:
             record = self._ledger.latest(run)
-            waits = record.standing is Phase.HELD or bool(record.fault)
-            if waits and self._random.random() < (0.2 if self.calm else 0.04):
+            if record.awaits is not None:
+                self._look_at(run)
+            elif record.standing is Phase.HELD and self._random.random() < (0.2 if self.calm else 0.04):
                 self._wish(run, Wish.RELEASE)
             elif self.busy and not self.calm and not record.phase.final and self._random.random() < 0.004:
                 self._wish(run, self._random.choice((Wish.CANCEL, Wish.HOLD)))
+
+    def _look_at(self, run: str) -> None:
+        """What they do about a session whose output does not appear. It may still appear by itself."""
+        if self._random.random() < (0.003 if self.calm else 0.001):
+            self._ledger.wish(run, Wished(self._clock.now(), Wish.RELEASE, discard=True))
+        elif not self.calm and self._random.random() < 0.003:
+            self._wish(run, Wish.RELEASE)
 
     def interfere(self, proposals: Sequence[Proposal]) -> None:
         """What they do at the moment in which something is journalled: mostly actions that change nothing."""

@@ -118,16 +118,18 @@ class Witness:
 
     def _happened(self, record: RunRecord, event: Event) -> None:
         session = record.session
-        if isinstance(event, Ended) and not event.confirmed and session is not None:
+        agreed = record.forgone or record.discard
+        if isinstance(event, Ended) and not event.confirmed and session is not None and not agreed:
             self._judge(session)
 
     # --- Sessions given up ------------------------------------------------------------------------------
 
     def _judge(self, session: Session) -> None:
         """Records a session that was given up without a good reason. One of these is required: several
-        readings without the session while the controller was up, over as long as a launch may stay unseen; a
-        heartbeat that stands still; or an exceeded limit (in a queue the platform's promised start, for a
-        running session its session limit). Time in which the machine slept does not count."""
+        readings without the session while the controller was up, over as long as a launch may stay unseen,
+        and longer once it was seen; a heartbeat that stands still; or an exceeded limit (in a queue the
+        platform's promised start, for a running session its session limit). Time in which the machine slept
+        does not count."""
         readings, traits = self._readings[session.name], session.traits
         if readings and readings[-1].seen.result is not None:
             return  # as its agent reported
@@ -139,7 +141,9 @@ class Witness:
             seconds += 0.0 if later is None else min(later.at - reading.at, 2.0 * poll)
         silence = self._silence(readings, traits)
         silent = silence >= patience(traits)
-        absent = count >= READINGS_MIN and seconds >= traits.visibility_seconds
+        was_seen = session.began_at is not None or session.incarnation is not None
+        unseen = max(traits.visibility_seconds, traits.absence_seconds if was_seen else 0.0)
+        absent = count >= READINGS_MIN and seconds >= unseen
         if traits.uplink is Uplink.STORE and readings and _beat(readings[-1]) is not None:
             absent &= silent  # its heartbeat arrives independently of its platform
         waited, ran = self._ages(session)

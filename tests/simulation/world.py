@@ -85,7 +85,7 @@ class World:
         self.restarts = 0
         self.restless_at: list[float] = []
         self.clock_jumps = random.random() < 0.3
-        self._naps = random.random() < 0.3
+        self.naps = random.random() < 0.3
         self._ledger_fails = random.choice((0.0, 0.0, 0.02))
         self._calm = False
         self._workers = SimulatedWorkers(self.clock, Random(random.random()), random.choice((0.0, 0.05, 0.2)))
@@ -162,15 +162,16 @@ class World:
 
     def _tick(self) -> None:
         assert self._engine is not None
-        conflicts = self.ledger.conflicts
-        for _ in range(RESTLESS_TICKS):
+        restless = 0
+        while restless < RESTLESS_TICKS:
+            conflicts = self.ledger.conflicts
             try:
                 if self._engine.tick() > 0.0:
                     return
             except Transient:  # like the controller with a locked ledger: the next tick goes on
                 return
-        if self.ledger.conflicts - conflicts < RESTLESS_TICKS:  # else somebody made a wish in every one
-            self.restless_at.append(self.clock.elapsed())
+            restless += self.ledger.conflicts == conflicts  # else somebody made a wish meanwhile
+        self.restless_at.append(self.clock.elapsed())
 
     def _before_append(self, proposals: Sequence[Proposal]) -> None:
         self.killer.perhaps()
@@ -211,7 +212,7 @@ class World:
 
     def _disturb_clock(self) -> None:
         """The machine sleeps, the controller's process is stopped, or somebody sets the wall clock."""
-        if self._naps:
+        if self.naps:
             self.random.choice((self.clock.sleep, self.clock.advance))(self.random.choice((300.0, HOUR)))
         elif self.clock_jumps and self.random.random() < 0.5:
             self.clock.sleep(HOUR)

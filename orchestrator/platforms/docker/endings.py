@@ -35,7 +35,7 @@ def how(
         return Outcome.LOST, "the container was killed (by docker kill, or because its engine went down)"
     words = f": {said}" if said else ""
     if code in _NO_PROGRAM:
-        return Outcome.DENIED, f"{no_python(python)}{words}"
+        return Outcome.REJECTED, f"{no_python(python)}{words}"
     return Outcome.LOST, f"the container ended with exit code {code} and no result{words}"
 
 

@@ -23,7 +23,6 @@ from orchestrator.platforms.simulated.scenario import Fate, Scenario, SimulatedO
 _PRIME = 2**127 - 1
 _FACTOR = 0x1F123BB5159A55E5D3A2B1C4F0E1D2C3
 _UNDO = pow(_FACTOR - 1, -1, _PRIME)
-_NEVER = (math.inf, Outcome.LOST, "")
 STATE_FILE = "state.json"
 
 
@@ -103,8 +102,7 @@ class SimulatedAgent:
         self._milestones = self._plan_milestones()
         self._limits = self._plan_limits(offer)
         self._kills: list[tuple[float, Outcome, str]] = []
-        if offer.session_seconds is not None:
-            self.kill(start + offer.session_seconds, Outcome.LOST, "killed at the session's limit")
+        self._limit_at = math.inf if offer.session_seconds is None else start + offer.session_seconds
         if scenario.uplink is Uplink.STORE and order.budget_seconds is not None:
             self.kill(start + order.budget_seconds, Outcome.LOST, "not all of it was shipped in time")
         self._snapshot_at = self._trains_from + self._interval
@@ -130,7 +128,7 @@ class SimulatedAgent:
     @property
     def horizon(self) -> float:
         """When it will end if nothing goes wrong."""
-        return min(at for at, *_ in (*self._milestones, *self._limits, *self._kills))
+        return min(self._limit_at, *(at for at, *_ in (*self._milestones, *self._limits, *self._kills)))
 
     def _plan_milestones(self) -> list[tuple[float, Outcome, str]]:
         """Exits at a step. They never come if the training has stalled."""
@@ -164,7 +162,12 @@ class SimulatedAgent:
         )
 
     def _death(self) -> tuple[float, Outcome, str]:
-        return min(*self._kills, (self.fate.killed_at, Outcome.LOST, "the machine is gone"), _NEVER)
+        limit_at = self._limit_at + self.fate.wedged_seconds
+        return min(
+            *self._kills,
+            (self.fate.killed_at, Outcome.LOST, "the machine is gone"),
+            (limit_at, Outcome.LOST, "killed at the session's limit"),
+        )
 
     def _reaches(self, step: int) -> float:
         return self._trains_from + max(0, step - self._base.step) / self._rate

@@ -12,12 +12,14 @@ from orchestrator.core.order import Outcome
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of launch: whether it started the session, and the error it raised, if any."""
+    """One call of launch: whether it started the session, the error it raised, if any, and whether that says
+    for certain that nothing was started, now."""
 
     at: float
     session: str
     started: bool
     error: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.core import wire
+from orchestrator.errors import Transient
 from orchestrator.platforms.simulated.agent import SimulatedAgent
 from orchestrator.session.layout import INCARNATION, LOG, RESULT, STATUS
 from orchestrator.session.outbox import Growth
@@ -48,3 +49,22 @@ class SimulatedOutbox:
         lines = "".join(f"{each.at:.0f} checkpoint {each.name}\n" for each in written)
         (folder / LOG / "000001.log").write_text(lines)
         return Growth(folder)
+
+
+class SpokenOutbox(SimulatedOutbox):
+    """Only what a session says of itself while it runs."""
+
+    def small(self, name: str) -> bytes | None:
+        return None if name == RESULT else super().small(name)
+
+    def checkpoints(self) -> Iterable[str]:
+        return []
+
+
+class PartialOutbox(SimulatedOutbox):
+    """An outbox that is listed, while its blobs cannot be downloaded yet."""
+
+    def blob(self, sha256: str, target: Path) -> bool:
+        if any(sha256 in agent.blobs for agent in self._agents):
+            raise Transient(f"blob {sha256[:12]}… cannot be downloaded yet")
+        return super().blob(sha256, target)

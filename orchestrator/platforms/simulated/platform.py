@@ -25,6 +25,7 @@ from orchestrator.errors import (
     NameTaken,
     NotFound,
     QuotaExhausted,
+    Refused,
     Rejected,
     Transient,
 )
@@ -32,9 +33,9 @@ from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
 from orchestrator.platforms.simulated.history import Discarded, History, Launch
-from orchestrator.platforms.simulated.outbox import SimulatedOutbox
+from orchestrator.platforms.simulated.leaving import Leaving, draw_leaving
+from orchestrator.platforms.simulated.outbox import PartialOutbox, SimulatedOutbox, SpokenOutbox
 from orchestrator.platforms.simulated.scenario import (
-    Fate,
     Faults,
     Intervals,
     Scenario,
@@ -61,6 +62,7 @@ class _Session:
     stopped: bool = False
     stop_ignored: bool = False
     outbox_lost: bool = False
+    leaving: Leaving = field(default_factory=Leaving)
     discarded: bool = False
 
     @property
@@ -72,6 +74,16 @@ class _Session:
         if self.starved_at is not None:
             return now >= self.starved_at
         return all(agent.ended_at is not None for agent in self.agents)
+
+    @property
+    def over_at(self) -> float:
+        """When it ended; infinity if that is still to come."""
+        if self.starved_at is not None:
+            return self.starved_at
+        return max(math.inf if agent.ended_at is None else agent.ended_at for agent in self.agents)
+
+    def seems_over(self, now: float) -> bool:
+        return any(a.fate.glitch_from <= now < a.fate.glitch_until for a in self.begun)
 
     def hidden(self, now: float) -> list[SimulatedAgent]:
         return [a for a in self.begun if a.fate.hidden_from <= now < a.fate.hidden_until]
@@ -100,6 +112,7 @@ class SimulatedPlatform:
         self._outages = self._intervals("outages", f.outages_per_hour, f.outage_seconds)
         self._denials = self._intervals("denials", f.denials_per_hour, f.denial_seconds)
         self._shortages = self._intervals("shortages", f.shortages_per_hour, f.shortage_seconds)
+        self._refusals = self._intervals("refusals", f.refusals_per_hour, f.refusal_seconds)
 
     @property
     def name(self) -> str:
@@ -117,11 +130,12 @@ class SimulatedPlatform:
         now = self._at
         self.faults = Faults()
         self._outages = self._denials = self._shortages = self._intervals("calm", 0.0, 1.0)
+        self._refusals = self._intervals("calm", 0.0, 1.0)
         for session in self._sessions.values():
             session.stop_ignored = False
             session.visible_at = min(session.visible_at, now)
             for agent in session.agents:
-                agent.fate = _spent(agent.fate, now)
+                agent.fate = agent.fate.spent(now)
 
     # --- the world up to now ----------------------------------------------------------------------------
 
@@ -246,7 +260,8 @@ class SimulatedPlatform:
             raise
         finally:
             started = not was and self._launched(order.session)
-            self.history.launches.append(Launch(self._at, order.session, started, str(error or "")))
+            refused = isinstance(error, QuotaExhausted | Refused)
+            self.history.launches.append(Launch(self._at, order.session, started, str(error or ""), refused))
 
     def _launched(self, name: str) -> bool:
         session = self._sessions.get(name)
@@ -261,11 +276,15 @@ class SimulatedPlatform:
         if session.stopped:
             raise Rejected(f"{order.session} was stopped before it was launched")
         self._refuse(order)
-        self._start(session, order)
-        if self._chance(self.faults.launch_started_but_failed):
+        late = self.faults.late_effect > 0.0 and self._chance(self.faults.late_effect)
+        self._start(session, order, late)
+        if late or self._chance(self.faults.launch_started_but_failed):
             raise Transient("500: the session could not be started")
 
     def _refuse(self, order: Order) -> None:
+        passing = self.faults.refused > 0.0 and self._chance(self.faults.refused)
+        if passing or self._refusals.end(self._at) is not None:
+            raise Refused("the sources are invalid")
         shortage = self._shortages.end(self._at)
         if shortage is not None:
             raise QuotaExhausted("no capacity", until=self._unix(shortage))
@@ -276,7 +295,7 @@ class SimulatedPlatform:
         if taken >= self._offers[order.accelerator].slots:
             raise QuotaExhausted(f"all {taken} slots for {order.accelerator} are taken")
 
-    def _start(self, session: _Session, order: Order) -> None:
+    def _start(self, session: _Session, order: Order, late: bool) -> None:
         faults, random = self.faults, self._generator(order.session)
         session.launched_at = self._at
         promised = self.scenario.visibility_seconds
@@ -284,10 +303,13 @@ class SimulatedPlatform:
         session.visible_at = self._at + random.random() * (3 * promised if late else promised)
         session.stop_ignored = random.random() < faults.stop_ignored
         session.outbox_lost = random.random() < faults.outbox_lost
+        if self.scenario.uplink is Uplink.NONE:
+            session.leaving = draw_leaving(faults, self._generator(f"{order.session} leaving"))
         if random.random() < faults.starved:
             session.starved_at = self._at + self.scenario.pending_seconds
             return
         start = self._at + random.random() * (self.scenario.queue_seconds + self.scenario.pending_seconds)
+        start = max(start, session.visible_at) if late else start
         self._spawn(session, order, start, random)
         if random.random() < faults.double_start:
             self._spawn(session, order, start + random.random() * 60.0, random)
@@ -336,11 +358,22 @@ class SimulatedPlatform:
             return Sight(Sighting.ENDED, ending=Outcome.NO_CAPACITY, detail="no capacity was found")
         if not session.begun:
             return Sight(Sighting.ENDED if over else Sighting.PENDING)
-        sighting = Sighting.ENDED if over else Sighting.RUNNING
+        sighting = self._shown(session)
+        if sighting is Sighting.SAVING:
+            return Sight(sighting, detail="its output is not there yet")
+        if sighting is Sighting.RUNNING and self.scenario.uplink is Uplink.NONE:
+            return Sight(sighting, SpokenOutbox(session.begun, self._at) if self.scenario.speaks else None)
         ending = next((agent.ending for agent in session.begun if agent.ending), None) if over else None
         detail = next((agent.detail for agent in session.begun if agent.ending), "") if over else ""
         outbox = None if self._unreadable(session) is not None else self._outbox(session)
         return Sight(sighting, outbox, ending, detail)
+
+    def _shown(self, session: _Session) -> Sighting:
+        """What it says of a session that has begun."""
+        if session.over(self._at):
+            return session.leaving.sighting(self._at - session.over_at)
+        hides = self.scenario.uplink is Uplink.NONE and session.seems_over(self._at)
+        return Sighting.SAVING if hides else Sighting.RUNNING
 
     def _unreadable(self, session: _Session) -> str | None:
         """Why the outbox cannot be read now, if so."""
@@ -348,7 +381,7 @@ class SimulatedPlatform:
             return None
         if self.scenario.uplink is Uplink.STORE:
             return "its outbox is in the store"
-        if not session.over(self._at):
+        if self._shown(session) is not Sighting.ENDED:
             return "the outbox can be read only once the session has ended"
         if session.outbox_lost or any(agent.ending for agent in session.begun):
             return "the session left nothing"
@@ -360,6 +393,8 @@ class SimulatedPlatform:
             session = self._sessions.get(name)
             if session is None or not session.begun or session.discarded:
                 raise NotFound(f"no outbox of {name}")
+            if self.scenario.uplink is Uplink.NONE and self._shown(session) is not Sighting.ENDED:
+                raise Transient(f"{name} has not ended")
             unreadable = self._unreadable(session)
             if unreadable is not None or any(a.fate.outbox_hidden for a in session.hidden(self._at)):
                 raise NotFound(unreadable or f"no outbox of {name}")
@@ -367,7 +402,8 @@ class SimulatedPlatform:
 
     def _outbox(self, session: _Session) -> Outbox:
         """What its incarnations left, as one."""
-        return SimulatedOutbox(session.begun, self._at)
+        partial = session.over(self._at) and self._at - session.over_at < session.leaving.whole
+        return (PartialOutbox if partial else SimulatedOutbox)(session.begun, self._at)
 
     def stop(self, name: str) -> StopReply:
         with self._verb("stop"):
@@ -402,7 +438,7 @@ class SimulatedPlatform:
     def discard(self, name: str) -> None:
         with self._verb("discard"):
             session = self._visible(name)
-            if session is not None and not session.over(self._at):
+            if session is not None and (not session.over(self._at) or self._still_runs(session)):
                 raise Rejected(f"{name} is still running")
             known = self._sessions.get(name)
             if known is not None:
@@ -410,7 +446,17 @@ class SimulatedPlatform:
                 self.history.discards.append(Discarded(self._at, name, alive))
                 known.discarded = True
 
+    def _still_runs(self, session: _Session) -> bool:
+        """Whether it still counts as running, although it is over."""
+        return bool(session.begun) and self._shown(session) is Sighting.RUNNING
+
     # --- for tests --------------------------------------------------------------------------------------
+
+    def complete_at(self, name: str) -> float:
+        """When everything that a session leaves is there; infinity: not by itself, or it still runs."""
+        session = self._sessions[name]
+        nothing = session.outbox_lost or not session.begun or any(agent.ending for agent in session.begun)
+        return math.inf if nothing else session.over_at + session.leaving.whole
 
     def corrupt(self, name: str) -> str:
         """Alters a blob of the newest checkpoint in a session's outbox; returns the checkpoint's name."""
@@ -447,16 +493,3 @@ def _resumed(order: Order, resume: Path | None) -> State:
         raise CorruptCheckpoint(order.resume, f"{error.filename} is not staged") from error
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptCheckpoint(order.resume, f"it has no training state ({error})") from error
-
-
-def _spent(fate: Fate, now: float) -> Fate:
-    """The fate without everything that is still to come."""
-    return Fate(
-        killed_at=fate.killed_at if fate.killed_at <= now else math.inf,
-        forgotten=fate.forgotten,
-        crash_at=fate.crash_at if fate.crash_at <= now else math.inf,
-        stall_at=fate.stall_at if fate.stall_at <= now else math.inf,
-        freeze_at=fate.freeze_at if fate.freeze_at <= now else math.inf,
-        cut_from=fate.cut_from,
-        cut_until=min(fate.cut_until, now),
-    )

@@ -33,6 +33,20 @@ class Faults:
     stop_slow_seconds: float = 0.0  # stop: the longest delay until the agent gets it
     corrupt: float = 0.0  # checkpoint: a blob in the outbox is altered
     outbox_lost: float = 0.0  # session without uplink: its outbox never arrives
+    running_on: float = 0.0  # session without uplink: it counts as running for a while after its end
+    running_on_seconds: float = 60.0  # at most
+    late_output: float = 0.0  # session without uplink: its output appears late
+    partial_output: float = 0.0  # session without uplink: some of its output appears later than the rest
+    late_output_seconds: float = 1200.0  # at most, for each of the two
+    stuck_output: float = 0.0  # session without uplink: some or all of its output never appears by itself
+    glitch: float = 0.0  # incarnation without uplink: it seems to have ended for a while, but it still runs
+    glitch_seconds: float = 300.0  # at most
+    wedged: float = 0.0  # incarnation: the agent's heart stops, and the session limit comes too late
+    wedged_seconds: float = 3600.0  # at most
+    late_effect: float = 0.0  # launch: Transient, and it takes effect later
+    refused: float = 0.0  # launch: Refused, and nothing was started
+    refusals_per_hour: float = 0.0  # every launch raises Refused
+    refusal_seconds: float = 1800.0  # on average
     uplink_cut: float = 0.0  # incarnation: its uplink does not reach the store for a while
     uplink_cut_seconds: float = 1800.0  # at most
     outages_per_hour: float = 0.0  # every verb raises Transient
@@ -71,7 +85,8 @@ class Scenario:
     (a process beside the agent ships it, every `uplink_seconds`) or NONE (readable only after its end, and a
     killed session leaves nothing). A session waits up to `queue_seconds` and `pending_seconds` for its start;
     offers state half of `queue_seconds`. `crash_at_step`: every session crashes there. `grace_seconds` after
-    a stop, the platform kills a session that still runs."""
+    a stop, the platform kills a session that still runs. If a session `speaks`, its status is readable while
+    it runs, even without an uplink."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
@@ -79,6 +94,8 @@ class Scenario:
     quota: QuotaWindow | None = None
     uplink: Uplink = Uplink.SHARED
     visibility_seconds: float = 5.0
+    absence_seconds: float = 0.0
+    saving_seconds_max: float = 3600.0
     pending_seconds: float = 5.0
     queue_seconds: float = 0.0
     pending_seconds_max: float = 3600.0
@@ -94,6 +111,7 @@ class Scenario:
     poll_seconds: float = 2.0
     collect_seconds: float = 10.0
     can_stop: bool = True
+    speaks: bool = False
     owned: bool = False
     internet: bool = True
     crash_at_step: int | None = None
@@ -107,6 +125,8 @@ class Scenario:
             durable_mid_run=self.uplink is not Uplink.NONE,
             hands_over=self.uplink is Uplink.NONE,
             visibility_seconds=self.visibility_seconds,
+            absence_seconds=self.absence_seconds,
+            saving_seconds_max=self.saving_seconds_max,
             pending_seconds_max=self.pending_seconds_max,
             poll_seconds=self.poll_seconds,
             collect_seconds=self.collect_seconds,
@@ -127,12 +147,28 @@ class Fate:
     hidden_from: float = math.inf
     hidden_until: float = math.inf
     outbox_hidden: bool = False
+    glitch_from: float = math.inf
+    glitch_until: float = math.inf
+    wedged_seconds: float = 0.0
     crash_at: float = math.inf
     stall_at: float = math.inf
     freeze_at: float = math.inf
     corrupt: float = 0.0
     cut_from: float = math.inf
     cut_until: float = math.inf
+
+    def spent(self, now: float) -> Fate:
+        """The fate without everything that is still to come."""
+        return Fate(
+            killed_at=self.killed_at if self.killed_at <= now else math.inf,
+            forgotten=self.forgotten,
+            crash_at=self.crash_at if self.crash_at <= now else math.inf,
+            stall_at=self.stall_at if self.stall_at <= now else math.inf,
+            freeze_at=self.freeze_at if self.freeze_at <= now else math.inf,
+            wedged_seconds=self.wedged_seconds if self.freeze_at <= now else 0.0,
+            cut_from=self.cut_from,
+            cut_until=min(self.cut_until, now),
+        )
 
 
 def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> Fate:
@@ -155,6 +191,13 @@ def draw_fate(faults: Faults, random: Random, start: float, horizon: float) -> F
         freeze_at=moment(faults.freeze),
         corrupt=faults.corrupt,
     )
+    if faults.glitch > 0.0:
+        seems_over = moment(faults.glitch)
+        fate = replace(fate, glitch_from=seems_over,
+                       glitch_until=seems_over + random.random() * faults.glitch_seconds)  # fmt: skip
+    if faults.wedged > 0.0 and (wedged_at := moment(faults.wedged)) < math.inf:
+        fate = replace(fate, freeze_at=min(fate.freeze_at, wedged_at),
+                       wedged_seconds=random.random() * faults.wedged_seconds)  # fmt: skip
     if faults.uplink_cut == 0.0:
         return fate
     cut_from, seconds = moment(faults.uplink_cut), random.random() * faults.uplink_cut_seconds
