@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order
 from orchestrator.core.session import Observation
@@ -36,7 +36,12 @@ outbox = pathlib.Path(sys.argv[1], "outbox")
 (outbox / "incarnation").write_text("other")
 """
 WAITS = f"{_CLAIMS}\nthreading.Event().wait(120)\n"
-LEAVES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
+VANISHES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
+LEAVES = f"""{VANISHES}
+import json
+result = {{"incarnation": "other", "outcome": "stopped", "exit_code": 0, "step": None, "message": "left"}}
+(outbox / "result.json").write_text(json.dumps(result))
+"""
 FAILS = f"{_CLAIMS}\nprint('it went wrong', flush=True)\nsys.exit(3)\n"
 TALKS = f"{_CLAIMS}\nwhile True:\n    print('here', flush=True)\n    threading.Event().wait(0.02)\n"
 
@@ -55,11 +60,14 @@ class Box(KaggleRig):
 
     def __init__(self, folder: Path, agent: Path, kaggle: LocalKaggle) -> None:
         super().__init__(folder, agent, kaggle)
-        self.use(accelerators=["cpu", "T4x2", "T4", "TPUv5e-8"], publish_seconds=0.5)
+        self.use(
+            accelerators=["cpu", "T4x2", "T4", "TPUv5e-8"], visibility_seconds=2.0, listed_seconds=0.0,
+            mount_seconds=0.0, publish_seconds=0.5,
+        )  # fmt: skip
 
-    def another_controller(self, home: str = "sessions") -> KagglePlatform:
+    def another_controller(self, home: str = "sessions", clock: Clock | None = None) -> KagglePlatform:
         folder = self.folder / home
-        built = catalog.build("here", self.type, self.options, folder=folder, clock=Hasty())
+        built = catalog.build("here", self.type, self.options, folder=folder, clock=clock or Hasty())
         assert isinstance(built, KagglePlatform)
         return built
 
@@ -105,10 +113,17 @@ class Box(KaggleRig):
         """The kinds of files in a session's dataset: "materials", "checkpoint"."""
         return sorted(path.name.split("-")[0] for path in self.mounted(session))
 
+    def datasets(self, session: str = FIRST) -> list[str]:
+        """The datasets that the account has for a session, the newest last."""
+        return [name for name in self.kaggle.datasets._all if name.startswith(f"{session}-d")]
+
     def mounted(self, session: str = FIRST) -> list[Path]:
-        """The files of a session's dataset that a kernel would see; empty if there is no such dataset."""
-        version = self.kaggle.datasets.version_for_kernel(f"{self.kaggle.settings.username}/{session}")
-        return [] if version is None else [path for _, path in version.files()]
+        """The files of a session's newest dataset that a kernel would see; empty if there is none."""
+        owner = self.kaggle.settings.username
+        for name in reversed(self.datasets(session)):
+            version = self.kaggle.datasets.version_for_kernel(f"{owner}/{name}")
+            return [] if version is None else [path for _, path in version.files()]
+        return []
 
     def kaggle_quota(self) -> Quotas:
         credentials = Credentials(self.kaggle.settings.username, key=self.kaggle.settings.key)

@@ -76,7 +76,8 @@ def test_what_is_uploaded_comes_back_through_a_kernel(
     assert target.read_bytes() == CONTENT
     said = "".join(events(client, "run-s01", quiet_seconds=1.0, at_most_seconds=10.0))
     assert said == "hello\nbye\n"
-    assert (client.kernels(), client.datasets()) == (("run-s01",), ("run-code",))
+    listed = [each.slug for each in (*client.kernels(), *client.datasets())]
+    assert listed == ["run-s01", "run-code"]
     client.delete_kernel("run-s01")
     client.delete_dataset("run-code")
     client.delete_kernel("run-s01")
@@ -145,6 +146,10 @@ def test_a_deletion_that_was_refused_is_not_taken_for_done(kaggle: LocalKaggle) 
     kaggle.fail("DeleteKernel", Fault.NESTED)
     with pytest.raises(Transient, match="did not remove it"):
         client.delete_kernel("a-s01")
-    client.delete_kernel("a-s01")
-    client.delete_kernel("a-s01")  # it is gone
+    kaggle.warts.status_glitch = "404"
+    kaggle.fail("DeleteKernel", Fault.NESTED)
+    with pytest.raises(Transient, match="did not remove it"):  # the account's list still has it
+        client.delete_kernel("a-s01")
+    assert client.delete_kernel("a-s01")
+    assert not client.delete_kernel("a-s01")  # it is gone
     assert client.status("a-s01") is None

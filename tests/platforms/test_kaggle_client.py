@@ -17,12 +17,29 @@ from typing import Any
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.errors import AccessDenied, BackendError, InputError, NotFound, Rejected, Transient
-from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.errors import (
+    AccessDenied,
+    BackendError,
+    InputError,
+    NotFound,
+    Refused,
+    Rejected,
+    Transient,
+)
+from orchestrator.platforms.kaggle.client import FORBIDDEN_SECONDS, KaggleClient
 from orchestrator.platforms.kaggle.connection import NO_PRODUCTION
 from orchestrator.platforms.kaggle.credentials import Credentials
 from orchestrator.platforms.kaggle.logs import events
-from orchestrator.platforms.kaggle.values import Output, OutputFile, Pool, Push, Pushed, Quotas, Status
+from orchestrator.platforms.kaggle.values import (
+    Listed,
+    Output,
+    OutputFile,
+    Pool,
+    Push,
+    Pushed,
+    Quotas,
+    Status,
+)
 from tests.cli.calls import Caller
 from tests.platforms.kaggle_wire import (
     BROKEN,
@@ -43,6 +60,7 @@ from tests.platforms.kaggle_wire import (
     timeout,
     wire,
 )
+from tests.simulation.clock import VirtualClock
 
 PUSH = Push("x-s01", "print(1)", "NvidiaTeslaT4", True, False, 3600, False, ("x-code",), ("ada/x-s00",))
 QUOTA = "GetAcceleratorQuotaStatistics"
@@ -66,17 +84,19 @@ READS: dict[str, tuple[Call, Answer, Any]] = {
     "GetKernelSessionStatus":
         (lambda c: c.status("x-s01"), said({"status": "RUNNING"}), Status("RUNNING", "")),
     "ListKernelSessionOutput": (lambda c: c.output("x-s01"), said({"log": "[]"}), Output((), "[]")),
-    "ListKernels": (KaggleClient.kernels, said({"kernels": [{"ref": "ada/x-s01"}]}), ("x-s01",)),
-    "ListDatasets": (KaggleClient.datasets, said({"datasets": [{"ref": "ada/x-code"}]}), ("x-code",)),
+    "ListKernels": (KaggleClient.kernels, said({"kernels": [{"ref": "ada/x-s01"}]}),
+                    (Listed("x-s01", ""),)),
+    "ListDatasets": (KaggleClient.datasets, said({"datasets": [{"ref": "ada/x-code", "title": "code"}]}),
+                     (Listed("x-code", "code"),)),
     "GetDatasetStatus": (lambda c: c.dataset_status("x-code"), said({"status": "READY"}), "ready"),
-    "ListDatasetFiles": (lambda c: c.dataset_files("x-code"), said(FILES), {"a.tar": 7, "empty": 0}),
+    "ListDatasetFiles": (lambda c: c.dataset_files("x-code"), said(FILES), {"a.tar": 7, "empty": None}),
     "StartBlobUpload": (token, said({"token": "t1", "createUrl": "http://127.0.0.1/put"}), "t1"),
     "x-s01": (log, said([{"stream_name": "stdout", "time": 1.0, "data": "hello\n"}]), ["hello\n"]),
 }  # fmt: skip
 WRITES: dict[str, tuple[Call, Answer, Any]] = {
     "SaveKernel": (lambda c: c.push(PUSH), said({"versionNumber": 1}), Pushed(1, "", ())),
     "CreateDataset": (lambda c: c.create_dataset("x-code", ["t1"]), said({"status": "ok"}), None),
-    "DeleteKernel": (lambda c: c.delete_kernel("x-s01"), said({}), None),
+    "DeleteKernel": (lambda c: c.delete_kernel("x-s01"), said({}), True),
     "DeleteDataset": (lambda c: c.delete_dataset("x-code"), said({}), None),
 }
 FAULTS = {"silent": SILENT, "429": LIMITED, "500": BROKEN, "page": PAGE, "cut": CUT, "lost": LOST}
@@ -86,7 +106,7 @@ ABSENT: dict[str, Any] = {
     "ListKernelSessionOutput": None,
     "GetDatasetStatus": None,
     "x-s01": [],
-    "DeleteKernel": None,
+    "DeleteKernel": False,
     "DeleteDataset": None,
 }
 
@@ -168,22 +188,51 @@ def test_what_is_refused_to_valid_credentials_is_missing_or_not_allowed(
     if rpc in ABSENT:
         assert call(client(server)) == ABSENT[rpc]
     else:
-        with pytest.raises(Rejected) as caught:
+        means = {"ListDatasetFiles": NotFound, "ListKernels": Transient, "ListDatasets": Transient}
+        with pytest.raises(means.get(rpc, Refused)):  # nothing can be missing from what makes something
             call(client(server))
-        makes = rpc in ("StartBlobUpload", "CreateDataset", "SaveKernel")  # from which nothing can be missing
-        assert isinstance(caught.value, NotFound) is not makes
     assert len(server.calls(rpc)) == 1
 
 
-@pytest.mark.parametrize("refusal", [UNKNOWN, NESTED], ids=["401", "403"])
 @pytest.mark.parametrize("rpc", [*READS, *WRITES])
-def test_what_is_refused_as_the_quota_is_needs_a_human(server: Wire, rpc: str, refusal: Answer) -> None:
-    server.always(QUOTA, refusal)
-    server.always(rpc, refusal)
+def test_what_is_refused_as_the_quota_is_needs_a_human(server: Wire, rpc: str) -> None:
+    server.always(QUOTA, UNKNOWN)
+    server.always(rpc, UNKNOWN)
     with pytest.raises(AccessDenied, match=r"kaggle\.com/settings → API") as caught:
         {**READS, **WRITES}[rpc][0](client(server))
     assert caught.value.backend == "box"
     assert caught.value.operation
+
+
+@pytest.mark.parametrize("rpc", [*READS, *WRITES])
+def test_a_403_may_pass_even_to_the_quota(server: Wire, rpc: str) -> None:
+    server.always(QUOTA, NESTED)
+    server.always(rpc, NESTED)
+    with pytest.raises(Transient, match=r"kaggle\.com/settings → API") as caught:
+        {**READS, **WRITES}[rpc][0](client(server))
+    assert caught.value.backend == "box"
+    assert caught.value.operation
+    assert len(server.calls(QUOTA)) == 4
+
+
+def test_a_403_to_the_quota_that_stays_needs_a_human(server: Wire) -> None:
+    clock = VirtualClock()
+    found = client(server, clock=clock)
+    server.always(QUOTA, NESTED)
+    for _ in range(2):
+        with pytest.raises(Transient):
+            found.quota()
+        clock.advance(FORBIDDEN_SECONDS - 1.0)
+    with pytest.raises(AccessDenied):
+        found.quota()
+    clock.advance(FORBIDDEN_SECONDS)
+    with pytest.raises(Transient):  # nobody asked for long: it may be another one
+        found.quota()
+    server.then(QUOTA, READS[QUOTA][1])
+    assert found.quota() == QUOTAS
+    clock.advance(FORBIDDEN_SECONDS - 1.0)
+    with pytest.raises(Transient):
+        found.quota()
 
 
 def test_nothing_is_missing_while_the_quota_cannot_tell(server: Wire) -> None:
@@ -241,7 +290,7 @@ def test_who_is_sent_away_for_long_does_not_wait(server: Wire) -> None:
 
 def test_a_push_says_everything_explicitly_and_is_private(server: Wire) -> None:
     server.then("SaveKernel", said({"ref": "/ada/x-s01", "versionNumber": 3, "kernelId": 7}))
-    assert client(server).push(PUSH) == Pushed(3, "", ())
+    assert client(server).push(PUSH) == Pushed(3, "", (), slug="x-s01", id=7)
     assert server.calls("SaveKernel")[0].json == {
         "slug": "ada/x-s01", "newTitle": "x-s01", "text": "print(1)", "language": "python",
         "kernelType": "script", "isPrivate": True, "enableGpu": True, "enableTpu": False,
@@ -298,8 +347,8 @@ def test_outputs_come_from_all_pages(server: Wire) -> None:
 )
 def test_our_own_are_listed_from_all_pages(server: Wire, rpc: str, call: Call, key: str) -> None:
     server.then(rpc, said({key: [{"ref": "Ada/x"}, {"ref": "eve/y"}], "nextPageToken": "2"}),
-                said({key: [{"ref": "ada/z"}, {"ref": "ada/x"}]}))  # fmt: skip
-    assert call(client(server)) == ("x", "z")
+                said({key: [{"ref": "/code/ada/z", "title": "Z", "id": 7}, {"ref": "ada/x"}]}))  # fmt: skip
+    assert call(client(server)) == (Listed("x", ""), Listed("z", "Z", 7))
 
 
 def test_pages_that_do_not_end_are_given_up(server: Wire) -> None:
@@ -311,7 +360,7 @@ def test_pages_that_do_not_end_are_given_up(server: Wire) -> None:
 def test_the_sizes_of_a_dataset_come_from_all_pages(server: Wire) -> None:
     server.then("ListDatasetFiles", said({**FILES, "nextPageToken": "2"}),
                 said({"datasetFiles": [{"name": "b", "totalBytes": 3}]}))  # fmt: skip
-    assert client(server).dataset_files("x-code") == {"a.tar": 7, "empty": 0, "b": 3}
+    assert client(server).dataset_files("x-code") == {"a.tar": 7, "empty": None, "b": 3}
 
 
 def test_a_dataset_is_private_and_a_refusal_of_one_is_told(server: Wire) -> None:
@@ -320,7 +369,7 @@ def test_a_dataset_is_private_and_a_refusal_of_one_is_told(server: Wire) -> None
     sent = server.calls("CreateDataset")[0].json
     assert (sent["isPrivate"], sent["ownerSlug"], sent["slug"]) == (True, "ada", "x-code")
     assert sent["files"] == [{"token": "t1"}, {"token": "t2"}]
-    with pytest.raises(Rejected, match="title in use"):
+    with pytest.raises(Refused, match="title in use"):
         client(server).create_dataset("x-code", ["t1"])
 
 
@@ -361,7 +410,7 @@ def test_a_token_is_sent_as_one_and_names_its_account(server: Wire) -> None:
     server.then("IntrospectToken", BROKEN, said({"active": True, "username": "ada"}))
     server.then("ListKernels", said({"kernels": [{"ref": "ada/x"}]}), said({}))
     found = client(server, credentials=Credentials("", token="KGAT_secret"))
-    assert found.kernels() == ("x",)
+    assert found.kernels() == (Listed("x", ""),)
     assert found.kernels() == ()
     assert server.requests[-1].headers["Authorization"] == "Bearer KGAT_secret"
     assert len(server.calls("IntrospectToken")) == 2

@@ -7,19 +7,16 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from orchestrator.core import wire
 from orchestrator.core.order import Order, Outcome
-from orchestrator.errors import NotFound
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle import staging
-from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint
+from orchestrator.platforms.kaggle.kernel import HEADER, StagedFile, fingerprint
 from orchestrator.platforms.kaggle.uploads import upload
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
 from tests.forging import forge
-from tests.platforms.kaggle_box import FIRST, SECOND, Box, box, boxes
+from tests.platforms.kaggle_box import FIRST, SECOND, THIRD, Box, box, boxes
 
 __all__ = ["agent", "box", "boxes"]
 
@@ -47,47 +44,57 @@ def test_a_checkpoint_replaced_in_the_kernel_that_hands_it_over_is_refused(box: 
     assert box.trainings(SECOND) == 0
 
 
-def test_a_dataset_in_the_place_of_ours_starts_nothing_and_is_replaced(box: Box, tmp_path: Path) -> None:
+def test_a_dataset_in_the_place_of_ours_trains_nothing(box: Box, tmp_path: Path) -> None:
     """It has the names that ours would have, and its order names the forged manifest."""
     box.use(hand_over_bytes=1 << 40)
     order = prepared(box)
     assert box.staged(SECOND) == ["checkpoint", "materials"]
     put_another(box, order, tmp_path / "forged")
-    assert staging.is_whole(staging.staged(box.platform._client, SECOND), order, handed=False)
-    with pytest.raises(NotFound):
-        box.platform.launch(order)
-    assert box.trainings(SECOND) == 0
-    box.platform.prepare(order, box.materials(box.into(FIRST)))
+    names = tuple(path.name for path in box.mounted(SECOND))
+    assert staging.is_whole(names, order, handed=False)
     box.platform.launch(order)
     result = box.until_ended(SECOND).result
     assert result is not None
+    assert result.outcome is Outcome.LOST
+    assert "was not mounted" in result.message
+    assert box.trainings(SECOND) == 0
+    again = replace(order, session=THIRD, generation=3, env=(("TRACE", box.trace(THIRD)),))
+    box.start(again, box.into(FIRST))
+    result = box.until_ended(THIRD).result
+    assert result is not None
     assert result.outcome is Outcome.COMPLETED, result
-    final = box.collect(SECOND).manifests[-1]
-    assert content(box.into(SECOND), final, "state.json") == box.expected(order, 11)
+    final = box.collect(THIRD).manifests[-1]
+    assert content(box.into(THIRD), final, "state.json") == box.expected(again, 11)
 
 
 def put_another(box: Box, order: Order, folder: Path) -> None:
-    """Replaces it with a dataset of the session's name: a forged checkpoint, and an order and names that
+    """Replaces its dataset with one of the same name: a forged checkpoint, and an order and names that
     match."""
     client = box.platform._client
+    [name] = box.datasets(SECOND)
     packed = {path.name.split("-")[0]: path.read_bytes() for path in box.mounted(SECOND)}
     [home] = {path.name.split("-")[1] for path in box.mounted(SECOND)}
-    with tarfile.open(fileobj=io.BytesIO(packed["checkpoint"])) as tar:
+    with tarfile.open(fileobj=io.BytesIO(packed["checkpoint"][len(HEADER) :])) as tar:
         tar.extractall(folder, filter="data")
     assert order.resume is not None
     forged = forge(folder / "staged", order.resume)
     believed = wire.encode(replace(order, resume_sha256=forged.sha256))
     folder.joinpath("order.json").write_bytes(believed)
-    with tarfile.open(folder / "checkpoint", "w") as tar:
-        tar.add(folder / "staged", "staged")
-    with tarfile.open(folder / "materials", "w") as tar:
-        tar.add(box.agent, "agent.pyz")
-        tar.add(box.bundle, "bundle.tar.gz")
-        tar.add(folder / "order.json", "order.json")
-    client.delete_dataset(SECOND)
+    pack(folder / "checkpoint", staged=folder / "staged")
+    pack(folder / "materials", **{"agent.pyz": box.agent, "bundle.tar.gz": box.bundle,
+                                  "order.json": folder / "order.json"})  # fmt: skip
+    client.delete_dataset(name)
     tokens = []
     for kind in ("checkpoint", "materials"):
-        name = StagedFile(kind, home, fingerprint(order), digest_file(folder / kind)).name
-        tokens.append(upload(client, (folder / kind).rename(folder / name), lambda _: None))
-    client.create_dataset(SECOND, tokens)
-    staging.wait_until_ready(client, box.platform._options, SECOND)
+        file = StagedFile(kind, home, fingerprint(order), digest_file(folder / kind)).name
+        tokens.append(upload(client, (folder / kind).rename(folder / file), lambda _: None))
+    client.create_dataset(name, tokens)
+    staging.wait_until_ready(client, name, box.platform._options.ready_seconds)
+
+
+def pack(into: Path, **files: Path) -> None:
+    with into.open("wb") as file:
+        file.write(HEADER)
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            for name, path in files.items():
+                tar.add(path, name)

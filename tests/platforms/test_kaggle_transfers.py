@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import BackendError, NotFound, Rejected, Transient
+from orchestrator.errors import BackendError, NotFound, Refused, Rejected, Transient
 from orchestrator.platforms.kaggle.downloads import download
 from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.uploads import upload
@@ -286,13 +286,19 @@ def test_an_expired_upload_starts_from_scratch(server: Wire, source: Path, code:
     assert server.calls("put2")[0].body == CONTENT
 
 
-@pytest.mark.parametrize(("code", "places_tried"), [(400, 1), (401, 2), (403, 2), (413, 1)])
-def test_a_refused_upload_raises(server: Wire, source: Path, code: int, places_tried: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "places_tried", "error"),
+    [(400, 1, Rejected), (401, 2, Refused), (403, 2, Refused), (409, 1, Refused), (413, 1, Rejected)],
+)
+def test_a_refused_upload_raises(
+    server: Wire, source: Path, code: int, places_tried: int, error: type[BackendError]
+) -> None:
     places(server)
     for place in ("put1", "put2"):
         server.always(place, Answer(code, b"<Error>StringToSign deadbeef</Error>"))
-    with pytest.raises(Rejected, match=f"HTTP {code}") as caught:
+    with pytest.raises(error, match=f"HTTP {code}") as caught:
         upload(client(server), source)
+    assert type(caught.value) is error
     assert (caught.value.backend, caught.value.operation) == ("box", "upload")
     assert [len(server.calls(each)) for each in ("put1", "put2")] == [1, places_tried - 1]
 

@@ -16,14 +16,15 @@ from pydantic import ValidationError
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
-from orchestrator.core.order import Outcome, Result, run_of
-from orchestrator.errors import QuotaExhausted, Rejected
+from orchestrator.core.order import Order, Outcome, Result, run_of
+from orchestrator.errors import QuotaExhausted, Refused, Rejected
 from orchestrator.platforms.kaggle import endings, kernel, refusals
-from orchestrator.platforms.kaggle.kernel import SLUG_MAX, StagedFile, slug
+from orchestrator.platforms.kaggle.kernel import SLUG_MAX, TIMEOUT_MARGIN_SECONDS, StagedFile, slug
 from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
 from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.kaggle.surveying import offers
-from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
+from orchestrator.platforms.kaggle.values import Pool, Push, Quotas, Status
+from orchestrator.spec.fields import NAME_LENGTH_MAX
 from tests.conformance.test_platforms import any_order
 
 TEXT_BYTES_MAX = 900_000  # Kaggle refuses about 1 MB: docs/references/kaggle.md#push
@@ -31,6 +32,7 @@ OPTIONS = KaggleOptions()
 NOW = 1_790_000_000.0
 SATURDAY = NOW + 2 * 86400.0
 QUOTAS = Quotas(SATURDAY, Pool(9 * HOUR, 0.0, 30 * HOUR), Pool(0.0, 0.0, 20 * HOUR))
+USED_UP = replace(QUOTAS, gpu=Pool(30 * HOUR, 0.0, 30 * HOUR))
 FILE = StagedFile("materials", "a" * 12, "b" * 12, "c" * 64)
 
 
@@ -46,8 +48,24 @@ def test_a_long_name_is_shortened_where_it_tells_least() -> None:
     assert len(long) <= SLUG_MAX
     assert long.endswith("-7f3kq2vd-s03")
     assert "--" not in long
-    assert kernel.is_session(long)
+    assert kernel.is_kernel_of(long, long)
     assert run_of(long) == long.removesuffix("-s03")
+
+
+def test_a_dataset_is_never_named_like_a_kernel() -> None:
+    """They may share their names, and a deleted name may stay taken (docs/references/kaggle.md#datasets)."""
+    for session in ("graphmer-50k-7f3kq2vd-s03", f"{'a-very-long-name-of-a-job' * 3}-7f3kq2vd-s03"):
+        name, again = kernel.dataset_slug(session, "x7f2"), slug(session, attempt=2)
+        assert len({slug(session), name, again}) == 3
+        assert max(len(name), len(again)) <= SLUG_MAX
+        assert kernel.is_dataset_of(name, session)
+        assert kernel.is_kernel_of(again, session)
+
+
+def test_the_kernel_of_a_job_with_the_longest_name_is_called_like_its_session() -> None:
+    """Also that of an earlier version, which is then found after an upgrade."""
+    session = f"{'a' * NAME_LENGTH_MAX}-7f3kq2vd-s01"
+    assert slug(session) == session
 
 
 def test_what_was_staged_is_told_by_its_name() -> None:
@@ -59,6 +77,13 @@ def test_what_was_staged_is_told_by_its_name() -> None:
 
 
 # --- What is pushed ---------------------------------------------------------------------------------------
+
+
+def push_of(order: Order, hand_over: str | None = None, options: KaggleOptions = OPTIONS) -> Push:
+    return kernel.push(
+        options, order, name=slug(order.session), home="a" * 12, dataset="a-7f3kq2vd-s02-dx7f2",
+        files=(FILE,), hand_over=hand_over,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -74,19 +99,20 @@ def test_the_machine_is_always_said_in_full(
     accelerator: str, shape: str, gpu: bool, tpu: bool, hours: int
 ) -> None:
     order = replace(any_order("a-7f3kq2vd-s02", 10, 2), accelerator=accelerator)
-    push = kernel.push(OPTIONS, order, (FILE,), None)
-    assert (push.machine_shape, push.gpu, push.tpu, push.timeout_seconds) == (shape, gpu, tpu, hours * 3600)
+    push = push_of(order)
+    seconds = hours * 3600 - TIMEOUT_MARGIN_SECONDS
+    assert (push.machine_shape, push.gpu, push.tpu, push.timeout_seconds) == (shape, gpu, tpu, seconds)
     assert push.internet is False
-    assert kernel.push(OPTIONS, replace(order, internet=True), (FILE,), None).internet
+    assert push_of(replace(order, internet=True)).internet
     needs = replace(order, requirements="requirements.txt")
-    assert kernel.push(OPTIONS, needs, (FILE,), None).internet, "what is installed comes from there"
+    assert push_of(needs).internet, "what is installed comes from there"
 
 
 def test_only_its_own_dataset_and_the_kernel_before_are_mounted() -> None:
     order = replace(any_order("a-7f3kq2vd-s02", 10, 2), resume="000000005-g01-aaaa")
-    alone = kernel.push(OPTIONS, order, (FILE,), None)
-    assert (alone.datasets, alone.kernels) == (("a-7f3kq2vd-s02",), ())
-    handed = kernel.push(OPTIONS, order, (FILE,), "a-7f3kq2vd-s01")
+    alone = push_of(order)
+    assert (alone.datasets, alone.kernels) == (("a-7f3kq2vd-s02-dx7f2",), ())
+    handed = push_of(order, "a-7f3kq2vd-s01")
     assert handed.kernels == ("a-7f3kq2vd-s01",)
     assert "000000005-g01-aaaa" in handed.text
     assert "000000005-g01-aaaa" not in alone.text
@@ -94,7 +120,7 @@ def test_only_its_own_dataset_and_the_kernel_before_are_mounted() -> None:
 
 def test_the_pushed_text_is_small_and_needs_the_standard_library_only() -> None:
     order = any_order("a-7f3kq2vd-s02", 10, 2, env=(("KEY", 'it\'s \\ a "value"\n'),))
-    text = kernel.push(OPTIONS, order, (FILE,), None).text
+    text = push_of(order).text
     assert len(text.encode()) < TEXT_BYTES_MAX
     for node in ast.walk(ast.parse(text)):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -104,7 +130,8 @@ def test_the_pushed_text_is_small_and_needs_the_standard_library_only() -> None:
 
 def test_a_kernel_whose_materials_did_not_come_leaves_a_result_that_sends_the_run_on(tmp_path: Path) -> None:
     order = any_order("a-7f3kq2vd-s02", 10, 2)
-    text = kernel.push(OPTIONS, order, (FILE,), None).text.replace("/kaggle/", f"{tmp_path}/")
+    at_once = OPTIONS.model_copy(update={"mount_seconds": 0.0})
+    text = push_of(order, options=at_once).text.replace("/kaggle/", f"{tmp_path}/")
     (tmp_path / "input" / "old").mkdir(parents=True)
     (tmp_path / "input" / "old" / FILE.name).write_text("stale")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
@@ -133,15 +160,16 @@ def test_a_kernel_whose_materials_did_not_come_leaves_a_result_that_sends_the_ru
     ],
 )
 def test_what_passes_is_waited_for(error: str, until: float) -> None:
-    refused = refusals.refusal(error, now=NOW, refresh_at=SATURDAY, backend="kaggle")
+    refused = refusals.refusal(error, now=NOW, quotas=USED_UP, pool="gpu", backend="kaggle")
     assert isinstance(refused, QuotaExhausted)
     assert refused.until == until
     assert error in str(refused)
 
 
-def test_what_does_not_pass_is_a_clear_failure() -> None:
-    refused = refusals.refusal("Notebook not found", now=NOW, refresh_at=None, backend="kaggle")
-    assert isinstance(refused, Rejected)
+def test_a_sentence_that_nobody_recorded_may_pass() -> None:
+    refused = refusals.refusal("Notebook not found", now=NOW, quotas=None, pool="gpu", backend="kaggle")
+    assert isinstance(refused, Refused)
+    assert refused.until is None
     assert "Notebook not found" in str(refused)
     assert "dataset ada/x" in str(refusals.invalid(("dataset ada/x",), backend="kaggle"))
 
@@ -155,13 +183,11 @@ def log(seconds: float, *lines: str) -> str:
 
 
 TOO_LONG = "exceeded the max allowed execution duration"
-USED_UP = replace(QUOTAS, gpu=Pool(30 * HOUR, 0.0, 30 * HOUR))
 
 
 @pytest.mark.parametrize(
     ("state", "message", "said", "quotas", "outcome", "words"),
     [
-        ("COMPLETE", "", "", QUOTAS, Outcome.COMPLETED, "no result"),
         ("CANCEL_ACKNOWLEDGED", "", log(12 * HOUR - 60, "x"), QUOTAS, Outcome.LOST, "session limit"),
         ("CANCEL_ACKNOWLEDGED", "", log(3 * HOUR, "x"), QUOTAS, Outcome.LOST, "cancelled on Kaggle"),
         ("CANCEL_ACKNOWLEDGED", "", "", QUOTAS, Outcome.LOST, "cancelled on Kaggle"),

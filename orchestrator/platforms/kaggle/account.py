@@ -13,17 +13,22 @@ from orchestrator.clock import Clock
 from orchestrator.errors import AccessDenied, InputError
 from orchestrator.platforms.kaggle import credentials
 from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.connection import Witness
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import KaggleOptions
 
 
 class Account:
-    """`client` raises AccessDenied if there are no credentials, and says how to get some."""
+    """`client` raises AccessDenied if there are no credentials, and says how to get some. `witness` hears
+    each request and its answer."""
 
-    def __init__(self, name: str, options: KaggleOptions, clock: Clock) -> None:
+    def __init__(
+        self, name: str, options: KaggleOptions, clock: Clock, witness: Witness = lambda *_: None
+    ) -> None:
         self._name = name
         self._options = options
         self._clock = clock
+        self._witness = witness
         self._made: tuple[Credentials, KaggleClient] | None = None
 
     @property
@@ -35,7 +40,8 @@ class Account:
         return made[1]
 
     def _client(self, found: Credentials) -> KaggleClient:
-        return KaggleClient(found, endpoint=self._options.endpoint, backend=self._name, clock=self._clock)
+        return KaggleClient(found, endpoint=self._options.endpoint, backend=self._name, clock=self._clock,
+                            witness=self._witness)  # fmt: skip
 
     def exposed(self) -> tuple[Path, ...]:
         """Credential files that other users of this machine can read."""

@@ -22,13 +22,14 @@ import requests
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from orchestrator.clock import Clock
-from orchestrator.errors import BackendError, Rejected, Transient
+from orchestrator.errors import BackendError, Refused, Rejected, Transient
 
 AFTER_SECONDS_MAX = 60.0  # a longer wait must not block a worker
 FIRST_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 300
 _PASSING = (0, 408, 429)
+_WRONG = (400, 413)  # the request itself is wrong
 _QUERY = re.compile(r"\?[^\s\"'<>]*=[^\s\"'<>]*")
 
 
@@ -95,11 +96,13 @@ class Patience:
 def told(failure: Failure, text: str, *, backend: str, operation: str) -> BackendError:
     """The error to raise for a request that failed after all its retries.
 
-    A request that may have taken effect was made only once; the caller must look before it tries again.
+    A request that may have taken effect was made only once; the caller must look before it tries again. A
+    refusal may pass, too, unless it says that the request itself is wrong.
     """
     if failure.passing:
         return Transient(text, backend=backend, operation=operation, retried=True)
-    return Rejected(text, backend=backend, operation=operation)
+    kind = Rejected if failure.status in _WRONG else Refused
+    return kind(text, backend=backend, operation=operation)
 
 
 class Tries:

@@ -29,6 +29,9 @@ from orchestrator.platforms.kaggle.values import decode_username
 
 NO_PRODUCTION = "ORCHESTRATOR_NO_PRODUCTION"  # set: only endpoints on this machine's loopback
 T = TypeVar("T")
+# Hears each request and its answer (None if none came), and which secrets it must not tell. Must not read the
+# body of a stream.
+Witness = Callable[[requests.PreparedRequest, requests.Response | None, tuple[str, ...]], None]
 
 if TYPE_CHECKING:  # the package has no types; with Any as its base, mypy would find no typos
     _KaggleApi = object
@@ -64,13 +67,21 @@ logging.getLogger("urllib3.connectionpool").addFilter(_Redacted())
 class _Timeouts(HTTPAdapter):
     """The SDK sets no timeouts and ignores the socket's (docs/references/kaggle.md#timeouts-and-retries)."""
 
-    def __init__(self, timeout: tuple[float, float]) -> None:
+    def __init__(self, timeout: tuple[float, float], witness: Witness, secrets: tuple[str, ...]) -> None:
         self._timeout = timeout
+        self._witness = witness
+        self._secrets = secrets
         super().__init__(max_retries=0)
 
     def send(self, request, stream=False, timeout=None, verify=True, cert=None, proxies=None):  # type: ignore[no-untyped-def]  # fmt: skip
         _keep_home(request.url)
-        return super().send(request, stream, timeout or self._timeout, verify, cert, proxies)
+        try:
+            response = super().send(request, stream, timeout or self._timeout, verify, cert, proxies)
+        except requests.RequestException:
+            self._witness(request, None, self._secrets)
+            raise
+        self._witness(request, response, self._secrets)
+        return response
 
 
 def _without_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -83,7 +94,7 @@ class Connection(_KaggleApi):
 
     `timeout`: seconds to connect, and between two bytes. A read is tried `attempts` times in total. A write
     is not repeated if it may have taken effect. `sleep` waits between two tries. `backend` is the platform's
-    name, for errors.
+    name, for errors. `witness` hears everything.
     """
 
     args: tuple[str, ...] = ()
@@ -91,8 +102,8 @@ class Connection(_KaggleApi):
 
     def __init__(self, credentials: Credentials, *, endpoint: str = PRODUCTION,
                  timeout: tuple[float, float] = (10.0, 60.0), attempts: int = 4, backend: str = "kaggle",
-                 clock: Clock | None = None,
-                 sleep: Callable[[float], None] | None = None) -> None:  # fmt: skip
+                 clock: Clock | None = None, sleep: Callable[[float], None] | None = None,
+                 witness: Witness = lambda *_: None) -> None:  # fmt: skip
         """Raises InputError for an endpoint that must not be used."""
         self.endpoint = _checked(endpoint)
         self.backend = backend
@@ -100,6 +111,7 @@ class Connection(_KaggleApi):
         self.patience = Patience(attempts, sleep or self._sleep, Random())
         self._credentials = credentials
         self._timeout = timeout
+        self._witness = witness
         self._username = credentials.username
 
     def build_kaggle_client(self) -> Any:
@@ -152,14 +164,14 @@ class Connection(_KaggleApi):
         session.headers["Connection"] = "close"
         session.trust_env = self.endpoint == PRODUCTION  # proxies are for production, not for a local server
         for scheme in ("https://", "http://"):
-            session.mount(scheme, _Timeouts(self._timeout))
+            session.mount(scheme, _Timeouts(self._timeout, self._witness, self._credentials.secrets))
 
     def _sleep(self, seconds: float) -> None:
         self.clock.wait(threading.Event(), seconds)
 
-    def _read(self, rpc: str, request: Any, decode: Callable[[dict[str, Any]], T]) -> T:
-        again = self.patience.retrying(lambda failure: failure.passing)
-        answer: T = again(self._call, rpc, request, decode)
+    def _read(self, rpc: str, request: Any, decode: Callable[[dict[str, Any]], T],
+              again: Callable[[Failure], bool] = lambda failure: failure.passing) -> T:  # fmt: skip
+        answer: T = self.patience.retrying(again)(self._call, rpc, request, decode)
         return answer
 
     def _write(self, rpc: str, request: Any, decode: Callable[[dict[str, Any]], T]) -> T:

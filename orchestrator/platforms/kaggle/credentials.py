@@ -14,6 +14,8 @@ from pathlib import Path
 from orchestrator.errors import InputError
 
 SETTINGS = "kaggle.com/settings → API"
+TO_LOG_IN = f"save a token of {SETTINGS} as ~/.kaggle/access_token"
+ENTRY = "kaggle: {type: kaggle}"  # in a config
 _TOKEN_FILES = ("access_token", "access_token.txt")
 _KEY_FILE = "kaggle.json"
 

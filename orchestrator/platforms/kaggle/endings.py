@@ -16,7 +16,8 @@ from orchestrator.platforms.kaggle.values import Pool, Quotas, Status
 SAVED = "NEW_SCRIPT"  # saved but not run: not yet, or never if the run was refused
 WAITING = frozenset({"QUEUED", SAVED})
 SAVING = "CANCEL_REQUESTED"
-OVER = frozenset({"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"})
+COMPLETE = "COMPLETE"
+OVER = frozenset({COMPLETE, "ERROR", "CANCEL_ACKNOWLEDGED"})
 _NEAR = 0.97  # of the session limit: a session that ended later was ended by the limit
 _USED_UP_SECONDS = 300.0
 _TOO_LONG = "exceeded the max allowed execution duration"
@@ -25,7 +26,7 @@ _LAST_LINES, _LAST_CHARS = 5, 1000
 
 
 def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tuple[Outcome, str]:
-    """How the kernel ended, and why.
+    """How the kernel ended, and why. One that is COMPLETE has a result, sooner or later.
 
     `log` is the kernel's log as listed with its output: a JSON array as text, or empty. It says which machine
     the kernel had and for how long. If it is still empty, any quota may be the kernel's, and its limit is
@@ -34,8 +35,6 @@ def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tup
     seconds, said = _log(log)
     machine = _MACHINE.search(said)
     limit = float(machine[2]) if machine else session_seconds
-    if status.state == "COMPLETE":
-        return Outcome.COMPLETED, "Kaggle reports it as complete, but it left no result"
     if seconds >= _NEAR * limit or _TOO_LONG in status.message:
         return Outcome.LOST, "Kaggle ended it at the session limit, without a result"
     pools = {"gpu": quotas.gpu, "tpu": quotas.tpu}
@@ -44,7 +43,7 @@ def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tup
     if used_up:
         return Outcome.QUOTA_EXHAUSTED, f"the {' and '.join(used_up)} quota was used up while it ran"
     if status.state == "CANCEL_ACKNOWLEDGED":
-        return Outcome.LOST, "it was cancelled on Kaggle"
+        return Outcome.LOST, "it was cancelled on Kaggle, or its time-out ended it"
     words = ": ".join(filter(None, (status.message, _end(said))))
     return Outcome.CRASHED, f"its kernel failed{': ' + words if words else ''}"
 

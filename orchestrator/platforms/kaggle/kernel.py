@@ -1,7 +1,6 @@
-"""One session on Kaggle: a private kernel and a private dataset, both found by the session's name.
+"""One session on Kaggle: a private kernel and a private dataset, both named after the session.
 
-The dataset's file names say what is in it, so nothing about a session has to be remembered elsewhere.
-Pure: makes no request.
+The dataset's file names and the kernel's text say whose they are. Pure: makes no request.
 """
 
 from __future__ import annotations
@@ -20,8 +19,14 @@ from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
 SLUG_MAX = 50  # of a dataset's name: docs/references/kaggle.md#datasets
+TIMEOUT_MARGIN_SECONDS = 60  # the time-out must be below the limit: docs/references/kaggle.md#push
+# A tar is recognised by its beginning, a zip by its last 64 KiB: the agent is one.
+HEADER, FOOTER = b"orchestrator: not an archive".ljust(64), bytes((1 << 16) + 22)
 _NAME = re.compile(r"(?P<job>[a-z0-9][a-z0-9-]*)(?P<rest>-[a-z0-9]{8}-s\d{2,})")
-# A suffix unknown to Kaggle, which unpacks archives (docs/references/kaggle.md#datasets).
+_KERNEL = re.compile(rf"{_NAME.pattern}(?:-k(?P<attempt>\d{{1,9}}))?")
+_DATASET = re.compile(rf"(?P<session>{_NAME.pattern})(?:-d(?P<mark>[a-z0-9]{{4}}))?")
+_CALL = re.compile(r"^sys\.exit\(main\(json\.loads\((\".*\")\)\)\)$", re.MULTILINE)
+# Kaggle unpacks archives (docs/references/kaggle.md#datasets). It must not know these by suffix or content.
 _FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")
 AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
 
@@ -73,25 +78,76 @@ class StagedFile:
         return cls(*match.groups()) if match else None
 
 
-def slug(session: str) -> str:
-    """The session's name on Kaggle. If it is too long, the job's part is shortened."""
+def slug(session: str, attempt: int = 1) -> str:
+    """The name for the session's kernel. A deleted kernel's name is not used again
+    (docs/references/kaggle.md#datasets), so each attempt has its own."""
+    return _ending(session, f"-k{attempt}" if attempt > 1 else "")
+
+
+def dataset_slug(session: str, mark: str) -> str:
+    """The name for a dataset of the session. `mark` is random, because kernels and datasets may share their
+    names and a deleted name may stay taken (docs/references/kaggle.md#datasets)."""
+    return _ending(session, f"-d{mark}")
+
+
+def _ending(session: str, suffix: str) -> str:
+    """The session's name with a suffix. If that is too long, the job's part is shortened."""
     match = _NAME.fullmatch(session)
-    if match is None or len(session) <= SLUG_MAX:
-        return session[:SLUG_MAX]
-    room = SLUG_MAX - len(match["rest"])
-    return match["job"][:room].rstrip("-") + match["rest"]
+    room = SLUG_MAX - len(suffix)
+    if match is None or len(session) <= room:
+        return session[:room] + suffix
+    return match["job"][: room - len(match["rest"])].rstrip("-") + match["rest"] + suffix
 
 
-def is_session(name: str) -> bool:
-    """Whether a slug looks like a session's."""
-    return _NAME.fullmatch(name) is not None
+def page(owner: str, name: str) -> str:
+    """Where a person sees the kernel."""
+    return f"https://www.kaggle.com/code/{owner}/{name}"
+
+
+def is_kernel(name: str) -> bool:
+    """Whether a kernel seems to be named after a session. A name proves nothing."""
+    return _KERNEL.fullmatch(name) is not None
+
+
+def is_kernel_of(name: str, session: str) -> bool:
+    """Whether a kernel of the session may have this name, whatever the attempt."""
+    match = _KERNEL.fullmatch(name)
+    return match is not None and name == slug(session, int(match["attempt"] or 1))
+
+
+def session_of_dataset(name: str) -> str | None:
+    """The session, perhaps shortened, after which a dataset seems to be named. A name proves nothing."""
+    match = _DATASET.fullmatch(name)
+    return None if match is None else match["session"]
+
+
+def is_dataset_of(name: str, session: str) -> bool:
+    """Whether a dataset of the session may have this name. Those of earlier versions have no mark."""
+    match = _DATASET.fullmatch(name)
+    mark = None if match is None else match["mark"]
+    return name == (slug(session) if mark is None else dataset_slug(session, mark))
+
+
+def origin(source: str) -> tuple[str | None, str] | None:
+    """The home that pushed a kernel, and the session for which it did, by the kernel's text. None if it is
+    not a session's. Earlier versions did not write the home. A user's copy has the same text, but another
+    name."""
+    match = _CALL.search(source)
+    if match is None:
+        return None
+    try:
+        found = json.loads(json.loads(match[1]))
+        home = found.get("home")
+        return None if home is None else str(home), str(found["name"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def writer(order: Order) -> str | None:
-    """The slug of the session that wrote the checkpoint to resume from. It is a kernel only if that session
-    ran on Kaggle. None if the order does not resume."""
+    """The session that wrote the checkpoint to resume from. It has a kernel only if it ran on Kaggle. None if
+    the order does not resume."""
     ref = None if order.resume is None else CheckpointRef.parse(order.resume)
-    return None if ref is None else slug(session_name(order.run, ref.generation))
+    return None if ref is None else session_name(order.run, ref.generation)
 
 
 def fingerprint(order: Order) -> str:
@@ -99,32 +155,44 @@ def fingerprint(order: Order) -> str:
     return hashlib.sha256(wire.encode(order)).hexdigest()[:12]
 
 
-def push(options: KaggleOptions, order: Order, files: Iterable[StagedFile], hand_over: str | None) -> Push:
-    """The push that starts the session. Its dataset has `files`.
+def push(
+    options: KaggleOptions,
+    order: Order,
+    *,
+    name: str,
+    home: str,
+    dataset: str,
+    files: Iterable[StagedFile],
+    hand_over: str | None,
+) -> Push:
+    """The push that starts the session, as the kernel `name`. Its `dataset` has `files`.
 
     If the checkpoint to resume from is not among them, `hand_over` is the slug of the kernel whose output
     has it.
     """
-    machine = MACHINES[order.accelerator]
+    machine, seconds = MACHINES[order.accelerator], timeout_seconds(options, order)
     session = {
-        "name": slug(order.session),
+        "name": order.session,
+        "home": home,
+        "header": len(HEADER),
+        "mount_seconds": options.mount_seconds,
         "files": {each.name: each.sha256 for each in files},
         "hand_over": order.resume if hand_over is not None else None,
         "hand_over_sha256": order.resume_sha256 if hand_over is not None else None,
         "machine": machine.pool or "cpu",
-        "seconds": int(wall_seconds(options, order.accelerator)),
+        "seconds": seconds,
         "settings": AGENT_SETTINGS,
         "report_seconds": options.report_seconds,
     }
     return Push(
-        slug=slug(order.session),
+        slug=name,
         text=text(session),
         machine_shape=machine.shape,
         gpu=machine.pool == "gpu",
         tpu=machine.pool == "tpu",
-        timeout_seconds=int(wall_seconds(options, order.accelerator)),
+        timeout_seconds=seconds,
         internet=needs_internet(order),
-        datasets=(slug(order.session),),
+        datasets=(dataset,),
         kernels=(hand_over,) if hand_over is not None else (),
     )
 
@@ -139,6 +207,16 @@ def text(session: object) -> str:
     runner = Path(__file__).with_name("runner.py").read_text()
     call = f"sys.exit(main(json.loads({json.dumps(json.dumps(session))})))"
     return f"{runner}\n\n{call}\n"
+
+
+def timeout_seconds(options: KaggleOptions, order: Order) -> int:
+    """After how many seconds Kaggle is to end the session: when its budget and the margin are used up, and in
+    any case below the platform's limit. So even a wedged session ends by itself."""
+    margin = options.wall_margin_seconds
+    short = max(1.0, min(TIMEOUT_MARGIN_SECONDS, margin / 2))
+    below = wall_seconds(options, order.accelerator) - short
+    allowed = below if order.budget_seconds is None else order.budget_seconds + margin
+    return max(1, int(min(below, allowed)))
 
 
 def wall_seconds(options: KaggleOptions, accelerator: str) -> float:

@@ -1,4 +1,5 @@
-"""What a kernel has logged so far, from the log's stream (docs/references/kaggle.md#log).
+"""What a kernel has logged so far, from the log's stream (docs/references/kaggle.md#log), and what its runner
+says in it.
 
 Each call gets the stream from the start, so reading is limited in time and size. A running kernel's log that
 breaks off must never raise; what arrived before counts.
@@ -10,18 +11,25 @@ import codecs
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import requests
 from urllib3.exceptions import HTTPError as TransferError
 
 from orchestrator.clock import Clock
+from orchestrator.core import wire
+from orchestrator.core.order import AgentStatus
 from orchestrator.errors import Transient
 from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.outbox import SpokenOutbox
+from orchestrator.platforms.kaggle.runner import QUOTES, SAYS
 
 END = "END_OF_LOG"
 LOG_BYTES_MAX = 64 << 20
+TOLD_CHARS_MAX = 1 << 16
 _CHUNK_BYTES = 1 << 16
 
 
@@ -39,6 +47,93 @@ def events(client: KaggleClient, slug: str, *, quiet_seconds: float, at_most_sec
         if response.headers.get("Content-Type", "").lower().startswith("text/event-stream"):
             return list(_stream(_pieces(response, client.clock, ends, quiet_seconds)))
         return _stored(client, response)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a runner has printed so far: the agent's newest `status` as JSON, the newest part of the
+    training's `log`, the id of the session on Kaggle, and whether it has `left`: then Kaggle only saves its
+    output, whose outbox has so many `files` (None: it did not say), and the `empty` ones of these names
+    besides, which Kaggle may leave out."""
+
+    status: str | None = None
+    log: str = ""
+    session_id: int | None = None
+    left: bool = False
+    files: int | None = None
+    empty: frozenset[str] = frozenset()
+
+    @property
+    def outbox(self) -> SpokenOutbox | None:
+        """What it says of the session's outbox; None: nothing."""
+        return None if self.status is None else SpokenOutbox(self.status)
+
+
+def spoken(data: Iterable[str]) -> Told:
+    """Reads a runner's words in the data of a log's events. Events need not end where lines do: a line may be
+    in several events, and lines' ends may be missing."""
+    told = Told()
+    quoted: list[str] = []
+    for line in _lines(list(data)):
+        if line.startswith(QUOTES):
+            quoted.append(line.removeprefix(QUOTES))
+        for found in _said(line):
+            told = _heard(told, found)
+    return replace(told, log="\n".join(quoted)[-TOLD_CHARS_MAX:])
+
+
+def _lines(pieces: list[str]) -> list[str]:
+    """The runner's words begin a line, also after an event without a line's end. But what goes on with a
+    quoted line is the training's, unless this log has no line ends."""
+    has_ends = any(piece.endswith("\n") for piece in pieces)
+    lines = [""]
+    for piece in pieces:
+        is_quoted = has_ends and lines[-1].startswith(QUOTES)
+        first, *others = piece.split("\n")
+        if piece.startswith((SAYS, QUOTES)) and not is_quoted:
+            lines.append(first)
+        else:
+            lines[-1] += first
+        lines += others
+    return lines
+
+
+def _said(line: str) -> Iterator[dict[str, Any]]:
+    """What the runner says in a line, perhaps several times in a row."""
+    decoder, at = json.JSONDecoder(), 0
+    while line.startswith(SAYS, at):
+        try:
+            found, at = decoder.raw_decode(line, at + len(SAYS))
+        except ValueError:  # words for people, or the line has not arrived whole
+            return
+        if isinstance(found, dict):
+            yield found
+
+
+def _heard(told: Told, found: dict[str, Any]) -> Told:
+    match found:
+        case {"session_id": int(number)} if told.session_id is None:  # the first words of all
+            return replace(told, session_id=number)
+        case {"left": _}:
+            files, empty = found.get("files"), found.get("empty")
+            return replace(
+                told,
+                left=True,
+                files=files if isinstance(files, int) else None,
+                empty=frozenset(map(str, empty)) if isinstance(empty, list) else frozenset(),
+            )
+        case {"incarnation": _}:
+            return replace(told, status=json.dumps(found))
+    return told
+
+
+def checkpoint_of(status: str | bytes) -> str | None:
+    """The newest checkpoint that the agent has committed, by its status."""
+    data = status.encode() if isinstance(status, str) else status
+    try:
+        return wire.decode(AgentStatus, data).checkpoint
+    except ValueError:
+        return None
 
 
 def _stream(pieces: Iterator[bytes]) -> Iterator[str]:

@@ -42,12 +42,16 @@ class KaggleOptions(BaseModel):
     tpu_session_seconds: float = Field(default=9 * HOUR, gt=0)
     wall_margin_seconds: float = Field(default=0.75 * HOUR, ge=0)
     slack_seconds: float = Field(default=0.5 * HOUR, ge=0)
-    visibility_seconds: float = Field(default=180.0, gt=0)
+    visibility_seconds: float = Field(default=600.0, gt=0)
+    absence_seconds: float = Field(default=0.5 * HOUR, ge=0)
     poll_seconds: float = Field(default=45.0, gt=0)
     setup_seconds: float = Field(default=300.0, ge=0)
     report_seconds: float = Field(default=30.0, gt=0)
     ready_seconds: float = Field(default=1800.0, gt=0)
-    publish_seconds: float = Field(default=180.0, ge=0)
+    listed_seconds: float = Field(default=300.0, ge=0)
+    mount_seconds: float = Field(default=300.0, ge=0)
+    publish_seconds: float = Field(default=HOUR, ge=0)
+    saving_seconds: float = Field(default=HOUR, ge=0)  # 20 GB at 110 s/GB, plus 60 %
     hand_over_bytes: int = Field(default=64 * MIB, ge=0)
 
     @field_validator("key_file", "token_file")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from orchestrator.core import bounds
@@ -37,13 +38,13 @@ _MANIFEST = re.compile(rf"{CHECKPOINTS}/([^/]+)/{re.escape(MANIFEST)}")
 
 
 @dataclass(frozen=True)
-class StatusOutbox:
-    """The outbox of a running kernel: only the status from its log can be read."""
+class SpokenOutbox:
+    """The outbox of a running kernel: only what its log says can be read, the agent's `status`."""
 
-    status: bytes
+    status: str
 
     def small(self, name: str) -> bytes | None:
-        return self.status if name == STATUS else None
+        return self.status.encode() if name == STATUS else None
 
     def checkpoints(self) -> Iterable[str]:
         return ()
@@ -65,15 +66,15 @@ class KernelOutbox:
     """The output of one kernel, listed once on creation. Raises NotFound if the kernel does not exist.
 
     `log` is the kernel's own log, which may come later than the files (docs/references/kaggle.md#log). The
-    list may be incomplete at first; `may_come` says whether an unlisted blob may still appear.
+    list may be incomplete, and a later one shorter: a file that was once listed is there, and an agent lists
+    no checkpoint before its blobs. Asking for a file that is not listed, but must be there, raises Transient.
     """
 
     log = ""
 
-    def __init__(self, client: KaggleClient, slug: str, may_come: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, client: KaggleClient, slug: str) -> None:
         self._client = client
         self._slug = slug
-        self._may_come = may_come
         self._urls = self._listed()
 
     def _listed(self) -> dict[str, str]:
@@ -82,20 +83,18 @@ class KernelOutbox:
             raise NotFound(f"no kernel {self._slug}", operation="collect")
         self.log = output.log
         prefix = f"{OUTBOX}/"
-        listed = (each for each in output.files[: bounds.LISTED_MAX] if each.name.startswith(prefix))
-        return {each.name.removeprefix(prefix): each.url for each in listed}
+        ours = (each for each in output.files if each.name.startswith(prefix))
+        return {each.name.removeprefix(prefix): each.url for each in islice(ours, bounds.LISTED_MAX)}
 
     @property
-    def empty(self) -> bool:
-        return not self._urls
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._urls
+    def names(self) -> frozenset[str]:
+        """The files that are listed."""
+        return frozenset(self._urls)
 
     def small(self, name: str) -> bytes | None:
         return self._content(name, WHOLE[name])
 
-    def checkpoints(self) -> Iterable[str]:
+    def checkpoints(self) -> list[str]:
         return [match[1] for name in self._urls if (match := _MANIFEST.fullmatch(name))]
 
     def manifest(self, name: str) -> bytes | None:
@@ -103,7 +102,7 @@ class KernelOutbox:
 
     def blob(self, sha256: str, target: Path) -> bool:
         name = blob_path(sha256)
-        if name not in self._urls and self._may_come():
+        if name not in self._urls:
             raise Transient(f"the output of {self._slug} is not complete yet", operation="collect")
         there = self._bring(name, target, bounds.PART_BYTES_MAX)
         if there and digest_file(target) != sha256:  # once more: resumed pieces may not match
@@ -151,7 +150,8 @@ class KernelOutbox:
 
     def _renewed(self, name: str) -> str:
         """Raises NotFound."""
-        self._urls = self._listed()
-        if name not in self._urls:
+        urls = self._listed()
+        self._urls |= urls
+        if name not in urls:
             raise NotFound(f"{self._slug} no longer lists {name}", operation="collect")
-        return self._urls[name]
+        return urls[name]

@@ -1,9 +1,11 @@
-"""The program that Kaggle runs: finds its materials, starts the agent and prints its status to the log.
+"""The program that Kaggle runs: finds its materials, starts the agent, and prints its status and the end of
+the training's log to Kaggle's own log.
 
 This file's text is pushed as the kernel, with a call of `main` appended. So it uses only the standard
 library and nothing of ours. It does not trust mounts, which may be stale
 (docs/references/kaggle.md#inputs): it checks the hash of every file. If it cannot start the agent, it writes
-the result itself, in the agent's format. Must never print a secret, because Kaggle keeps a kernel's log.
+the result itself, in the agent's format. Must never print a secret, because Kaggle keeps a kernel's log; the
+agent has masked those in what it writes.
 """
 
 from __future__ import annotations
@@ -11,17 +13,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
+import traceback
 from pathlib import Path
 
 INPUT, WORKING, SCRATCH = "/kaggle/input", "/kaggle/working", "/kaggle/tmp"
 SAYS = "orchestrator: "
+QUOTES = "| "  # begins a line of the training's log
+LINE_MAX = 500  # characters
+TAIL_BYTES, TAIL_LINES = 4096, 20  # of the log, at each report
+END_BYTES, END_LINES = 32768, 200  # at the end
+QUOTED_BYTES_MAX = 2 << 20  # in all: nobody knows how much Kaggle keeps of a log
+MOUNT_PAUSE_SECONDS = 5.0
 _CHUNK = 1 << 20
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029]")
 
 
 class Unfit(Exception):
@@ -33,8 +45,10 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
 
     `session` has: `name`; `files`, name → sha256 of the materials and perhaps the checkpoint; `hand_over`,
     the name of a checkpoint in another kernel's output, or null; `hand_over_sha256`, the hash of its
-    manifest, or null if unknown; `machine`, the quota it spends, and `seconds`, its limit, both for the log;
-    `settings` of the agent; `report_seconds`.
+    manifest, or null if unknown; `header`, how many bytes come before the archive in each of the files;
+    `mount_seconds`, how long all of them may take to appear; `machine`, the quota it spends, and `seconds`,
+    its limit, both for the log; `home`, by which doctor knows whose the kernel is; `settings` of the agent;
+    `report_seconds`.
     """
     root = Path(SCRATCH, session["name"])
     outbox = Path(WORKING, "outbox")
@@ -43,15 +57,32 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
     (root / "outbox").symlink_to(outbox)
     try:
         _say(f"{session['name']} on a {session['machine']} for {session['seconds']} s")
+        number = session_id(os.environ)
+        if number is not None:
+            _say(json.dumps({"session_id": number}))
         lay_out(session, root)
-    except (Unfit, OSError, tarfile.TarError) as error:
-        refuse(outbox, f"{type(error).__name__}: {error}" if not isinstance(error, Unfit) else str(error))
+    except Unfit as error:
+        refuse(outbox, str(error))
+        return 1
+    except (OSError, tarfile.TarError) as error:
+        sys.stdout.write(traceback.format_exc())
+        refuse(outbox, f"{type(error).__name__}: {error}")
         return 1
     code = live(root, session["settings"], session["report_seconds"])
     for path in sorted(outbox.rglob(".tmp-*")):
         if path.is_file():
             path.unlink()
+    sizes = {path: path.stat().st_size for path in outbox.rglob("*") if path.is_file()}
+    empty = sorted(str(path.relative_to(outbox)) for path, size in sizes.items() if size == 0)
+    _say(json.dumps({"left": code, "files": len(sizes) - len(empty), "empty": empty}))
     return code
+
+
+def session_id(environ) -> int | None:  # type: ignore[no-untyped-def]
+    """What Kaggle calls this session: the digits at the end of its container's name
+    (docs/references/kaggle.md#cancelling-and-deleting). None if it does not say."""
+    match = re.search(r"(\d+)$", environ.get("KAGGLE_CONTAINER_NAME", ""))
+    return None if match is None else int(match[1])
 
 
 # --- Before -----------------------------------------------------------------------------------------------
@@ -59,17 +90,49 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
 
 def lay_out(session: dict, root: Path) -> None:  # type: ignore[type-arg]
     """Puts the session folder (docs/session-folder.md) together in `root`. Raises Unfit."""
+    seconds = session["mount_seconds"]
     for name, sha256 in session["files"].items():
-        with tarfile.open(verified(name, sha256)) as archive:
-            unpack(archive, root)
-    if session["hand_over"] is not None:
-        manifest = handed_over(session["hand_over"], session["hand_over_sha256"])
+        path, seconds = appeared(lambda name=name, sha256=sha256: verified(name, sha256), seconds)
+        with path.open("rb") as file:
+            file.seek(session["header"])
+            with tarfile.open(fileobj=file) as archive:
+                unpack(archive, root)
+    name, sha256 = session["hand_over"], session["hand_over_sha256"]
+    if name is not None:
+        manifest, _ = appeared(lambda: handed_over(name, sha256), seconds)
         (root / "staged").symlink_to(manifest.parents[2])  # the agent checks every byte of it
+
+
+def appeared(find, seconds: float) -> tuple[Path, float]:  # type: ignore[no-untyped-def]
+    """What `find` returns, as soon as it does not raise Unfit: inputs may be mounted late. And how many of
+    these seconds are left. Raises Unfit after them."""
+    while True:
+        try:
+            return find(), seconds
+        except Unfit as missing:
+            if seconds <= 0:
+                raise
+            _say(f"{missing}; looking again for {seconds:.0f} s")
+        pause = min(seconds, MOUNT_PAUSE_SECONDS)
+        threading.Event().wait(pause)
+        seconds -= pause
+
+
+def mounted(file: str | None = None) -> list[Path]:
+    """The input files of this name, or all of them, also behind links, which Kaggle uses for some inputs. No
+    folder is entered twice, so a circle of links ends."""
+    found, entered = [], set()
+    for folder, folders, files in os.walk(INPUT, followlinks=True):
+        here = Path(folder)
+        entered.add(here.resolve())
+        folders[:] = [each for each in sorted(folders) if (here / each).resolve() not in entered]
+        found += [here / each for each in files if file in (None, each)]
+    return sorted(found)
 
 
 def handed_over(name: str, sha256: str | None) -> Path:
     """The manifest of the accepted checkpoint, in the output of the previous kernel."""
-    found = sorted(Path(INPUT).rglob(f"checkpoints/{name}/manifest.json"))
+    found = [path for path in mounted("manifest.json") if path.parts[-3:-1] == ("checkpoints", name)]
     for path in found:
         if sha256 is None or digest(path) == sha256:
             return path
@@ -84,13 +147,13 @@ def digest(path: Path) -> str:
 
 def verified(name: str, sha256: str) -> Path:
     """Finds the file of this name and content. It searches, because Kaggle has renamed folders before."""
-    found = sorted(Path(INPUT).rglob(name))
+    found = mounted(name)
     for path in found:
         if digest(path) == sha256:
             return path
-    mounted = sorted(str(path.relative_to(INPUT)) for path in Path(INPUT).rglob("*") if path.is_file())[:20]
+    others = [str(path.relative_to(INPUT)) for path in mounted()][:20]
     seen = "was changed on the way" if found else "was not mounted"
-    raise Unfit(f"{name} {seen}; mounted files: {', '.join(mounted) or 'none'}")
+    raise Unfit(f"{name} {seen}; mounted files: {', '.join(others) or 'none'}")
 
 
 def unpack(archive: tarfile.TarFile, root: Path) -> None:
@@ -126,15 +189,70 @@ def live(root: Path, settings: dict, report_seconds: float) -> int:  # type: ign
     agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.send_signal(signal.SIGTERM))
-    told = ""
+    told, quoted = "", Quoted(root / "outbox" / "log")
     while True:
         try:
             code = agent.wait(report_seconds)
         except subprocess.TimeoutExpired:
+            quoted.quote()
             told = tell(root, told)
         else:
+            quoted.finish()
             tell(root, told)
+            explain(root)
             return code
+
+
+class Quoted:
+    """Prints what is new in the training's log, or only its end if that is much. So a session whose output is
+    lost still explains itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._segment, self._read_to = "", 0  # up to which byte it was printed
+        self._left = QUOTED_BYTES_MAX
+
+    def quote(self) -> None:
+        """Prints whole lines. What the end may need is left over."""
+        data = self._fresh(TAIL_BYTES)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_to -= len(data) - len(whole)
+        self._print(whole, TAIL_LINES, keep=END_BYTES)
+
+    def finish(self) -> None:
+        self._print(self._fresh(END_BYTES), END_LINES, keep=0)
+
+    def _fresh(self, size: int) -> bytes:
+        """What is new, but at most the last `size` bytes."""
+        try:
+            segment = max(self._folder.glob("*.log"))
+            start = self._read_to if segment.name == self._segment else 0
+            with segment.open("rb") as file:
+                start = max(start, file.seek(0, os.SEEK_END) - size)
+                file.seek(start)
+                data = file.read(size)
+        except (OSError, ValueError):  # there is no log
+            return b""
+        self._segment, self._read_to = segment.name, start + len(data)
+        return data
+
+    def _print(self, data: bytes, count: int, keep: int) -> None:
+        lines = [line for line in data.decode("utf-8", "replace").split("\n") if line.strip()]
+        for line in lines[-count:]:
+            text = _UNPRINTABLE.sub(" ", line)[:LINE_MAX]
+            if len(text.encode()) <= self._left - keep:
+                self._left -= len(text.encode())
+                sys.stdout.write(f"{QUOTES}{text}\n")
+        sys.stdout.flush()
+
+
+def explain(root: Path) -> None:
+    """Prints how the session ended, by the agent's result."""
+    try:
+        result = json.loads((root / "outbox" / "result.json").read_text())
+        _say(_UNPRINTABLE.sub(" ", f"{result['outcome']}: {result['message']}")[:LINE_MAX])
+    except (OSError, ValueError, KeyError, TypeError):
+        _say("the agent has left no result")
 
 
 def tell(root: Path, told: str) -> str:

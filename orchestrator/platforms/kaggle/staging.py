@@ -1,74 +1,79 @@
 """Uploads a session's materials and its checkpoint to Kaggle, and checks that they arrived.
 
-Everything goes into one private dataset with the session's name. Its file names contain hashes, so they show
-what was staged, for which order, and whether all of it arrived. Starts nothing.
+Everything goes into one private dataset. Its file names contain hashes, so they show for which order they
+are. A dataset that did not arrive is never repaired: the next one gets another name. Starts nothing.
 """
 
 from __future__ import annotations
 
 import io
+import secrets
+import string
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.core.order import Order
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.core.wording import count_text
+from orchestrator.errors import BackendError, NotFound, Refused, Rejected, Transient
 from orchestrator.files import held_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.kaggle.kernel import StagedFile, fingerprint, slug
+from orchestrator.platforms.kaggle.kernel import FOOTER, HEADER, StagedFile, dataset_slug, fingerprint
+from orchestrator.platforms.kaggle.memory import Known, Memory
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
 from orchestrator.platforms.kaggle.uploads import upload
 from orchestrator.session.layout import STAGED
 from orchestrator.session.staging import Materials, contents
 
 READY, FAILED = "ready", frozenset({"failed", "error"})
+UNFOUND_MAX = 2  # pushes that did not find the same dataset: then another one is made
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 1.0, 15.0
+_MARK_LETTERS = string.ascii_lowercase + string.digits
 
 
-def staged(client: KaggleClient, session: str) -> tuple[StagedFile, ...]:
-    """The files in the session's dataset if it is ready to be mounted; otherwise empty."""
-    if client.dataset_status(slug(session)) != READY:
-        return ()
-    found = (StagedFile.parse(name) for name in _files(client, slug(session)))
-    return tuple(each for each in found if each is not None)
-
-
-def settle(client: KaggleClient, options: KaggleOptions, session: str) -> None:
-    """Waits until Kaggle has processed an earlier try's upload, if there is one. So a slow Kaggle or a
-    restarted controller does not cause a second upload of gigabytes. Raises Transient."""
-    if client.dataset_status(slug(session)) not in (None, READY, *FAILED):
-        wait_until_ready(client, options, slug(session))
-
-
-def is_whole(files: tuple[StagedFile, ...], order: Order, *, handed: bool) -> bool:
-    """Whether these are all the files that this order needs. `handed` as in `stage`."""
+def is_whole(files: tuple[str, ...], order: Order, *, handed: bool) -> bool:
+    """Whether files of these names are all that this order needs. `handed` as in `stage`."""
     wanted = {"materials"} if order.resume is None or handed else {"materials", "checkpoint"}
-    return wanted <= {each.kind for each in files if each.order == fingerprint(order)}
+    found = (StagedFile.parse(name) for name in files)
+    return wanted <= {each.kind for each in found if each is not None and each.order == fingerprint(order)}
 
 
-def _files(client: KaggleClient, name: str) -> Mapping[str, int]:
-    """Names and sizes in bytes. Empty if Kaggle refuses to list them, as for a new or removed dataset."""
-    try:
-        return client.dataset_files(name)
-    except NotFound:
-        return {}
+def is_staged(
+    client: KaggleClient, options: KaggleOptions, known: Known, order: Order, *, handed: bool
+) -> bool:
+    """Whether the session's newest dataset arrived whole, is for this order, is still there, and is found.
+    Raises Transient if Kaggle lists it, but does not show it."""
+    if not known.whole or known.unfound >= UNFOUND_MAX or not is_whole(known.files, order, handed=handed):
+        return False
+    return _state(client, options, known.dataset) == READY
 
 
-def is_foreign(client: KaggleClient, name: str) -> bool:
-    """Whether the dataset is the user's own: it has files, but none of a session. False as long as no file
-    is visible."""
-    files = _files(client, name)
-    return bool(files) and not any(StagedFile.parse(each) for each in files)
+def settled(client: KaggleClient, options: KaggleOptions, memory: Memory, session: str) -> Known:
+    """Waits until Kaggle has processed an earlier try's upload, if there is one, and checks it. So a slow
+    Kaggle or a restarted controller does not cause a second upload of gigabytes. Raises Transient."""
+    known = memory.of(session)
+    if not known.dataset or known.whole:
+        return known
+    state = _state(client, options, known.dataset)
+    if state is None or state in FAILED:
+        return known
+    sizes = dict.fromkeys(known.files, None)
+    wait_until_ready(client, known.dataset, options.ready_seconds)
+    arrived = _arrived(client, options, known.dataset, sizes)
+    return memory.note(session, whole=not arrived)
 
 
-def _clear(client: KaggleClient, name: str) -> None:
-    """Removes an earlier try's dataset. Raises Rejected if it is not ours."""
-    if is_foreign(client, name):
-        raise Rejected(f"the account has a dataset {name} that is not ours: rename or remove it")
-    client.delete_dataset(name)
+def _state(client: KaggleClient, options: KaggleOptions, name: str) -> str | None:
+    """None if neither its status nor the account's list shows the dataset. A refused status alone proves
+    nothing: it is asked again for `listed_seconds`."""
+    state = client.dataset_status(name)
+    if state is None and any(each.slug == name for each in client.datasets()):
+        wait_until_ready(client, name, options.listed_seconds)
+        return READY
+    return state
 
 
 def stage(
@@ -76,48 +81,95 @@ def stage(
     options: KaggleOptions,
     order: Order,
     materials: Materials,
+    memory: Memory,
     *,
     home: str,
     handed: bool,
     folder: Path,
-    note: Callable[[str], None],
 ) -> None:
-    """Makes the session's dataset and waits until it is ready and complete.
+    """Makes a new dataset for the session and waits until it is ready and complete.
 
     `handed`: the checkpoint to resume from does not have to be sent. The files are packed in `folder`, which
-    is removed afterwards. `note` gets the files' names before any is sent. Raises Transient if Kaggle lost
-    something on the way; the next try makes the dataset again.
+    is removed afterwards. Raises Transient if Kaggle lost something on the way, and Refused if it changed or
+    refused something; the next try makes another dataset.
     """
-    name = slug(order.session)
-    if client.dataset_status(name) is not None:
-        _clear(client, name)
+    session = order.session
     with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
-        sizes = {path.name: path.stat().st_size for path in packed}
-        note("\n".join(sizes))
-        total = sum(sizes.values()) / MIB
+        sizes: dict[str, int | None] = {path.name: path.stat().st_size for path in packed}
+        total = sum(size or 0 for size in sizes.values()) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
         tokens = [upload(client, path, materials.say) for path in packed]
+    name = dataset_slug(session, "".join(secrets.choice(_MARK_LETTERS) for _ in range(4)))
+    before = memory.of(session).datasets
+    memory.note(session, datasets=(*before, name), files=tuple(sizes), whole=False, unfound=0)
+    for old in before:
+        with suppress(BackendError):  # `discard` tries again
+            client.delete_dataset(old)
     try:
         client.create_dataset(name, tokens)
-    except Rejected:
-        if client.dataset_status(name) is None:
-            raise
-        _clear(client, name)  # an earlier try made it, but it was not visible yet
-        raise Transient(f"there already was a dataset {name}", operation="prepare") from None
+    except Refused:  # the name may be somebody's
+        memory.note(session, datasets=before)
+        raise
     materials.say("waiting for Kaggle to process the upload")
-    wait_until_ready(client, options, name)
-    there = _files(client, name)
-    if any(there.get(file) != size for file, size in sizes.items()):  # docs/references/kaggle.md#uploads
-        client.delete_dataset(name)
-        raise Transient(f"the dataset {name} did not arrive completely", operation="prepare")
+    wait_until_ready(client, name, options.ready_seconds)
+    if problem := _arrived(client, options, name, sizes):
+        raise problem
+    memory.note(session, whole=True)
 
 
-def wait_until_ready(client: KaggleClient, options: KaggleOptions, name: str) -> None:
-    """Raises Transient if it is not ready within `ready_seconds`. Removes a dataset that failed."""
-    left, pause = options.ready_seconds, _LOOK_SECONDS
+def _arrived(
+    client: KaggleClient, options: KaggleOptions, name: str, sizes: Mapping[str, int | None]
+) -> BackendError | None:
+    """What is wrong with the files of a dataset that is ready; None if all of them are there. A size is None
+    if it is not known.
+
+    The list may be empty or without sizes for some minutes (docs/references/kaggle.md#datasets). The files'
+    content is checked in the session.
+    """
+    left, pause = options.listed_seconds, _LOOK_SECONDS
+    while True:
+        there = _files(client, name)
+        lacking = [file for file, size in sizes.items() if not _is_there(there, file, size)]
+        if not lacking:
+            return None
+        if left <= 0:
+            break
+        wait = min(pause, left)
+        threading.Event().wait(wait)
+        left, pause = left - wait, min(2 * pause, _LOOK_SECONDS_MAX)
+    others = sorted(there.keys() - sizes.keys())
+    if others:
+        return Refused(
+            f"Kaggle changed what was uploaded, perhaps by unpacking it: the dataset {name} lacks "
+            f"{lacking[0]} and has {count_text(len(others), 'other file')}, such as {others[-1]}",
+            operation="prepare",
+        )
+    return Transient(f"the dataset {name} did not arrive completely", operation="prepare")
+
+
+def _is_there(there: Mapping[str, int | None], file: str, size: int | None) -> bool:
+    return file in there and (size is None or there[file] in (size, None))
+
+
+def _files(client: KaggleClient, name: str) -> Mapping[str, int | None]:
+    """Names and sizes in bytes. Empty if Kaggle refuses to list them, as for a new or removed dataset."""
+    try:
+        return client.dataset_files(name)
+    except NotFound:
+        return {}
+
+
+def is_ours(client: KaggleClient, name: str, home: str) -> bool:
+    """Whether the dataset holds files of a session of this home."""
+    files = (StagedFile.parse(each) for each in _files(client, name))
+    return any(each is not None and each.home == home for each in files)
+
+
+def wait_until_ready(client: KaggleClient, name: str, seconds: float) -> None:
+    """Raises Transient if the dataset is not ready after so many seconds, or failed."""
+    left, pause = seconds, _LOOK_SECONDS
     while (state := client.dataset_status(name)) != READY:
         if state in FAILED:
-            client.delete_dataset(name)
             raise Transient(f"Kaggle failed to process the dataset {name}: {state}", operation="prepare")
         if left <= 0:
             raise Transient(f"the dataset {name} is still {state or 'not visible'}", operation="prepare")
@@ -146,9 +198,13 @@ def _packed(
 
 
 def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tarfile.TarFile], None]) -> Path:
+    """Packs one file. Its header and footer keep anybody from taking it for an archive and unpacking it."""
     path = folder / kind
-    with tarfile.open(path, "w", dereference=True) as tar:
-        fill(tar)
+    with path.open("wb") as file:
+        file.write(HEADER)
+        with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
+            fill(tar)
+        file.write(FOOTER)
     return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest_file(path)).name)
 
 

@@ -10,6 +10,7 @@ from orchestrator.platforms.kaggle.values import Pool, Quotas
 
 WEEK_SECONDS = 7 * 24 * HOUR
 AGAIN_SECONDS = 6 * HOUR  # if a quota is used up and Kaggle does not say when it is renewed
+SURPRISING_SECONDS = 1800.0
 DISK_GB = 20.0  # of /kaggle/working, the only folder that is kept: docs/references/kaggle.md#limits
 CPU_MEMORY_GB = 30.0
 PENDING_SECONDS_MAX = 12 * HOUR  # no documented limit for queued kernels; a queued one costs nothing
@@ -43,6 +44,16 @@ def _offer(name: str, options: KaggleOptions, quotas: Quotas, accelerator: str, 
         disk_gb=DISK_GB,
         unavailable=unavailable,
     )
+
+
+def is_surprising(before: Quotas | None, now: Quotas) -> bool:
+    """Whether a pool that had much left is suddenly used up or gone: one wrong answer must not send runs
+    away for a week."""
+    if before is None:
+        return False
+    pools = ((before.gpu, now.gpu), (before.tpu, now.tpu))
+    return any(was is not None and was.allowed - was.used > SURPRISING_SECONDS
+               and (found is None or found.allowed <= found.used) for was, found in pools)  # fmt: skip
 
 
 def _not_there(accelerator: str) -> Unavailable:
@@ -90,6 +101,8 @@ def _traits(options: KaggleOptions, accelerator: str) -> Traits:
         durable_mid_run=False,
         hands_over=True,
         visibility_seconds=options.visibility_seconds,
+        absence_seconds=options.absence_seconds,
+        saving_seconds_max=options.publish_seconds + options.saving_seconds,
         pending_seconds_max=PENDING_SECONDS_MAX,
         poll_seconds=options.poll_seconds,
         setup_seconds=options.setup_seconds,

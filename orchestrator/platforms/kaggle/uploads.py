@@ -32,7 +32,7 @@ def upload(client: KaggleClient, path: Path, say: Callable[[str], None] = lambda
     """Uploads the file and returns the token with which a dataset refers to it. `say` gets progress texts.
 
     Resumes a broken upload as long as that brings new bytes, and starts again if the URL has expired. Raises
-    Rejected if Kaggle refuses the file or the file changes during the upload, else Transient.
+    Refused if Kaggle refuses the upload, Rejected if the file is wrong or changes meanwhile, else Transient.
     """
     with path.open("rb") as file:
         found = os.fstat(file.fileno())

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)s")
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _INVALID = {
     "invalidDatasetSources": "dataset",
     "invalidKernelSources": "kernel",
@@ -72,12 +73,26 @@ class Push:
 class Pushed:
     """It runs as requested only if `error` and `invalid` are empty (docs/references/kaggle.md#push).
 
-    `invalid` lists what Kaggle did not find, such as "dataset ada/x"; the kernel runs without it.
+    `invalid` lists what Kaggle did not find, such as "dataset ada/x"; the kernel runs without it. `slug` is
+    the one that Kaggle gave the kernel, which may not be the requested one; empty if it does not say. 0 for
+    an `id` or `version` that is missing.
     """
 
     version: int
     error: str
     invalid: tuple[str, ...]
+    slug: str = ""
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A kernel or dataset in the account's own list. A kernel's title is what its push asked for, even if its
+    slug is another. Its `id` stays the same, also if the user renames it; 0 if it is missing."""
+
+    slug: str
+    title: str
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,8 @@ def encode_push(request: Any, owner: str, push: Push) -> Any:
     request.is_private = True
     request.enable_gpu, request.enable_tpu = push.gpu, push.tpu
     request.enable_internet = push.internet
-    request.machine_shape = push.machine_shape
+    if push.machine_shape:
+        request.machine_shape = push.machine_shape
     request.session_timeout_seconds = push.timeout_seconds
     request.dataset_data_sources = _full(owner, push.datasets)
     request.kernel_data_sources = _full(owner, push.kernels)
@@ -125,7 +141,18 @@ def _full(owner: str, slugs: tuple[str, ...]) -> list[str]:
 
 def decode_pushed(body: Mapping[str, Any]) -> Pushed:
     invalid = [f"{what} {name}" for key, what in _INVALID.items() for name in body.get(key) or ()]
-    return Pushed(int(body.get("versionNumber") or 0), str(body.get("error") or ""), tuple(invalid))
+    return Pushed(
+        int(body.get("versionNumber") or 0),
+        str(body.get("error") or ""),
+        tuple(invalid),
+        slug=_slug(str(body.get("ref") or "")),
+        id=int(body.get("kernelId") or 0),
+    )
+
+
+def _slug(ref: str) -> str:
+    """The last part of a reference, which may be `owner/slug` or a path such as `/code/owner/slug`."""
+    return ref.strip("/").rpartition("/")[2]
 
 
 def decode_quotas(body: Mapping[str, Any]) -> Quotas:
@@ -134,18 +161,28 @@ def decode_quotas(body: Mapping[str, Any]) -> Quotas:
 
 
 def _pool(given: Mapping[str, Any] | None) -> Pool | None:
-    if given is None:
+    """None if the account has no such quota, or if Kaggle does not say what is allowed."""
+    if not given or given.get("totalTimeAllowed") is None:
         return None
     used, reserved, allowed = (_seconds(given.get(f"{key}")) for key in
                                ("timeUsed", "timeReserved", "totalTimeAllowed"))  # fmt: skip
     return Pool(used, reserved, allowed)
 
 
-def _seconds(duration: str | None) -> float:
-    match = _DURATION.fullmatch(duration or "0s")
+def _seconds(duration: Any) -> float:
+    """A duration as protocol buffers write it, `"3600s"`; also a number, an object, or ISO 8601."""
+    if isinstance(duration, Mapping):
+        return float(duration.get("seconds") or 0) + float(duration.get("nanos") or 0) / 1e9
+    if isinstance(duration, int | float):
+        return float(duration)
+    text = str(duration or "0s")
+    if match := _DURATION.fullmatch(text):
+        return float(match[1])
+    match = _ISO_DURATION.fullmatch(text)
     if match is None:
         raise ValueError("not a duration")
-    return float(match[1])
+    days, hours, minutes, seconds = (float(each or 0) for each in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _unix(time: str) -> float:
@@ -164,18 +201,31 @@ def decode_output(body: Mapping[str, Any]) -> Output:
     return Output(tuple(files), str(body.get("log") or ""))
 
 
-def decode_refs(body: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(str(each["ref"]).strip("/") for each in body.get(key) or ())
+def decode_listed(body: Mapping[str, Any], key: str, owner: str) -> tuple[Listed, ...]:
+    """Those of the owner."""
+    found: list[Listed] = []
+    for each in body.get(key) or ():
+        whose, _, slug = str(each["ref"]).strip("/").rpartition("/")
+        if whose.rpartition("/")[2].lower() == owner.lower():
+            found.append(Listed(slug, str(each.get("title") or ""), int(each.get("id") or 0)))
+    return tuple(found)
+
+
+def decode_source(body: Mapping[str, Any]) -> str:
+    """The text of a kernel's newest version; empty if Kaggle does not give it."""
+    return str((body.get("blob") or {}).get("source") or "")
 
 
 def decode_dataset_state(body: Mapping[str, Any]) -> str:
     return str(body.get("status") or "NOT_YET_PERSISTED").lower()
 
 
-def decode_sizes(body: Mapping[str, Any]) -> dict[str, int]:
+def decode_sizes(body: Mapping[str, Any]) -> dict[str, int | None]:
+    """Name → size in bytes, or None if Kaggle does not say: it leaves out zeros, too."""
     if body.get("errorMessage"):
         raise ValueError("Kaggle cannot list the files")
-    return {str(file["name"]): int(file.get("totalBytes") or 0) for file in body.get("datasetFiles") or ()}
+    files = body.get("datasetFiles") or ()
+    return {str(file["name"]): int(file["totalBytes"]) if file.get("totalBytes") else None for file in files}
 
 
 def decode_refusal(body: Mapping[str, Any]) -> str:
