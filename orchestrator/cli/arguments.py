@@ -51,7 +51,7 @@ PLATFORM = _option(
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
 ALL = _flag("-a", "--all", help="also list runs that are over")
-DISCARD = _flag("--discard", help="do it even if a session loses unsaved work")
+DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
 LATEST = _flag("--latest", help="the newest intact checkpoint (the default)")
@@ -69,6 +69,10 @@ UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to w
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
+LIVE = _flag(
+    "--live", help="run a few small sessions on Kaggle, to check what we assume about it; asks first"
+)
+LONG = _flag("--long", help="with --live: also three sessions that take half an hour together")
 YES = _flag("--yes", help="do not ask for confirmation")
 OLDER_THAN = _option(
     "--older-than", metavar="AGE", default="30d",
@@ -98,7 +102,7 @@ class Command:
 COMMANDS = (
     Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
-            (NAMES, CLEAN, YES, DISCARD)),
+            (NAMES, CLEAN, DISCARD, LIVE, LONG, YES)),
     Command(
         "submit",
         "freeze a job and its source, and run it",
@@ -112,7 +116,7 @@ COMMANDS = (
     Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
-    Command("release", "continue a held run", "wishing:release", (RUN,)),
+    Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
     Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
     Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT),
             (STEP, BEST, LATEST)),

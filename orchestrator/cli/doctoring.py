@@ -1,17 +1,23 @@
-"""`doctor`: what works here, what is missing, and how to fix it. `cleaning` handles `--clean`."""
+"""`doctor`: what works here, what is missing, and how to fix it.
+
+`cleaning` handles `--clean`, and `trying` handles `--live`.
+"""
 
 from __future__ import annotations
 
-from orchestrator.cli import cleaning
+from orchestrator.cli import cleaning, trying
 from orchestrator.cli.call import EXITS, Call, os_error_text, worst
 from orchestrator.client.checkup import CONTENTS, Finding, State
+from orchestrator.errors import InputError
 
 
 def doctor(call: Call) -> int:
     """Checks everything, or only the named platforms and stores. The worst finding decides the exit code."""
-    cleaning.check_options(call)
+    _check_options(call)
     if call.options.clean:
         return cleaning.clean(call)
+    if call.options.live:
+        return trying.try_live(call)
     found = tuple(call.client.doctor(call.options.names))
     call.out.document({
         "findings": [
@@ -26,6 +32,22 @@ def doctor(call: Call) -> int:
         call.out.say()
         call.out.facts(shown)
     return worst(each.remedy for each in found)
+
+
+def _check_options(call: Call) -> None:
+    """Raises InputError for options that only make sense with another."""
+    options = call.options
+    if options.clean and options.live:
+        raise InputError("--clean and --live are two things: give one of them")
+    needs = (
+        ("--discard", options.discard, ("--clean",), options.clean),
+        ("--long", options.long, ("--live",), options.live),
+        ("--yes", options.yes, ("--clean", "--live"), options.clean or options.live),
+    )
+    for option, given, others, there in needs:
+        if given and not there:
+            again = call.command("doctor", *options.names, others[0], option)
+            raise InputError(f"{option} goes with {' or '.join(others)}: `{again}`")
 
 
 def _text(found: Finding) -> str:

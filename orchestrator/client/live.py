@@ -42,6 +42,16 @@ class Live:
         """Since when the session has waited in its platform's queue; None if it does not wait."""
         return self.launched_at if self.observation.sighting is Sighting.PENDING else None
 
+    @property
+    def saves(self) -> bool:
+        """Whether the session is over, and its platform still saves what it left."""
+        return self.observation.sighting is Sighting.SAVING
+
+    @property
+    def saving_text(self) -> str:
+        """How people see a session that `saves`."""
+        return f"over; {self.observation.detail or 'its platform still saves what it left'}"
+
 
 @dataclass(frozen=True)
 class Writer:
