@@ -6,16 +6,17 @@ Things that still run, or that belong to a run that this ledger never had, need 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from orchestrator.cli.call import Call, worst
 from orchestrator.client.leftovers import Doubt, Leftovers, Orphan, Removal
 from orchestrator.core.wording import count_text
-from orchestrator.errors import InputError, OrchestratorError, remedy
+from orchestrator.errors import OrchestratorError, remedy
 
 DOUBTS = {
     Doubt.NONE: "",
+    Doubt.TRIAL: "a trial is under way, which removes it at its end",
     Doubt.RUNS: "it is still running: `--discard` kills it",
     Doubt.UNKNOWN_RUN: "this ledger does not know its run: `--discard` removes it anyway",
 }
@@ -27,9 +28,9 @@ def clean(call: Call) -> int:
     Without a terminal and without `--yes` it only lists.
     """
     found = call.client.leftovers(call.options.names)
-    doomed = [each for each in found.orphans if call.options.discard or each.doubt is Doubt.NONE]
+    doomed = [each for each in found.orphans if _may_go(each, discard=call.options.discard)]
     kept = {each: DOUBTS[each.doubt] for each in found.orphans if each not in doomed}
-    _show(call, found.orphans)
+    _show(call, found)
     removal = Removal()
     if doomed and _consents(call, doomed):
         removal = call.client.remove_leftovers(doomed)
@@ -39,16 +40,11 @@ def clean(call: Call) -> int:
     return worst(map(remedy, (*found.troubles.values(), *removal.troubles.values())))
 
 
-def check_options(call: Call) -> None:
-    """Raises InputError for options that only make sense with --clean."""
-    options = call.options
-    if (options.yes or options.discard) and not options.clean:
-        raise InputError(
-            f"--yes and --discard go with --clean: `{call.command('doctor', '--clean', '--yes')}`"
-        )
+def _may_go(orphan: Orphan, *, discard: bool) -> bool:
+    return orphan.doubt is Doubt.NONE or (discard and orphan.doubt is not Doubt.TRIAL)
 
 
-def _show(call: Call, found: Iterable[Orphan]) -> None:
+def _show(call: Call, found: Leftovers) -> None:
     rows = [
         (
             each.platform,
@@ -57,11 +53,11 @@ def _show(call: Call, found: Iterable[Orphan]) -> None:
             each.leftover.name,
             each.leftover.state,
         )
-        for each in found
+        for each in found.orphans
     ]
     if rows:
         call.out.table(("PLATFORM", "SESSION", "WHAT", "NAME", "STATE"), rows)
-    else:
+    elif not found.troubles:
         call.out.say("Nothing is left over.")
 
 

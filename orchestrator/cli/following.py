@@ -125,7 +125,7 @@ def _end(
     if best is not None:
         out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, in the home store")])
     if record.standing is Phase.HELD:
-        hints.next_commands(call, run, ("why",), ("release",), ("cancel",))
+        hints.next_commands(call, run, ("why",), *hints.for_held(record))
         return Exit.HUMAN
     hints.next_commands(call, run, ("why",), ("logs",), *((("pull",),) if best else ()))
     return Exit.FAILED

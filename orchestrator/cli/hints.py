@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from orchestrator.cli.call import Call
+from orchestrator.core.run import RunRecord
 
 _MEANINGS = {
     "show": "everything about it",
@@ -14,12 +15,25 @@ _MEANINGS = {
     "pull": "copy its newest checkpoint",
     "checkpoints": "its checkpoints",
     "release": "continue it",
+    "release --discard": "continue it without its session's output",
 }
+
+
+def for_held(record: RunRecord) -> tuple[tuple[str, ...], ...]:
+    """What a person can do about a held run."""
+    if record.missing:
+        return (("cancel", "--discard"),)
+    if record.awaits:
+        return ("release", "--discard"), ("cancel", "--discard")
+    return ("release",), ("cancel",)
 
 
 def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
     """Prints them. Each of `given` is a command and the words after the run's name."""
-    lines = [(call.command(name, run, *more), _MEANINGS[name]) for name, *more in given]
+    lines = [
+        (call.command(name, run, *more), _MEANINGS.get(" ".join((name, *more)), _MEANINGS[name]))
+        for name, *more in given
+    ]
     width = max(len(command) for command, _ in lines)
     widest = max(len(meaning) for _, meaning in lines)
     if call.out.is_terminal and len("next  ") + width + 3 + widest > shutil.get_terminal_size().columns:

@@ -14,7 +14,7 @@ from orchestrator.cli import story, streams
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.terminal import last_state
 from orchestrator.client import Run, interrupt
-from orchestrator.client.logs import chunks, lines
+from orchestrator.client.logs import SO_FAR, chunks, lines
 from orchestrator.clock import utc_text
 
 _HELD_MAX = 1 << 20  # characters of an unfinished line
@@ -114,8 +114,11 @@ class Lines:
 
 
 def _headline(call: Call, run: Run, session: str) -> str:
-    words = [story.short_session(session)]
+    name = session.removesuffix(SO_FAR)
+    words = [story.short_session(name)]
+    if name != session:
+        words.append("so far, as its platform shows it")
     for each in run.sessions():
-        if each.name == session:
+        if each.name == name:
             words += [story.place(each.order), story.resume_text(each.order), utc_text(each.assigned_at)]
     return call.out.paint(f"── {' · '.join(words)} ──", "dim")

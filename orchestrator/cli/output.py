@@ -47,6 +47,10 @@ class Output:
         if not self.as_json:
             print(_inked(text), file=sys.stderr, flush=True)
 
+    def flush(self) -> None:
+        """Shows what was said, also in a pipe."""
+        sys.stdout.flush()
+
     def document(self, value: object) -> None:
         """Prints the whole answer as one JSON document."""
         if self.as_json:
@@ -131,6 +135,7 @@ def phase_style(text: str) -> str:
     return {
         "running": "cyan", "done": "green", "failed": "red", "held": "yellow", "cancelled": "dim",
         "ok": "green", "missing": "red", "warning": "yellow",
+        "holds": "green", "fails": "red", "not seen": "dim",
     }.get(text, "")  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.call import Call, Exit
+from orchestrator.client.adding import how_to_add
 from orchestrator.errors import InputError
 
 
@@ -11,7 +12,8 @@ def init(call: Call) -> int:
     path = call.home.folders.config
     if path.exists() and not call.options.force:
         raise InputError(
-            f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`"
+            f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`\n"
+            f"To use Kaggle: {how_to_add(call.home, 'kaggle')}"
         )
     made = call.client.init(force=call.options.force)
     call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,

@@ -10,7 +10,7 @@ from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
@@ -122,13 +122,20 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummar
             f"{each.from_step:,}",
             "–" if each.to_step is None else f"{each.to_step:,}",
             clock_text((each.over_at or record.ended_at or now) - each.assigned_at),
-            _ending_text(each) or ("not known to have ended" if record.fault else record.phase.value),
+            _ending_text(each) or _present_text(record),
         )
         for each in sessions
     ]
     out.say()
     headers = ("SESSION", "WHERE", "FROM STEP", "TO STEP", "TOOK", "HOW IT ENDED")
     out.table(headers, rows, right=frozenset({2, 3, 4}))
+
+
+def _present_text(record: RunRecord) -> str:
+    """How the run's session is, which is not known to be closed."""
+    if record.awaits is Awaited.OUTPUT:
+        return "over; its output is awaited"
+    return "not known to have ended" if record.fault else record.phase.value
 
 
 def notes_shown(record: RunRecord) -> tuple[str, ...]:
@@ -172,6 +179,8 @@ def why(call: Call) -> int:
     since = found.live.waits_since if found.live is not None else None
     if record.phase is Phase.LAUNCHING and record.session is not None and since is not None:
         out.say(f"\n{story.short_session(record.session.name)} is {story.waiting_text(since)}.")
+    if found.live is not None and found.live.saves and record.session is not None:
+        out.say(f"\n{story.short_session(record.session.name)} is {found.live.saving_text}.")
     if record.phase is Phase.QUEUED:
         until = story.until_text(record.until, call.clock.now())
         out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
@@ -180,8 +189,7 @@ def why(call: Call) -> int:
     elif routing.decided is not None and routing.decided_at is not None:
         _show_route(call, record, routing.decided, f"decided {utc_text(routing.decided_at)}")
     if record.standing is Phase.HELD:
-        ways = [("cancel", "--discard")] if record.missing else [("release",), ("cancel",)]
-        hints.next_commands(call, run.name, *ways)
+        hints.next_commands(call, run.name, *hints.for_held(record))
     elif not record.phase.final:
         health.tell_absence(call, found.controller)
     return Exit.OK

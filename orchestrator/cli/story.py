@@ -31,6 +31,7 @@ from orchestrator.core.event import (
     Started,
     StopRequested,
     Submitted,
+    TurnedAway,
     Wished,
     Withdrawn,
 )
@@ -42,7 +43,7 @@ from orchestrator.core.wording import count_text
 # Events that a live view shows at once; `why` tells the rest.
 NEWS = (
     Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
-    Released, Faulted, Regained,
+    Released, Faulted, Regained, TurnedAway,
 )  # fmt: skip
 _WISHES = {
     Wish.CANCEL: "to cancel the run",
@@ -116,6 +117,10 @@ def event_text(event: Event) -> str:
             return f"session {short_session(session)} {'given up' if given_up else 'cleaned up'}"
         case Faulted(reason=reason):
             return f"held as it is: {reason}"
+        case TurnedAway(reason=reason):
+            return f"its platform does not start it now; what is staged there stays: {reason}"
+        case Regained(found=()):
+            return "continues: what it awaited is there"
         case Regained(found=found):
             return f"continues: the config has the {' and the '.join(found)} again"
 
@@ -144,6 +149,8 @@ _OUTCOMES = {
     Outcome.STOPPED: "left its session",
     Outcome.QUOTA_EXHAUSTED: "out of quota",
     Outcome.NO_CAPACITY: "found no capacity",
+    Outcome.REFUSED: "was refused",
+    Outcome.REJECTED: "was rejected",
     Outcome.DENIED: "was denied access",
     Outcome.LOST: "was lost",
     Outcome.OUT_OF_MEMORY: "ran out of memory",

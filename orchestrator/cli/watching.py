@@ -16,14 +16,14 @@ from orchestrator.client.looking import Look
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LINE_SECONDS = 10.0
-PREPARING_SECONDS = 2.0
+DOING_SECONDS = 2.0
 
 
 def figures(look: Look) -> list[str]:
@@ -49,7 +49,13 @@ def whereabouts(look: Look) -> str:
     if record.phase is Phase.PREPARING and look.preparing:
         words += f": {look.preparing}"
     wall = session.wall_at
-    if record.phase is Phase.RUNNING and wall is not None:
+    if record.awaits is not None:
+        words += {Awaited.END: ", may still run", Awaited.OUTPUT: ", over; its output is awaited"}[
+            record.awaits
+        ]
+    elif look.live is not None and look.live.saves:
+        words += f", {look.live.saving_text}"
+    elif record.phase is Phase.RUNNING and wall is not None:
         words += f", ends in {clock_text(wall - look.now)}"
     since = look.live.waits_since if look.live is not None else None
     if record.phase in (Phase.LAUNCHING, Phase.STOPPING) and since is not None:
@@ -152,7 +158,10 @@ class PlainView:
     def show(self, look: Look) -> None:
         found, record = look.progress, look.record
         if record.phase is Phase.PREPARING and record.session is not None and look.preparing:
-            self._preparing(look, record.session.name)
+            self._doing(look, record.session.name, look.preparing)
+            return
+        if look.live is not None and look.live.saves and record.session is not None:
+            self._doing(look, record.session.name, look.live.saving_text)
             return
         if record.phase is not Phase.RUNNING or record.session is None or found.steps_per_second is None:
             return
@@ -165,10 +174,10 @@ class PlainView:
             self._told_at, self._told, self._session = look.monotonic, text, session
             self._line(look.now, short_session(session), text)
 
-    def _preparing(self, look: Look, session: str) -> None:
-        if look.preparing != self._told and look.monotonic - self._told_at >= PREPARING_SECONDS:
-            self._told_at, self._told = look.monotonic, look.preparing
-            self._line(look.now, short_session(session), look.preparing)
+    def _doing(self, look: Look, session: str, text: str) -> None:
+        if text != self._told and look.monotonic - self._told_at >= DOING_SECONDS:
+            self._told_at, self._told = look.monotonic, text
+            self._line(look.now, short_session(session), text)
 
     def remark(self, text: str) -> None:
         self._out.say(f"{' ' * 11}{text}")

@@ -20,7 +20,7 @@ def hold(call: Call) -> int:
 
 
 def release(call: Call) -> int:
-    """Continues a held run, or takes back a hold that is not done yet."""
+    """Continues a held run, or one that its platform failed; or takes back a hold that is not done yet."""
     return _wish(call, Wish.RELEASE)
 
 
@@ -33,7 +33,7 @@ def _wish(call: Call, wish: Wish) -> int:
             case Wish.HOLD:
                 answer = run.hold(discard=call.options.discard)
             case Wish.RELEASE:
-                answer = run.release()
+                answer = run.release(discard=call.options.discard)
     except WorkWouldBeLost as error:
         command = call.command(wish.value, error.run, "--discard")
         raise AccessDenied(f"{error.loss}\nTo {wish.value} it anyway: {command}") from error
@@ -64,6 +64,9 @@ def _then_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
     end = {Wish.RELEASE: "continues", Wish.CANCEL: "ends", Wish.HOLD: "is held"}[wish]
     if answer.then is Then.REGAINED:
         return f"{end} once the config has the {' and the '.join(answer.missing)} again"
+    if answer.then is Then.AWAITED:
+        without = call.command(wish.value, answer.run, "--discard")
+        return f"{end} once what its session left is there; to do it without: {without}"
     if wish is Wish.RELEASE:
         return end
     show, session = call.command("show", answer.run), short_session(answer.session)

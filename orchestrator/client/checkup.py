@@ -78,7 +78,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
     except (OrchestratorError, OSError) as error:
         yield _trouble("config", error)
         return
-    leftovers.check_names(wired.config, names)
+    leftovers.check_names(home, wired.config, names)
     yield from _platforms(home, wired, names)
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
@@ -199,7 +199,8 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
 
 def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:
     with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`, or in the checkup
-        found = leftovers.find(home, {name: platform}).orphans
+        there = leftovers.find(home, {name: platform}).orphans
+        found = [each for each in there if each.doubt is not leftovers.Doubt.TRIAL]
         if found:
             text = f"{count_text(len(found), 'thing')} of runs that are over or unknown"
             yield Finding(f"{name}: leftovers", State.WARNING, text, command=("doctor", "--clean"))

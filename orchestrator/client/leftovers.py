@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from orchestrator.client.adding import how_to_add
 from orchestrator.client.home import Home
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
@@ -26,6 +27,7 @@ class Doubt(StrEnum):
 
     NONE = "none"
     RUNS = "runs"  # it still runs, and removal kills it
+    TRIAL = "trial"  # a trial that is under way made it: nobody else removes it
     UNKNOWN_RUN = "unknown run"  # this ledger does not know its run, which may be in another database
 
 
@@ -43,6 +45,8 @@ class Orphan:
 
     @property
     def doubt(self) -> Doubt:
+        if self.leftover.in_trial:
+            return Doubt.TRIAL
         if self.leftover.alive:
             return Doubt.RUNS
         return Doubt.NONE if self.known else Doubt.UNKNOWN_RUN
@@ -70,16 +74,19 @@ def configured(home: Home, clock: Clock, names: Collection[str] = ()) -> Mapping
     """The platforms of the config, or those with these names. Raises InputError for a name that is neither a
     platform nor a store."""
     wired = Wired.from_home(home.path, clock)
-    check_names(wired.config, names)
+    check_names(home, wired.config, names)
     return {name: each for name, each in wired.platforms().items() if not names or name in names}
 
 
-def check_names(config: Config, names: Iterable[str]) -> None:
+def check_names(home: Home, config: Config, names: Iterable[str]) -> None:
     """Raises InputError for a name that is neither a platform nor a store of the config."""
     known = [*(each.name for each in config.platforms), *(each.name for each in config.stores)]
     strange = [name for name in names if name not in known]
     if strange:
-        raise InputError(unknown(f"platform or store {strange[0]!r}", strange[0], known))
+        text = unknown(f"platform or store {strange[0]!r}", strange[0], known)
+        if steps := how_to_add(home, strange[0]):
+            text += f"\nTo use {strange[0]}: {steps}"
+        raise InputError(text)
 
 
 def find(home: Home, platforms: Mapping[str, Platform]) -> Leftovers:

@@ -1,6 +1,7 @@
 """The logs of a run's sessions as one stream, in the order of their generations.
 
-Reads what the controller has collected of the logs. Asks no platform, and does not interpret the logs.
+Reads what the controller has collected of the logs, and before that the newest lines that a platform shows of
+a running session. Asks no platform, and does not interpret the logs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client import live
 from orchestrator.client.looking import rests
+from orchestrator.home import Folders
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 LOOK_SECONDS = 0.5
+SO_FAR = " so far"  # after the name of a session whose log has not been collected yet
 _READ_BYTES = 1 << 20
+_OVERLAP_CHARS = 1000
 _SESSION = re.compile(r".*-s(\d+)")
 
 Chunk = tuple[str, bytes]
@@ -38,10 +43,15 @@ def chunks(
     """(session, bytes) of the run's log. With `follow` it continues until the run rests, or until `stop`
     returns True between two looks."""
     reader, never = _Reader(client.home.folders.run(run)), threading.Event()
+    spoken = _Spoken(client.home.folders, run)
     with client.ledgers.runs() as ledger:
         while not stop():
-            resting = rests(ledger.record(run))  # asked first, so that all output before the end is read
+            record = ledger.record(run)  # first, so that all output before the end is read
+            resting = rests(record)
             yield from reader.fresh()
+            session = record.session
+            if session is not None and not reader.has(session.name):
+                yield from spoken.fresh(session.name)
             if resting or not follow:
                 return
             client.clock.wait(never, LOOK_SECONDS)
@@ -62,6 +72,31 @@ def lines(data: Iterable[Chunk]) -> Iterator[LogLine]:
         yield LogLine(before, held.decode(errors="replace"))
 
 
+class _Spoken:
+    """The newest lines of a running session's log as its platform shows them; the whole log comes later."""
+
+    def __init__(self, folders: Folders, run: str) -> None:
+        self._folders = folders
+        self._run = run
+        self._before: tuple[str, str] = ("", "")
+
+    def fresh(self, session: str) -> Iterator[Chunk]:
+        """The lines that were not there at the last look. They are the session's SO_FAR."""
+        found = live.read(self._folders, self._run, session)
+        log = "" if found is None else found.observation.log
+        before = self._before[1] if self._before[0] == session else ""
+        self._before = session, log or before
+        if log and log != before:
+            yield f"{session}{SO_FAR}", f"{_after(before, log)}\n".encode()
+
+
+def _after(before: str, log: str) -> str:
+    """The end of `log` that follows what was already in `before`; both are ends of the same log."""
+    known = before[-_OVERLAP_CHARS:]
+    at = log.rfind(known) if known else -1
+    return log[at + len(known) :].lstrip("\n") if at >= 0 else log
+
+
 class _Reader:
     """Reads the log segments below a run's folder; each call continues where the last one stopped."""
 
@@ -75,6 +110,10 @@ class _Reader:
             for segment in sorted((session / "log").glob("[0-9]*.log")):
                 while data := self._read(segment):
                     yield session.name, data
+
+    def has(self, session: str) -> bool:
+        """Whether anything of this session's log was read."""
+        return any(segment.parent.parent.name == session for segment in self._offsets)
 
     def _read(self, segment: Path) -> bytes:
         offset = self._offsets.get(segment, 0)

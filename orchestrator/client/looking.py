@@ -53,8 +53,9 @@ class Look:
 
 def rests(record: RunRecord) -> bool:
     """Whether the run is over, or held until a person acts. A wish from before a fault does not end that."""
-    held = record.phase is Phase.HELD and record.wish is None
-    return record.phase.final or held or bool(record.fault)
+    held = record.phase in (Phase.HELD, Phase.FAILED) and record.wish is None
+    over = record.phase.final and record.phase is not Phase.FAILED
+    return over or held or bool(record.fault)
 
 
 def look(client: Client, run: str) -> Look:

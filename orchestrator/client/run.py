@@ -144,12 +144,15 @@ class Run:
         """
         return self._wish(Wish.HOLD, discard=discard)
 
-    def release(self) -> WishAnswer:
-        """Asks to continue a held run, or takes back a hold that is not done yet.
+    def release(self, *, discard: bool = False) -> WishAnswer:
+        """Asks to continue a held run, or one that failed because its platform lost its sessions. Takes back
+        a hold that is not done yet.
 
-        Raises InputError for a run that is over or being cancelled.
+        A run may be held because what its last session left does not appear. With `discard`, the run goes on
+        without it. Raises InputError for a run that is over or being cancelled, and for a `discard` without
+        such a session.
         """
-        return self._wish(Wish.RELEASE, discard=False)
+        return self._wish(Wish.RELEASE, discard=discard)
 
     def _wish(self, wish: Wish, *, discard: bool) -> WishAnswer:
         from orchestrator.client import wishing

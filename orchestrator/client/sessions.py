@@ -12,6 +12,7 @@ from orchestrator.core.event import (
     Event,
     Started,
     StopRequested,
+    TurnedAway,
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Wish
@@ -61,6 +62,8 @@ def sessions(history: Iterable[Event]) -> tuple[SessionSummary, ...]:
     found: list[SessionSummary] = []
     for event in history:
         if isinstance(event, Assigned):
+            if found and found[-1].order.session == event.order.session:  # its platform had refused it
+                found.pop()
             found.append(SessionSummary(event.order, event.at))
         elif found:
             found[-1] = _after(found[-1], event)
@@ -77,6 +80,6 @@ def _after(session: SessionSummary, event: Event) -> SessionSummary:
             return replace(session, to_step=max(session.to_step or 0, checkpoint.ref.step))
         case Ended(at=at, outcome=outcome, message=message, step=step):
             return replace(session, over_at=at, outcome=outcome, message=message, step=step)
-        case Withdrawn(at=at, reason=reason):
+        case Withdrawn(at=at, reason=reason) | TurnedAway(at=at, reason=reason):
             return replace(session, over_at=at, withdrawn=True, message=reason)
     return session

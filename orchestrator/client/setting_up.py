@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import config as configuration
+from orchestrator.client.adding import how_to_add
 from orchestrator.client.home import Home
 from orchestrator.config import DEFAULT_PLATFORMS, PlatformConfig
 from orchestrator.core.needs import platforms_of
@@ -74,7 +75,7 @@ def init(home: Home, *, force: bool) -> SetUp:
     home.tighten()
     name = _name(home)
     machine = _machine(name, _memory_gb())
-    kaggle = _kaggle()
+    kaggle = _kaggle(home)
     platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
     kept = _moved_away(path)
     try:
@@ -167,7 +168,7 @@ def _names(gpus: tuple[Gpu, ...]) -> str:
     return "; ".join(f"{each.name}, {each.memory_gb:.1f} GB" for each in gpus) or "none"
 
 
-def _kaggle() -> Found:
+def _kaggle(home: Home) -> Found:
     """The credentials that the platform would use, or why there are none. Does not contact Kaggle."""
     browser = Path.home() / _BROWSER_LOGIN
     try:
@@ -181,8 +182,7 @@ def _kaggle() -> Found:
     if only_browser:
         text = f"left out: {browser} is a browser login; create a token at {credentials.SETTINGS}"
         return Found("kaggle", text, used=False)
-    token = f"to use Kaggle, save a token of {credentials.SETTINGS} as ~/.kaggle/access_token"
-    return Found("kaggle", f"no account; {token}", used=False)
+    return Found("kaggle", f"no account; to use Kaggle, {how_to_add(home, 'kaggle')}", used=False)
 
 
 def _colab() -> Found:

@@ -5,12 +5,15 @@ Decides which wish is impossible, which is already granted, and which would lose
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from orchestrator.client import live
 from orchestrator.core import needs
-from orchestrator.core.event import Wished
+from orchestrator.core.closing import PLATFORMS_DOING
+from orchestrator.core.event import Ended, Wished
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import span
@@ -18,6 +21,7 @@ from orchestrator.errors import InputError, WorkWouldBeLost
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.ledger.reading import Stored
 
 
 class Then(StrEnum):
@@ -28,6 +32,7 @@ class Then(StrEnum):
     UNLAUNCHED = "unlaunched"  # granted before its session is launched
     SAVED = "saved"  # granted once its session has saved and left
     REGAINED = "regained"  # granted once the config has again what the run needs
+    AWAITED = "awaited"  # a release: what its session left is awaited again, because it was not given up
     ABANDONED = "abandoned"  # at once: its session is given up, because the config lacks what it needs
     GIVEN_UP = "given up"  # granted once its session is dropped, with its work since its last checkpoint
 
@@ -61,15 +66,20 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     """
     started = False
     with client.ledgers.runs() as ledger:
-        record = ledger.record(run)
+        before = record = ledger.record(run)
+        if wish is Wish.RELEASE and discard and not record.awaits:
+            raise InputError(f"{run} does not wait for what a session left: release it without --discard")
+        if wish is Wish.RELEASE and record.phase is Phase.FAILED and record.wish is None:
+            _check_revival(record, ledger.history(run))
         granted = _is_granted(record, wish)
         missing = () if granted else record.missing
         if not granted:
             if wish is not Wish.RELEASE and not discard:
-                _refuse_loss(record, wish, client.clock.now())
+                _refuse_loss(client, record, wish)
             if record.wish is not wish or record.fault or (discard and not record.discard):
                 record = ledger.wish(run, Wished(client.clock.now(), wish, discard))
-        if not record.phase.final and (not granted or record.wish is not None) and ledger.owner() is None:
+        is_over = record.phase.final and record.wish is not Wish.RELEASE
+        if not is_over and (not granted or record.wish is not None) and ledger.owner() is None:
             from orchestrator.client import controlling
 
             started = controlling.ensure(client.home, client.clock, ledger) is None
@@ -78,10 +88,10 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     if granted:
         then = Then.NOTHING
     elif missing and record.wish is Wish.CANCEL and record.discard:
-        then = Then.ABANDONED if needs.ends_at_once(record, missing) else _then(record, wish)
+        then = Then.ABANDONED if needs.ends_at_once(record, missing) else _then(record, wish, before)
         missing, left_on = (), needs.left_there(record, missing)
     else:
-        then = Then.REGAINED if missing else _then(record, wish)
+        then = Then.REGAINED if missing else _then(record, wish, before)
     reason = record.standing_reason
     return WishAnswer(
         run, not granted, record.standing, record.wish, then, session, reason, started, missing, left_on
@@ -93,36 +103,59 @@ def _is_granted(record: RunRecord, wish: Wish) -> bool:
     phase = record.standing
     if phase.final:
         if wish is Wish.CANCEL:
-            return True
+            return record.wish is None
+        if wish is Wish.RELEASE and phase is Phase.FAILED:
+            return record.wish is Wish.RELEASE
         raise InputError(f"{record.run} is {phase.value}: there is nothing to {wish.value}")
-    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL and (record.missing or not record.fault):
+    stands = record.stands and not record.missing
+    if record.wish is Wish.CANCEL and wish is not Wish.CANCEL and not stands:
         raise InputError(f"{record.run} is being cancelled: there is nothing to {wish.value}")
-    if record.missing and record.phase is not Phase.HELD:
-        return False  # it is held only until the config has it again
+    if (record.missing or record.awaits is not None) and record.phase is not Phase.HELD:
+        return False  # it is held only until the config has it again, or until what it awaits is there
     held = phase is Phase.HELD
     return record.wish is None and ((wish is Wish.HOLD and held) or (wish is Wish.RELEASE and not held))
 
 
-def _refuse_loss(record: RunRecord, wish: Wish, now: float) -> None:
+def _check_revival(record: RunRecord, history: Iterable[Stored]) -> None:
+    """Raises InputError unless a platform, not the job, was the reason why the run failed."""
+    ends = [stored.event for stored in history if isinstance(stored.event, Ended)]
+    if not ends or ends[-1].outcome not in PLATFORMS_DOING:
+        raise InputError(
+            f"{record.run} failed by its own doing: `orchestrator why {record.run}` says how; "
+            "submit its job again"
+        )
+
+
+def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     """Raises WorkWouldBeLost if stopping the session would lose work that is not durable mid-run."""
     session = record.session
     if session is None or session.traits.durable_mid_run or record.discard or session.launched_at is None:
         return
+    if record.awaits is not None:
+        return  # the wish is granted when what is awaited is there
     if record.phase not in (Phase.LAUNCHING, Phase.RUNNING):
         return
-    since = session.runs_since or session.launched_at
+    now, since = client.clock.now(), session.runs_since or session.launched_at
     seconds = max(0.0, now - since)
+    loss = f"{span(seconds)} of work in {session.name} are lost"
+    why = f"{session.order.platform} returns nothing before a session ends"
+    reading = live.read(client.home.folders, record.run, session.name)
+    if reading is not None and reading.saves:
+        seconds = max(0.0, min(now, session.wall_at or now) - since)
+        loss = f"what {session.name} left is lost, up to {span(seconds)} of work"
+        why = f"{session.name} is over, and {session.order.platform} still saves what it left"
     raise WorkWouldBeLost(
-        f"{session.order.platform} returns nothing before a session ends: if you {wish.value} {record.run} "
-        f"now, {span(seconds)} of work in {session.name} are lost.",
+        f"{why}: if you {wish.value} {record.run} now, {loss}.",
         run=record.run,
         session=session.name,
         seconds=seconds,
     )
 
 
-def _then(record: RunRecord, wish: Wish) -> Then:
+def _then(record: RunRecord, wish: Wish, before: RunRecord) -> Then:
     session = record.session
+    if before.awaits is not None and not record.forgone and not record.discard:
+        return Then.AWAITED
     if wish is Wish.RELEASE or session is None:
         return Then.AT_ONCE
     if record.phase is Phase.PREPARING:

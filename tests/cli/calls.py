@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -83,6 +84,31 @@ class Caller:
         )
         self.children.append(child)
         return child
+
+    def on_a_terminal(self, *words: str, columns: int = 200, answer: str | None = None) -> str:
+        """Runs a command on a terminal, and answers its yes-or-no question if there is one to answer. Returns
+        all that the terminal got."""
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen(
+            [str(BINARIES / "orchestrator"), *words],
+            cwd=self.folder,
+            env=self.environment({"TERM": "xterm", "COLUMNS": str(columns)}),
+            stdin=subprocess.DEVNULL if answer is None else theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        self.children.append(child)  # type: ignore[arg-type]
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # the last writer has exited
+            while data := os.read(ours, 1 << 16):
+                said += data
+                if answer is not None and b"[y/N]" in said:
+                    os.write(ours, answer.encode() + b"\n")
+                    answer = None
+        os.close(ours)
+        assert child.wait(PATIENCE) == 0
+        return said.decode()
 
     def __call__(self, *words: str, code: int = 0, program: str = "orchestrator", **more: str) -> Answer:
         """Runs a command to its end and checks its exit code."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pty
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +28,7 @@ from orchestrator.platforms.docker.images import Image
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.docker.platform import DockerPlatform
 from orchestrator.session.staging import Materials
-from tests.cli.calls import BINARIES, PATIENCE, Caller
+from tests.cli.calls import BINARIES, Caller
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_gpus import RTX_3050, write_smi
@@ -364,28 +362,10 @@ def test_what_might_still_be_wanted_goes_with_discard_only(user: Caller, littere
 
 @pytest.mark.parametrize(("word", "left"), [("n", True), ("", True), ("y", False), ("yes", False)])
 def test_a_terminal_is_asked(user: Caller, littered: Littered, word: str, left: bool) -> None:
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [str(BINARIES / "orchestrator"), "doctor", "--clean"],
-        cwd=user.folder, env=user.environment({"TERM": "xterm", "COLUMNS": "200"}),
-        stdin=theirs, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
-    os.close(theirs)
-    user.children.append(child)  # type: ignore[arg-type]
-    said = b""
-    while b"[y/N]" not in said:
-        said += os.read(ours, 4096)
-    assert b"Remove 2 things?" in said
-    os.write(ours, word.encode() + b"\n")
-    while True:
-        try:
-            said += os.read(ours, 4096)
-        except OSError:  # the other end is closed
-            break
-    assert child.wait(PATIENCE) == 0
-    os.close(ours)
+    said = user.on_a_terminal("doctor", "--clean", answer=word)
+    assert "Remove 2 things?" in said
     assert ("over-s01" in littered.names) == left
-    assert (b"removed" in said) != left
+    assert ("removed" in said) != left
 
 
 def test_words_about_cleaning_without_clean_are_refused(user: Caller) -> None:

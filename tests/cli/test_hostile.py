@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,25 +65,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         yield Hostile(user, answer.out.split()[0])
 
 
-def on_a_terminal(user: Caller, *words: str) -> str:
-    """What a command sends to a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [str(BINARIES / "orchestrator"), *words],
-        cwd=user.folder, env=user.environment({"TERM": "xterm", "COLUMNS": "100"}),
-        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
-    user.children.append(child)  # type: ignore[arg-type]
-    os.close(theirs)
-    said = b""
-    with suppress(OSError):  # the last writer has exited
-        while data := os.read(ours, 1 << 16):
-            said += data
-    os.close(ours)
-    assert child.wait(60) == 0
-    return said.decode()
-
-
 @pytest.mark.parametrize("view", [view for view in VIEWS if "--raw" not in view], ids=" ".join)
 def test_no_view_that_is_piped_steers_a_terminal(hostile: Hostile, view: tuple[str, ...]) -> None:
     for words in (hostile.words(view), (*hostile.words(view), "--json")):
@@ -98,7 +76,7 @@ def test_no_view_that_is_piped_steers_a_terminal(hostile: Hostile, view: tuple[s
 
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
 def test_no_view_on_a_terminal_does_what_a_session_says(hostile: Hostile, view: tuple[str, ...]) -> None:
-    said = on_a_terminal(hostile.user, *hostile.words(view)).replace("\r\n", "\n")
+    said = hostile.user.on_a_terminal(*hostile.words(view), columns=100).replace("\r\n", "\n")
     ours_out = OUR_PANEL.sub("", OUR_STYLES.sub("", said)) if "-f" in view else OUR_STYLES.sub("", said)
     found = STEERS.search(ours_out)
     assert found is None, f"{found} in {said!r}"

@@ -301,8 +301,8 @@ def test_what_was_left_on_the_account_is_told_and_taken_away(
     keep_key(user)
     with_account(user, kaggle)
     assert "kaggle: leftovers" not in states(user)
-    staged = "tiny-7f3kq2vd-s01"
-    stage(user, kaggle, staged, tmp_path)
+    stage(user, kaggle, "tiny-7f3kq2vd-s01", tmp_path)
+    [staged] = kaggle.datasets.names()
     state, _, advice = states(user)["kaggle: leftovers"]
     assert state == "warning"
     assert "doctor --clean" in advice

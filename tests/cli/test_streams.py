@@ -13,7 +13,6 @@ from tests.cli.conftest import Finished
 LOST = "standard output cannot be written: No space left on device"
 SIGNALLED = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 def hook(event, given):
     if event == "exec" and given[0].co_filename.endswith({file!r}):
         os.kill(os.getpid(), signal.SIGINT)

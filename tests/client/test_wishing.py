@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client import Phase, Run, Then
-from orchestrator.core.event import Cancelled, Event, Faulted, Held, Wished
-from orchestrator.core.lifecycle import Wish
+from orchestrator.core.event import Cancelled, Event, Faulted, GaveUp, Held, Wished
+from orchestrator.core.lifecycle import Awaited, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.errors import AccessDenied, InputError, WorkWouldBeLost
@@ -22,6 +22,7 @@ from tests.simulation.clock import VirtualClock
 FAR = replace(TRAITS, durable_mid_run=False, uplink=Uplink.NONE)
 RUNNING_FAR = (assigned(traits=FAR), *running()[1:])
 CANCELLED = (Wished(NOW, Wish.CANCEL, False), Cancelled(NOW, "as asked"))
+AWAITING = (*RUNNING_FAR, Faulted(NOW, "its output does not appear", awaits=Awaited.OUTPUT))
 HELD = (Wished(NOW, Wish.HOLD, False), Held(NOW, "as asked"))
 
 
@@ -39,7 +40,7 @@ def asked(run: Run, wish: Wish, *, discard: bool = False):  # type: ignore[no-un
         case Wish.HOLD:
             return run.hold(discard=discard)
         case Wish.RELEASE:
-            return run.release()
+            return run.release(discard=discard)
 
 
 @pytest.mark.parametrize(
@@ -180,3 +181,47 @@ def test_work_is_lost_only_by_who_agrees(tmp_path: Path, wish: Wish) -> None:
 @pytest.mark.parametrize("events", [(assigned(traits=FAR),), (*RUNNING_FAR, ended(Outcome.COMPLETED))])
 def test_nothing_is_lost_before_a_launch_or_after_the_end(tmp_path: Path, events: tuple[Event, ...]) -> None:
     assert run_after(tmp_path, *events).cancel().changed
+
+
+# --- What a session left, and what platforms lost ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("discard", "then"), [(False, Then.AWAITED), (True, Then.AT_ONCE)])
+def test_a_run_that_awaits_output_goes_on_without_it_only_with_discard(
+    tmp_path: Path, discard: bool, then: Then
+) -> None:
+    run = run_after(tmp_path, *AWAITING)
+    answer = asked(run, Wish.RELEASE, discard=discard)
+    assert (answer.changed, answer.then, run.record().forgone) == (True, then, discard)
+
+
+@pytest.mark.parametrize("events", [(), running(), HELD, (*running(), Faulted(NOW, "look"))])
+def test_a_run_that_awaits_nothing_has_nothing_to_discard(tmp_path: Path, events: tuple[Event, ...]) -> None:
+    run = run_after(tmp_path, *events)
+    with pytest.raises(InputError, match="does not wait for what a session left"):
+        run.release(discard=True)
+
+
+@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.HOLD])
+def test_without_consent_a_wish_waits_for_the_output_that_is_awaited(tmp_path: Path, wish: Wish) -> None:
+    run = run_after(tmp_path, *AWAITING)
+    ask = {Wish.CANCEL: run.cancel, Wish.HOLD: run.hold}[wish]
+    waits = ask()
+    assert (waits.changed, waits.then, waits.wish) == (True, Then.AWAITED, wish)
+    assert run.record().awaits is Awaited.OUTPUT
+    assert ask(discard=True).then is not Then.AWAITED
+
+
+def test_a_run_that_its_platform_failed_is_released(tmp_path: Path) -> None:
+    """Later versions hold such a run; older ones failed it."""
+    run = run_after(tmp_path, *running(), ended(Outcome.LOST), GaveUp(NOW, "no newer checkpoint"))
+    answer = run.release()
+    assert (answer.changed, answer.wish) == (True, Wish.RELEASE)
+    assert not run.release().changed
+
+
+def test_a_run_that_failed_by_its_own_doing_is_not_released(tmp_path: Path) -> None:
+    run = run_after(tmp_path, *running(), ended(Outcome.CRASHED), GaveUp(NOW, "no newer checkpoint"))
+    with pytest.raises(InputError, match="failed by its own doing: `orchestrator why"):
+        run.release()
+    assert run.record().wish is None
