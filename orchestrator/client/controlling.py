@@ -160,8 +160,10 @@ def _control(
                     say=say,
                     unforeseen=unforeseen,
                 )
-            # A submit in the meantime saw this controller alive and started none.
-            if outdated or not until_idle or not ledger.anything_left(besides=engine.faulted):
+            # A submit or wish in the meantime saw this controller alive and started none. After a change of
+            # the config, a run that was held may be able to go on.
+            left = changes.unread or ledger.anything_left(besides=engine.faulted)
+            if outdated or not until_idle or not left:
                 break
         say(f"controller {os.getpid()} {'restarts' if outdated else 'leaves'}")
     return outdated
@@ -203,6 +205,11 @@ class ConfigChanges:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
+
+    @property
+    def unread(self) -> bool:
+        """Whether the file has changed and the change has not been looked at yet."""
+        return self._stamp() != self._seen
 
     def __call__(self) -> bool:
         stamp, now = self._stamp(), self._clock.monotonic()

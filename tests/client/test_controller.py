@@ -34,6 +34,20 @@ def test_a_program_may_control_a_home_itself(tmp_path: Path) -> None:
     assert said[-1].endswith("leaves")
 
 
+def test_a_config_that_changes_as_the_controller_leaves_is_read(tmp_path: Path) -> None:
+    """Who put a platform back and then asked something saw a controller, and started none."""
+    client = Client(tmp_path)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        if text == "nothing is left to do" and text not in said:
+            (tmp_path / "config.yaml").write_text("platforms: {there: {type: process}}\n")
+        said.append(text)
+
+    assert client.controller.run(until_idle=True, say=say) is True
+    assert said[-2] == "the config has changed"
+
+
 def test_two_programs_never_control_one_home(tmp_path: Path) -> None:
     client = Client(tmp_path)
     with client.home.ledger() as ledger, ledger.take_over("another", now=client.clock.now(), home_store=""):
