@@ -205,6 +205,7 @@ def test_a_platform_taken_out_of_the_config_is_named_while_it_is_used(user: Call
     user.config()
     user("doctor")
     user("cancel", run)
+    user.wait_for_phase(run, "cancelled")
     assert "unknown until measured" not in user("ps", "--all").out
     assert re.search(r"cancelled after \S+ newest checkpoint", user("show", run, "-f", code=1).out)
 
