@@ -41,7 +41,7 @@ lint: setup ## format, lint, types, import rules
 lock: setup ## rewrite the lists of packages (UPGRADE=1: with the newest versions that fit)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
-soak: setup ## the long tests: simulation, torture and fuzz, 20 minutes each
+soak: setup ## the long tests: simulation, torture, fuzz and Kaggle, 20 to 30 minutes each
 	@$(BIN)/pytest -m soak --timeout 0 -s
 
 bench: setup ## every benchmark; copy the figures to docs/benchmarks.md

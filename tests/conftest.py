@@ -1,6 +1,11 @@
 """The plugins of the whole suite. Fixtures are defined next to the tests that use them."""
 
+import signal
+
 from hypothesis import settings
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)

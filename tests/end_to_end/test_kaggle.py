@@ -23,8 +23,9 @@ WALL_SECONDS = 45.0
 STEPS_PACED = 100  # of a second or more each: four sessions or more, on any machine
 ACCOUNT: Mapping[str, Any] = {
     "type": "kaggle", "username": Settings().username, "threads": 1, "session_seconds": WALL_SECONDS,
-    "wall_margin_seconds": 4.0, "slack_seconds": 20.0, "visibility_seconds": 3.0, "poll_seconds": 0.5,
-    "setup_seconds": 1.0, "report_seconds": 0.5, "publish_seconds": 5.0, "hand_over_bytes": 0,
+    "wall_margin_seconds": 4.0, "slack_seconds": 20.0, "visibility_seconds": 3.0, "absence_seconds": 3.0,
+    "poll_seconds": 0.5, "setup_seconds": 1.0, "report_seconds": 0.5, "listed_seconds": 5.0,
+    "mount_seconds": 5.0, "publish_seconds": 5.0, "saving_seconds": 0.0, "hand_over_bytes": 0,
 }  # fmt: skip
 # At this pace a CPU is expected to be so much slower than a T4 that no step fits into its sessions.
 SAME: Mapping[str, Any] = {"session_seconds": 30.0, "accelerator": "T4"}
@@ -169,6 +170,10 @@ def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     user.wait_for(run, lambda record: record.generation == 2, "the second session")
     wait_until(lambda: has_saved(kaggle, f"{run}-s02"), "a checkpoint in it")
     harm(kaggle, f"{run}-s02")
+    if harm is not is_deleted_on_the_page:  # it has worked, so what it left may still appear
+        held = user.wait_for(run, lambda record: record.awaits, "the hold")
+        assert f"look at https://www.kaggle.com/code/ada/{run}-s02" in held.standing_reason
+        user.run("release", run, "--discard")
     user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
     shown = user.answer("show", run)
     user.wait_for_silence()
@@ -178,3 +183,50 @@ def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     assert account(kaggle).kernels() == account(kaggle).datasets() == ()
     whole = one_piece(tmp_path / "whole", "train.py", STEPS)
     assert fingerprints(tmp_path / "final") == whole
+
+
+# --- What is late, or not shown ---------------------------------------------------------------------------
+
+LOOKS = 12
+ONE_SESSION = {**COUNTING, "work": {"total": 10, "global_batch": 8}}
+
+
+def removed(kaggle: LocalKaggle) -> int:
+    return kaggle.calls.count("DeleteKernel") + kaggle.calls.count("DeleteDataset")
+
+
+@pytest.mark.timeout(600)
+def test_an_output_that_is_late_holds_the_run_until_it_appears(
+    short: tuple[KaggleUser, LocalKaggle], tmp_path: Path
+) -> None:
+    user, kaggle = short
+    kaggle.warts.output_lag_seconds = 3600.0
+    run = user.submit(**ONE_SESSION)
+    held = user.wait_for(run, lambda record: record.awaits, "the hold")
+    page = f"look at https://www.kaggle.com/code/ada/{run}-s01"
+    assert held.standing is Phase.HELD
+    assert page in held.standing_reason
+    assert page in user.run("why", run)
+    assert removed(kaggle) == 0
+    kaggle.warts.output_lag_seconds = 0.0
+    user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
+    user.wait_for_silence()
+    assert len(kaggle.pushed) == 1
+    user.run("pull", run, "-o", str(tmp_path / "final"))
+    assert fingerprints(tmp_path / "final") == one_piece(tmp_path / "whole", "train.py", 10)
+
+
+@pytest.mark.timeout(600)
+def test_a_kernel_that_lives_and_is_not_shown_is_waited_for(short: tuple[KaggleUser, LocalKaggle]) -> None:
+    """Far longer than the three seconds after which this user's kernels count as gone."""
+    user, kaggle = short
+    run = user.submit(**ONE_SESSION)
+    user.wait_for(run, lambda record: record.phase is Phase.RUNNING, "its start")
+    kaggle.warts.status_glitch = "403"
+    looks = kaggle.calls.count("GetKernelSessionStatus")
+    wait_until(lambda: kaggle.calls.count("GetKernelSessionStatus") > looks + LOOKS, "many looks")
+    assert user.record(run).phase is Phase.RUNNING
+    assert (removed(kaggle), len(kaggle.pushed)) == (0, 1)
+    kaggle.warts.status_glitch = ""
+    record = user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
+    assert (record.generation, len(kaggle.pushed)) == (1, 1)

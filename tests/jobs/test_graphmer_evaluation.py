@@ -436,8 +436,6 @@ def test_the_command_tells_what_is_no_checkpoint(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_command_without_a_trace(checkpoint: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(checkpoint, "-o", tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True,
-        # A shell's background jobs ignore SIGINT, and this test may run in one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()  # the first line of progress
