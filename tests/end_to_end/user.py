@@ -31,6 +31,7 @@ from tests import waiting
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "source"
 PATIENCE = 600.0  # on a machine that others use as well
+COMMAND_PATIENCE = 3 * PATIENCE  # the command may follow a whole training, beside those of other tests
 _COMMAND = Path(sys.executable).with_name("orchestrator")
 T = TypeVar("T")
 
@@ -183,11 +184,11 @@ class User:
         return json.loads(self._said((*words, "--json"), expect)[0])
 
     def _said(self, words: Sequence[str], expect: int, through: Sequence[str] = ()) -> tuple[str, str]:
-        process = self.start(*words, through=through)
-        try:
-            output, errors = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
+        with self.start(*words, through=through) as process:
+            try:
+                output, errors = process.communicate(timeout=COMMAND_PATIENCE)
+            finally:
+                process.kill()
         said = f"left with {process.returncode}:\n{output}\n{errors}\n{self.story()}"
         assert process.returncode == expect, f"`orchestrator {' '.join(words)}` {said}"
         return output, errors
