@@ -29,6 +29,10 @@ PACKAGE = "pyrage"
 _BUFFER_BYTES = 1 << 20
 _READINGS_MAX = 3  # of an object that seems to be damaged: the transport may have done it
 _LANDINGS_MAX = 10  # of one object, if others keep putting and deleting it
+_NO_IDENTITY = "the store has no identity here: put `identity: file:PATH` beside its `recipients`"
+_OTHER_IDENTITY = (
+    "the identity belongs to none of the recipients: add the right one to the identity file, on its own line"
+)
 
 
 @dataclass(frozen=True)
@@ -188,31 +192,36 @@ class EncryptedStore:
 
     # --- Decrypting ------------------------------------------------------------------------------------
 
-    def _unseal(self, key: str, path: Path, out: BinaryIO | None) -> str:
+    def key_trouble(self) -> str:
+        """Why nothing that is put now could be read back later; empty if it could."""
+        if self._identity is None:
+            return _NO_IDENTITY
         try:
-            return age.unseal(path, out, self._identities(key))
-        except age.Damaged as error:
-            raise CorruptCheckpoint(key, str(error)) from error
-        except age.NoKey:
-            raise self._locked(key, self._advice()) from None
+            keys = self._read_keys()
+        except InputError as error:
+            return _unusable(error)
+        mine = {str(key.to_public()) for key in keys}
+        return "" if mine & {key.strip() for key in self._given} else _OTHER_IDENTITY
 
-    def _identities(self, key: str) -> Sequence[age.Identity]:
+    def _read_keys(self) -> Sequence[age.Identity]:
+        """Raises InputError if the identity cannot be used; then it is asked for again the next time."""
         with self._lock:
             if self._keys is None:
                 assert self._identity is not None
-                try:
-                    self._keys = age.identities(self._identity())
-                except InputError as error:
-                    raise self._locked(key, f"the identity cannot be used: {error}") from None
+                self._keys = age.identities(self._identity())
             return self._keys
 
-    def _advice(self) -> str:
-        if self._identity is None:
-            return "this store has no identity here: put `identity: file:PATH` beside its `recipients`"
-        return (
-            "the identity belongs to none of the recipients it was encrypted for: add the right one to the "
-            "identity file, on a line of its own"
-        )
+    def _unseal(self, key: str, path: Path, out: BinaryIO | None) -> str:
+        try:
+            return age.unseal(path, out, self._read_keys())
+        except age.Damaged as error:
+            raise CorruptCheckpoint(key, str(error)) from error
+        except age.NoKey:
+            reason = _NO_IDENTITY if self._identity is None else _OTHER_IDENTITY
+        except InputError as error:
+            reason = _unusable(error)
+        raise NoIdentity(f"{key} is encrypted: {reason}", backend=self._name, operation="get")
 
-    def _locked(self, key: str, reason: str) -> NoIdentity:
-        return NoIdentity(f"{key} is encrypted, and {reason}", backend=self._name, operation="get")
+
+def _unusable(error: InputError) -> str:
+    return f"the identity of the store cannot be used: {error}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
@@ -19,6 +20,20 @@ OPTION = "encrypt"
 _KEYS = ("recipients", "identity")
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 _EXAMPLE = "{recipients: [age1…], identity: file:PATH}"
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """Optional, for a store that needs a key to read what is in it."""
+
+    def key_trouble(self) -> str:
+        """Why nothing that is put now could be read back later; empty if it could."""
+
+
+def key_trouble(store: Store) -> str:
+    """What a person should know before a run relies on the store; empty if all is well."""
+    trouble = store.key_trouble() if isinstance(store, Keyed) else ""
+    return f"{trouble}. Until then, nothing in it can be resumed or pulled" if trouble else ""
 
 
 def applied(name: str, store: Store, options: Mapping[str, object], looked_up: Callable[[str], str]) -> Store:
