@@ -37,7 +37,13 @@ _BUFFER_BYTES = 1 << 20
 _SECRET = "AGE-SECRET-KEY-1"
 # What age says of a damaged file. Anything else that it says is taken for a missing key: waiting is cheaper
 # than giving up a checkpoint. docs/references/age.md#errors
-_DAMAGED = ("Header is invalid", "Header MAC is invalid", "Incomplete header", "failed to fill whole buffer")
+_DAMAGED = (
+    "Header is invalid",
+    "Header MAC is invalid",
+    "Incomplete header",
+    "Unknown age format",  # although the version is right
+    "failed to fill whole buffer",
+)
 
 
 class Damaged(Exception):
@@ -268,6 +274,6 @@ def unseal(source: Path, out: BinaryIO | None, keys: Sequence[Identity]) -> str:
 
 def _meaning(error: Exception) -> Exception:
     """age reports damage behind the header as an OSError without a number."""
-    if isinstance(error, OSError) or str(error) in _DAMAGED:
+    if isinstance(error, OSError) or str(error).startswith(_DAMAGED):
         return Damaged("its encrypted bytes are damaged or cut off")
     return NoKey(str(error))
