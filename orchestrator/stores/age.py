@@ -18,7 +18,6 @@ from typing import BinaryIO, TypeAlias
 import pyrage  # type: ignore[import-untyped]
 from pyrage import x25519
 
-from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError
 
 Recipient: TypeAlias = x25519.Recipient
@@ -115,7 +114,7 @@ def recipients(given: Iterable[str]) -> list[Recipient]:
     if problem is not None:
         raise InputError(problem)
     if not 1 <= len(keys) <= RECIPIENTS_MAX:
-        raise InputError(f"{count_text(len(keys), 'recipient')}; valid: between 1 and {RECIPIENTS_MAX}")
+        raise InputError(f"{len(keys)} recipients; valid: 1 to {RECIPIENTS_MAX}")
     return [x25519.Recipient.from_str(key) for key in keys]
 
 

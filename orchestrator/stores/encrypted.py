@@ -25,7 +25,7 @@ from orchestrator.stores.register import Registers
 from orchestrator.stores.store import SHARED, Stat, Store, check_prefix
 from orchestrator.stores.unencrypted import SUFFIX, check_plain_key
 
-PACKAGE = "pyrage"
+PACKAGES = "age"  # the list of packages that a session needs for this
 _BUFFER_BYTES = 1 << 20
 _READINGS_MAX = 3  # of an object that seems to be damaged: the transport may have done it
 _LANDINGS_MAX = 10  # of one object, if others keep putting and deleting it
@@ -144,7 +144,7 @@ class EncryptedStore:
         if not isinstance(self._inner, Portability):
             raise Rejected(f"no session can open the store {self._name!r} itself", backend=self._name)
         given = self._inner.portable()
-        packages = given.packages if PACKAGE in given.packages else (*given.packages, PACKAGE)
+        packages = given.packages if PACKAGES in given.packages else (*given.packages, PACKAGES)
         return replace(given, recipients=self._given, packages=packages)
 
     # --- What is there ---------------------------------------------------------------------------------

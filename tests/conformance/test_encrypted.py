@@ -234,13 +234,13 @@ def test_a_session_retires_its_own_checkpoints_and_leaves_those_that_it_cannot_r
 def test_a_session_gets_the_recipients_and_not_the_identity(inner: MemoryStore) -> None:
     class Given(MemoryStore):
         def portable(self) -> Portable:
-            return Portable("s3", {"bucket": "b"}, packages=("obstore",))
+            return Portable("s3", {"bucket": "b"}, packages=("s3",))
 
     store = encrypted(Given())
     assert isinstance(store, Portability)
     found = store.portable()
     assert found == Portable(
-        "s3", {"bucket": "b"}, packages=("obstore", "pyrage"), recipients=(ME.public, RECOVERY.public)
+        "s3", {"bucket": "b"}, packages=("s3", "age"), recipients=(ME.public, RECOVERY.public)
     )
     assert "SECRET" not in repr(found)
     assert UnencryptedStore(Given()).portable() == Given().portable()
