@@ -15,7 +15,6 @@ from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 
 UPLINK_BEAT_SECONDS = 5.0
-UPLINK_SILENCE_SECONDS = 600.0  # a heartbeat comes through the store, which may be slow or away for a while
 PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's start: there is no queue
 
 
@@ -27,7 +26,8 @@ class SessionOptions(BaseModel):
     `log_gb` of its log: the beginning and the newest part.
 
     With `uplink`, a process beside the agent ships the outbox to the run's home store: a checkpoint at most
-    every `uplink_seconds`, and at most `uplink_daily_gb` of checkpoints a day (unset: no limit).
+    every `uplink_seconds`, and at most `uplink_daily_gb` of checkpoints a day (unset: no limit). If such a
+    session has gone from its platform, it is lost once nothing came from it for `uplink_silence_seconds`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -48,6 +48,7 @@ class SessionOptions(BaseModel):
     uplink: bool = False
     uplink_seconds: float = Field(default=60.0, ge=1)
     uplink_daily_gb: float | None = Field(default=None, gt=0)
+    uplink_silence_seconds: float = Field(default=120.0, ge=1)
 
     def agent_settings(self, order: Order) -> str:
         """The agent's limits for this order, as JSON."""
@@ -68,7 +69,7 @@ class SessionOptions(BaseModel):
             wall_margin_seconds=self.wall_margin_seconds,
             slack_seconds=self.slack_seconds,
             uplink=Uplink.STORE if self.uplink else Uplink.SHARED,
-            silence_seconds=UPLINK_SILENCE_SECONDS if self.uplink else Traits.silence_seconds,
+            silence_seconds=self.uplink_silence_seconds if self.uplink else Traits.silence_seconds,
             durable_mid_run=True,
             visibility_seconds=self.visibility_seconds,
             pending_seconds_max=PENDING_SECONDS_MAX,
