@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.core import wire
 from orchestrator.core.action import (
     Action,
     Collect,
@@ -47,12 +48,13 @@ from orchestrator.errors import (
 )
 from orchestrator.files import remove_tree, set_aside, write_whole
 from orchestrator.freeze import inputs
-from orchestrator.home import Folders
+from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
-from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, RESULT
 from orchestrator.session.outbox import Forgone, Outbox, collect, refuse
-from orchestrator.session.staging import Materials
+from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
@@ -141,7 +143,10 @@ def _mask(action: Action, backends: Backends) -> Mask:
     """Masks the secrets that this action sends to a platform, because its answer may repeat them."""
     if not isinstance(action, Prepare | Launch):
         return Mask()
-    values = []
+    values: list[str] = []
+    if isinstance(action, Prepare) and action.uplink is Uplink.STORE:
+        with contextlib.suppress(OrchestratorError):
+            values += carried(backends.store(action.store)).secret.values()
     for name in action.order.secrets:
         with contextlib.suppress(OrchestratorError):  # a missing secret was not sent
             values.append(backends.secret(name))
@@ -222,6 +227,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         inputs=inputs.stage(order.inputs, folders.inputs),
         image=None if image is None else folders.image(image),
         secrets={name: backends.secret(name) for name in order.secrets},
+        shipping=_shipping(action, backends),
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
     )
     try:
@@ -231,6 +237,18 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
+    """What the session needs to ship its own outbox; None if something else brings that home."""
+    if action.uplink is not Uplink.STORE:
+        return None
+    program = backends.folders.home / UPLINK
+    try:
+        portable = carried(backends.store(action.store))
+    except Rejected as refusal:  # the platform decides whether it needs it
+        return Shipping(program, refusal=str(refusal))
+    return Shipping(program, wire.encode(portable), portable.this_machine)
 
 
 def _fence_for(order: Order, store: Store) -> None:
@@ -296,11 +314,16 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    outbox = _outbox(action, backends)
-    given = Forgone(outbox) if action.forgone else outbox
-    collected = collect(given, into, action.known, last=action.last)
     accepted: list[Accepted] = []
-    corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
+    corrupt: list[tuple[str, str]] = []
+    notes: list[str] = []
+    more = False
+    for outbox in _outboxes(action, backends, into):
+        given = Forgone(outbox) if action.forgone else outbox
+        collected = collect(given, into, action.known, last=action.last)
+        corrupt += collected.corrupt
+        notes += collected.notes
+        more |= collected.more
     for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
         try:
             manifest, foreign = _publish(store, action.run, ref, into)
@@ -317,20 +340,39 @@ def _collect(action: Collect, backends: Backends) -> Report:
     return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
 
 
-def _outbox(action: Collect, backends: Backends) -> Outbox:
-    """Opens the session's outbox. Before the last look, raises the fence, so that nothing can be published
-    afterwards and go unseen."""
+def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbox]:
+    """Opens the session's outbox. Before the last look at one in the store, raises the fence, so that nothing
+    can be published afterwards and go unseen. If the result did not get there, then perhaps not all
+    checkpoints did: what the platform itself still has is brought after it."""
     if action.uplink is not Uplink.STORE:
-        return backends.platform(action.platform).open(action.session)
+        yield backends.platform(action.platform).open(action.session)
+        return
     store = backends.store(action.store)
     if action.last:
         raise_fence(store, action.run, action.generation + 1)
     try:
-        return uplinked.opened(store, action.run, action.session, action.generation)
+        shipped = uplinked.opened(store, action.run, action.session, action.generation)
     except NotFound as error:
-        if action.incarnation is None:
+        own = _own_outbox(action, backends) if action.last else None
+        if own is not None:
+            yield own
+        elif action.incarnation is not None:
+            raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
+        else:
             raise
-        raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
+    else:
+        yield shipped
+        if action.last and not (into / RESULT).exists():
+            own = _own_outbox(action, backends)
+            yield from () if own is None else (own,)
+
+
+def _own_outbox(action: Collect, backends: Backends) -> Outbox | None:
+    """What the platform itself still has of a session that ships its outbox."""
+    try:
+        return backends.platform(action.platform).open(action.session)
+    except Rejected:  # it has nothing, or is no longer in the config
+        return None
 
 
 def _brought(into: Path) -> list[CheckpointRef]:

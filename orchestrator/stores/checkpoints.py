@@ -163,13 +163,14 @@ def restore(folder: Path, manifest: Manifest, target: Path) -> None:
         sync_folder(target.parent)
 
 
-def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) -> None:
+def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str], *, older: bool = True) -> None:
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
     `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
     nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
-    remains of an interrupted call. For a generation that still publishes, only its publisher may call this. A
-    lineage with an unreadable manifest is not swept. Idempotent.
+    remains of an interrupted call. For a generation that still publishes, only its publisher may call this.
+    It does not know what was accepted of older generations, so it passes `older=False` and leaves them alone.
+    A lineage with an unreadable manifest is not swept. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -181,7 +182,7 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
     lineages = {_lineage(ref) for ref in gone}
 
     def is_swept(lineage: str, generation: int) -> bool:
-        return lineage in lineages or generation < closed_below
+        return lineage in lineages or (older and generation < closed_below)
 
     for stat in _unneeded(store, run, gone, kept, is_swept):
         store.delete(stat.key)
@@ -269,7 +270,7 @@ def _unneeded(
         generation = _generation(lineage)
         if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
             there.append((stat, lineage, sha256))
-    needed = _needed(store, run, gone, kept) if there else {}
+    needed = _needed(store, run, gone, kept, {lineage for _, lineage, _ in there}) if there else {}
     for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
@@ -277,12 +278,14 @@ def _unneeded(
 
 
 def _needed(
-    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef]
+    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef], lineages: set[str]
 ) -> dict[str, frozenset[str] | None]:
     """Lineage → the blobs that its remaining checkpoints need; None if one of them cannot be read."""
     needed: dict[str, frozenset[str] | None] = {}
     for ref in (set(names(store, run)) | kept) - gone:
         lineage = _lineage(ref)
+        if lineage not in lineages:
+            continue
         before = needed.get(lineage, frozenset())
         try:
             blobs = frozenset(read(store, run, ref.name).blobs())

@@ -28,6 +28,7 @@ from orchestrator.errors import (
 from orchestrator.files import Draft, draft_file, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -49,14 +50,23 @@ def configured(name: str, options: Options, home: Path) -> FolderStore:
     return FolderStore(home / options.path.expanduser(), name)
 
 
-class FolderStore:
-    """Implements `Store`. The root is created by the first put; until then the store is empty."""
+def carried(portable: Portable, scratch: Path) -> FolderStore:
+    """The same folder, for a session of this machine. It is never created there: a folder that has gone, such
+    as one on a disk that is not mounted, must not come back empty."""
+    del scratch
+    return FolderStore(Path(portable.options["path"]), creates=False)
 
-    def __init__(self, root: Path, name: str = "folder") -> None:
+
+class FolderStore:
+    """Implements `Store` and `Portability`. The root is created by the first put; until then the store is
+    empty. Without `creates`, nothing can be put until somebody else has created it."""
+
+    def __init__(self, root: Path, name: str = "folder", *, creates: bool = True) -> None:
         self._root = root
         self._name = name
+        self._creates = creates
         self._swept = False
-        self.registers = FolderRegisters(root / _REGISTERS, name, self._reporting)
+        self.registers = FolderRegisters(root / _REGISTERS, name, self._reporting, self._make)
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         check_key(key)
@@ -115,22 +125,32 @@ class FolderStore:
             with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
 
+    def portable(self) -> Portable:
+        return Portable("folder", {"path": str(self._root.absolute())}, this_machine=True)
+
     def _open(self) -> None:
         """Makes the root. The first time, removes what killed writers left there."""
         missing = [folder for folder in (self._root, *self._root.parents) if not folder.is_dir()]
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._make(self._root)
         for folder in missing:
             sync_folder(folder.parent)
         if not self._swept:
             sweep(self._root)
             self._swept = True
 
+    def _make(self, folder: Path) -> None:
+        if not self._creates:
+            self._root.stat()  # raises, if it has gone
+        folder.mkdir(parents=True, exist_ok=True)
+
     def _land(self, draft: Draft, target: Path, key: str, sha256: str) -> None:
         for _ in range(_LANDINGS_MAX):
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
+                self._make(target.parent)
                 draft.create(target)
             except FileNotFoundError:  # a parallel delete removed the folder
+                if not self._root.is_dir():
+                    raise
                 continue
             except FileExistsError:
                 if self._is_taken(key, target, sha256):

@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -31,12 +31,19 @@ class Reporting(Protocol):
 
 
 class FolderRegisters:
-    """Implements `Registers`. The folder `root` is made by the first swap."""
+    """Implements `Registers`. The first swap makes the folder `root`, with `make`."""
 
-    def __init__(self, root: Path, name: str, reporting: Reporting) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        reporting: Reporting,
+        make: Callable[[Path], None] = lambda folder: folder.mkdir(parents=True, exist_ok=True),
+    ) -> None:
         self._root = root
         self._name = name
         self._reporting = reporting
+        self._make = make
 
     def read(self, key: str) -> Held | None:
         check_key(key)
@@ -47,7 +54,7 @@ class FolderRegisters:
         check_key(key)
         check_value(value)
         with self._reporting("swap", key):
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._make(self._root)
             with self._locked("swap"):
                 held = self._held(key)
                 if (None if held is None else held.version) != version:
@@ -92,7 +99,7 @@ class FolderRegisters:
         raise Rejected(message, backend=self._name)
 
     def _write(self, target: Path, value: bytes) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self._make(target.parent)
         write_whole(target, value, mode=SHARED, folder=self._root)
         folder = target.parent
         while folder != self._root.parent:

@@ -92,6 +92,7 @@ class Role(StrEnum):
     GUARDIAN = "guardian"
     LEADER = "leader"
     WORKER = "worker"  # of the leader: a data-loader worker
+    UPLINK = "uplink"
     CONTAINER = "container"  # its first process
     ENGINE = "engine"  # the Docker daemon
     OTHER = "other"
@@ -285,6 +286,8 @@ class User:
             with suppress(OSError):
                 return Role.AGENT if started.read_text().strip() == str(process.pid) else Role.GUARDIAN
             return Role.OTHER
+        if len(words) > 2 and words[1].endswith("/uplink.pyz"):
+            return Role.UPLINK
         parent = living(process.parent)
         return Role.LEADER if parent and self._role(parent) is Role.AGENT else Role.OTHER
 
