@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core import wire
 from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.order import Outcome
 from orchestrator.errors import InputError
 from orchestrator.stores import checkpoints
 from orchestrator.stores.encrypted import EncryptedStore
+from orchestrator.stores.opening import carried
+from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.stores.unencrypted import UnencryptedStore
+from orchestrator.uplink.outbox import StoreOutbox
+from tests.agent import test_companion as companion
 from tests.conformance.age_keys import ME, RECOVERY, STRANGER, encrypted
 from tests.test_damaged_stores import RUN, Lasting, hold
 
@@ -62,6 +68,30 @@ def test_a_run_without_its_key_waits_and_goes_on_when_it_is_back(world: Encrypte
     world.check_result()
     assert world.ordered()[-1].resume_step >= kept[-1].ref.step, "nothing was forgotten meanwhile"
     assert all(stat.key.endswith(".age") for stat in world.store.list(""))
+
+
+def test_a_real_uplink_ships_encrypted_and_removes_what_it_superseded(tmp_path: Path) -> None:
+    with companion.shipping(tmp_path, "train.py", "--pause", "0.1", "--say", "do not read this") as (
+        stay,
+        inner,
+    ):
+        store = encrypted(RetryingStore(inner))
+        (stay.root / "store.json").write_bytes(wire.encode(carried(store)))
+        stay.start(companion.SHIPPING)
+        assert stay.end().outcome is Outcome.COMPLETED
+        shipped = StoreOutbox(store, companion.RUN, companion.SESSION, 1)
+        assert shipped.small("result.json") == (stay.root / "outbox" / "result.json").read_bytes()
+        kept = checkpoints.names(store, companion.RUN)
+        assert kept[-1].step == 20
+        assert len(kept) <= 3
+        for ref in kept:
+            checkpoints.verify(store, companion.RUN, ref.name)
+        assert checkpoints.orphans(store, companion.RUN, []) == ()
+        for stat in inner.list(""):
+            assert stat.key.endswith(".age")
+        for path in (tmp_path / "store").rglob("*"):
+            assert path.is_dir() or b"do not read this" not in path.read_bytes()
+        assert str(ME.identity) not in (stay.root / "outbox" / "log" / "000001.log").read_text()
 
 
 def test_a_run_from_before_encryption_goes_on_after_it_was_switched_on(world: Encrypted) -> None:
