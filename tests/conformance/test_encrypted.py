@@ -249,6 +249,27 @@ def test_a_session_gets_the_recipients_and_not_the_identity(inner: MemoryStore) 
             closed.portable()
 
 
+def test_what_the_inner_store_offers_beyond_the_protocol_is_passed_on(
+    inner: MemoryStore, source: Source
+) -> None:
+    class Offering(MemoryStore):
+        def is_empty(self) -> bool:
+            return True
+
+        def checkup(self) -> tuple[str, ...]:
+            return ("the bucket has no versions",)
+
+    for wrap in (encrypted, UnencryptedStore):
+        offering = wrap(Offering())
+        offering.put(KEY, *source(b"x"))
+        assert (offering.is_empty(), offering.checkup()) == (True, ("the bucket has no versions",))
+        plain = wrap(inner)
+        assert (plain.is_empty(), plain.checkup()) == (True, ())
+        plain.put(KEY, *source(b"x"))
+        assert not plain.is_empty()
+        plain.delete(KEY)
+
+
 # --- What else may lie there ------------------------------------------------------------------------------
 
 
