@@ -433,6 +433,18 @@ def test_errors_that_age_would_hide_are_raised(tmp_path: Path, source: Source) -
         age.seal(path, Path("/dev/full"), age.recipients([ME.public]))
 
 
+def test_what_a_store_does_not_show_yet_is_known_by_its_bytes(source: Source) -> None:
+    """An uplink that starts again puts what `stat` of a slow store does not show."""
+    slow, inner, _ = faulty(FaultRates(hides=1.0, hidden_seconds=30.0))
+    encrypted(slow).put(KEY, *source(b"secret"))
+    assert slow.stat(f"{KEY}.age") is None
+    encrypted(slow).put(KEY, *source(b"secret"))
+    EncryptedStore(slow, [ME.public]).put(KEY, *source(b"secret"))
+    with pytest.raises(Rejected, match="other bytes"):
+        encrypted(slow).put(KEY, *source(b"others"))
+    assert len(list(inner.list(""))) == 1
+
+
 def test_a_retry_puts_the_same_encrypted_bytes(source: Source, tmp_path: Path) -> None:
     """A lost reply of the inner store is retried inside, where the same bytes change nothing."""
     flaky, inner, clock = faulty(FaultRates(fails=0.3, loses_reply=0.3), seed=3)
