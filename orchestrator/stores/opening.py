@@ -18,20 +18,15 @@ from orchestrator.stores.store import Store
 OPENERS: Mapping[str, str] = {
     "folder": "orchestrator.stores.folder:carried",
 }
-_ENCRYPTED = "orchestrator.stores.encrypted:EncryptedStore"
 
 
 def opened(portable: Portable, scratch: Path) -> Store:
-    """The store, which encrypts if it has recipients. Raises Rejected for a type that sessions cannot open,
-    and ImportError if a package that it needs is not installed."""
+    """The store. Raises Rejected for a type that sessions cannot open, and ImportError if a package that it
+    needs is not installed."""
     if portable.type not in OPENERS:
         raise Rejected(f"sessions cannot open a store of type {portable.type!r}")
     open_it: Callable[[Portable, Path], Store] = resolve_name(OPENERS[portable.type])
-    store = open_it(portable, scratch)
-    if not portable.recipients:
-        return store
-    encrypted: Store = resolve_name(_ENCRYPTED)(store, portable.recipients)
-    return encrypted
+    return open_it(portable, scratch)
 
 
 def carried(store: Store) -> Portable:
