@@ -27,9 +27,16 @@ class Entry:
 
 
 def build(
-    what: str, name: str, type: str, options: Mapping[str, object], types: Mapping[str, Entry], *more: object
+    what: str,
+    name: str,
+    type: str,
+    options: Mapping[str, object],
+    types: Mapping[str, Entry],
+    *more: object,
+    also: tuple[str, ...] = (),
 ) -> Any:
     """The platform or store (`what`) that a user configured as `name`. `more` is passed to its maker.
+    `also`: options that the caller has taken out, which a message lists as valid.
 
     Raises InputError with a line for every wrong option: what was given, what is valid, and the closest name.
     """
@@ -37,7 +44,8 @@ def build(
         raise InputError(f"{what} {name!r}: {unknown(f'type {type!r}', type, sorted(types))}")
     model: Any = resolve_name(types[type].options)
     known = sorted(each.name for each in fields(model)) if is_dataclass(model) else sorted(model.model_fields)
-    mistakes = [unknown(f"option {key!r}", key, known) for key in options if key not in known]
+    valid = (*known, *also)
+    mistakes = [unknown(f"option {key!r}", key, valid) for key in options if key not in known]
     checked = None
     try:
         checked = TypeAdapter(model).validate_python({k: v for k, v in options.items() if k in known})

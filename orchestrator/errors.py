@@ -114,6 +114,11 @@ class AccessDenied(BackendError):
     """Credentials are missing, wrong or too narrow: a person must act (exit code 3)."""
 
 
+class NoIdentity(AccessDenied):
+    """An object is encrypted, and none of the keys at hand decrypts it. It may be intact: a person who has
+    the key must put it into the config."""
+
+
 class WorkWouldBeLost(AccessDenied):
     """Stopping this session now would lose its work so far, because nothing comes home before its end. A
     person may accept that with `discard`. `seconds` of work; `loss` is the message without that advice."""

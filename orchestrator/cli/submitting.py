@@ -37,6 +37,8 @@ def submit(call: Call) -> int:
         call.out.say(f"{run} is under way: nothing was submitted")
     for what, runs in done.lost.items():
         call.out.remark(sentence(what, runs))
+    for warning in done.warnings:
+        call.out.remark(warning)
     return _followed(call, done.run) if given.follow else Exit.OK
 
 

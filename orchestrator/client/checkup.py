@@ -28,6 +28,7 @@ from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
 from orchestrator.platforms.platform import Checkup, Health, Platform
+from orchestrator.stores import encryption
 from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
@@ -265,4 +266,6 @@ def _store(clock: Clock, kind: str, store: Store) -> tuple[State, str]:
         finally:
             store.delete(key)
     held = growth.of_store(store, clock)
-    return State.OK, f"{kind}: an object was put, read back and deleted; it holds {held.text}"
+    text = f"{kind}: an object was put, read back and deleted; it holds {held.text}"
+    trouble = encryption.key_trouble(store)
+    return (State.WARNING, f"{text}; but {trouble}") if trouble else (State.OK, text)

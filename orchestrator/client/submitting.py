@@ -32,6 +32,7 @@ from orchestrator.files import open_log
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
+from orchestrator.stores import encryption
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -46,7 +47,8 @@ class Submission:
     way.
 
     `plan` is the plan of a new run. `lost` names each platform and store that the config no longer has, with
-    the runs that are held until it is back.
+    the runs that are held until it is back. `warnings`:
+    what else the user should know, in sentences.
     """
 
     run: Run
@@ -54,6 +56,7 @@ class Submission:
     controller_started: bool
     plan: Plan | None = None
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def submit(
@@ -71,7 +74,17 @@ def submit(
                 run, plan = _recorded(client, wired, ledger, parsed)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
-    return Submission(Run(client, run), plan is not None, started, plan, missing)
+    return Submission(Run(client, run), plan is not None, started, plan, missing, _warnings(wired))
+
+
+def _warnings(wired: Wired) -> tuple[str, ...]:
+    """What is wrong with the home store, as far as the config alone shows it."""
+    trouble = encryption.key_trouble(wired.store(""))
+    return (
+        (f"the checkpoints are encrypted in the store {wired.config.home_store!r}, but {trouble}",)
+        if trouble
+        else ()
+    )
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -28,6 +29,7 @@ from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.stores import catalog as stores
+from orchestrator.stores import encryption
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again
@@ -78,10 +80,14 @@ class Wired:
         return self.built(given)
 
     def built(self, given: StoreConfig) -> Store:
-        """One of the configured stores, wrapped in retries. Raises SpecError like `platform`."""
+        """One of the configured stores, wrapped in retries and, if the config says so, in encryption. Raises
+        SpecError like `platform`."""
         with self._at("stores", given.name):
-            made = stores.build(given.name, given.type, given.options, self.config.home)
-        return RetryingStore(made, sleep=self._sleep)
+            options = {key: value for key, value in given.options.items() if key != encryption.OPTION}
+            made = stores.build(given.name, given.type, options, self.config.home)
+            retrying = RetryingStore(made, sleep=self._sleep)  # inside: a retry puts the same encrypted bytes
+            resolve = partial(configuration.resolve, home=self.config.home)
+            return encryption.applied(given.name, retrying, given.options, resolve)
 
     def _sleep(self, seconds: float) -> None:
         self.clock.wait(threading.Event(), seconds)

@@ -67,6 +67,7 @@ _MARKS = _marks(
     ("a private key", b"-----BEGIN ",
      r"(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])+"
      r"(?:Proc-Type|Version|[A-Za-z0-9+/=\\\s]{40})"),
+    ("a secret key of age", b"AGE-SECRET-KEY-", r"(?:PQ-)?1[A-Z0-9]{50}"),
     ("a PuTTY private key", b"PuTTY-User-Key-File-", r"\d"),
     ("an AWS access key", b"AKIA", r"(?![A-Z0-9]{9}EXAMPLE)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("an AWS access key", b"ASIA", r"(?![A-Z0-9]{9}EXAMPLE)[A-Z0-9]{16}(?![A-Za-z0-9])"),

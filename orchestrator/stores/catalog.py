@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator import catalog
 from orchestrator.catalog import Entry
+from orchestrator.stores.encryption import OPTION
 from orchestrator.stores.store import Store
 
 TYPES: Mapping[str, Entry] = {
@@ -22,7 +23,8 @@ def build(name: str, type: str, options: Mapping[str, object], home: Path) -> St
     """The store that a user configured as `name`, without wrappers.
 
     Relative paths are relative to `home`, the orchestrator's own folder. Touches nothing outside the process.
-    Raises InputError as `orchestrator.catalog.build` does.
+    `encrypt` is not one of these options: `orchestrator.stores.encryption` applies it. Raises InputError as
+    `orchestrator.catalog.build` does.
     """
-    store: Store = catalog.build("store", name, type, options, TYPES, home)
+    store: Store = catalog.build("store", name, type, options, TYPES, home, also=(OPTION,))
     return store

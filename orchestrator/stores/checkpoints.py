@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
-from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.store import SHARED, Stat, Store
@@ -61,6 +61,9 @@ def _holds_other(store: Store, run: str, manifest: Manifest) -> bool:
         read(store, run, manifest.name, manifest.sha256)
     except NotFound:
         return False
+    except NoIdentity:  # an earlier uplink of this session put it: the size must do
+        there = store.stat(manifest_key(run, manifest.name))
+        return there is not None and there.size != len(manifest.encode())
     except CorruptCheckpoint:
         return True
     return False
@@ -287,7 +290,7 @@ def _needed(
         try:
             blobs = frozenset(read(store, run, ref.name).blobs())
             needed[lineage] = None if before is None else before | blobs
-        except CorruptCheckpoint:
+        except (CorruptCheckpoint, NoIdentity):
             needed[lineage] = None
         except NotFound:  # retired by another caller meanwhile, unless it is one to keep
             needed[lineage] = None if ref in kept else before

@@ -21,12 +21,17 @@ OPENERS: Mapping[str, str] = {
 
 
 def opened(portable: Portable, scratch: Path) -> Store:
-    """The store. Raises Rejected for a type that sessions cannot open, and ImportError if a package that it
-    needs is not installed."""
+    """The store, encrypted if it has recipients. Raises Rejected for a type that sessions cannot open, and
+    ImportError if a package that it needs is not installed."""
     if portable.type not in OPENERS:
         raise Rejected(f"sessions cannot open a store of type {portable.type!r}")
     open_it: Callable[[Portable, Path], Store] = resolve_name(OPENERS[portable.type])
-    return open_it(portable, scratch)
+    store = open_it(portable, scratch)
+    if not portable.recipients:
+        return store
+    from orchestrator.stores.encrypted import EncryptedStore  # needs a package of its own
+
+    return EncryptedStore(store, portable.recipients)
 
 
 def carried(store: Store) -> Portable:

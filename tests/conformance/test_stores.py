@@ -32,6 +32,8 @@ from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
+from orchestrator.stores.unencrypted import UnencryptedStore
+from tests.conformance.age_keys import encrypted
 from tests.conformance.store_suite import KEY, RUN, Source, StoreSuite, outbox, sha256, source
 
 __all__ = ["source"]  # a fixture
@@ -50,6 +52,9 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "folder": lambda home: FolderStore(home / ROOT),
     "memory wrapped": lambda _: wrapped(MemoryStore()),
     "folder wrapped": lambda home: wrapped(FolderStore(home / ROOT)),
+    "memory encrypted": lambda _: encrypted(wrapped(MemoryStore())),
+    "folder encrypted": lambda home: encrypted(FolderStore(home / ROOT)),
+    "memory unencrypted": lambda _: UnencryptedStore(MemoryStore()),
 } | {
     f"configured {type_}": lambda home, type_=type_: catalog.build("mine", type_, OPTIONS[type_], home)  # type: ignore[misc]
     for type_ in catalog.TYPES

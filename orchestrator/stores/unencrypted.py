@@ -1,0 +1,79 @@
+"""A store without encryption, which may hold objects that were encrypted earlier: it says so when asked.
+
+Decides how the two kinds of object are told apart. Must never know how objects are encrypted. Without this, a
+run whose store lost `encrypt` from its config would look like a run without checkpoints, and start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.errors import NoIdentity, NotFound, Rejected
+from orchestrator.stores.portable import Portability, Portable
+from orchestrator.stores.register import Registers
+from orchestrator.stores.store import Stat, Store, check_key
+
+SUFFIX = ".age"  # of the key of an encrypted object
+
+
+def check_plain_key(key: str) -> None:
+    """Raises Rejected unless the key, and the key of the encrypted object, are keys."""
+    check_key(key)
+    if key.endswith(SUFFIX):
+        raise Rejected(f"{key!r} is the key of an encrypted object: leave out {SUFFIX}")
+    check_key(key + SUFFIX)
+
+
+class UnencryptedStore:
+    """Implements `Store`. Raises NoIdentity for an object that is there, but encrypted."""
+
+    def __init__(self, inner: Store, *, name: str = "") -> None:
+        self._inner = inner
+        self._name = name
+
+    @property
+    def registers(self) -> Registers | None:
+        return self._inner.registers
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        self._inner.put(key, source, sha256)
+
+    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        try:
+            self._inner.get(key, target, sha256)
+        except NotFound:
+            self._check_not_encrypted(key)
+            raise
+
+    def stat(self, key: str) -> Stat | None:
+        found = self._inner.stat(key)
+        if found is None:
+            self._check_not_encrypted(key)
+        return found
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Encrypted objects under the keys that they have, which are nobody's."""
+        yield from self._inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def portable(self) -> Portable:
+        if not isinstance(self._inner, Portability):
+            raise Rejected(f"no session can open the store {self._name!r} itself", backend=self._name)
+        return self._inner.portable()
+
+    def _check_not_encrypted(self, key: str) -> None:
+        found = None
+        with suppress(Rejected):  # no encrypted object has a key of this length
+            check_plain_key(key)
+            found = self._inner.stat(key + SUFFIX)
+        if found is not None:
+            raise NoIdentity(
+                f"{key} is encrypted, and the store {self._name!r} has no `encrypt` in the config: put "
+                "it back, with its recipients and an identity",
+                backend=self._name,
+                operation="get",
+            )
