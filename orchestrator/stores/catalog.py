@@ -16,6 +16,7 @@ from orchestrator.stores.store import Store
 
 TYPES: Mapping[str, Entry] = {
     "folder": Entry("orchestrator.stores.folder:Options", "orchestrator.stores.folder:configured"),
+    "s3": Entry("orchestrator.stores.s3.configured:Options", "orchestrator.stores.s3.configured:configured"),
 }
 
 
