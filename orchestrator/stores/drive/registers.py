@@ -1,7 +1,7 @@
 """Registers in Drive: one small file each, changed by its etag. A directory file maps keys to ids.
 
 Decides how a register is created once: Drive has no such request, so its file counts only after the
-directory was changed by compare-and-swap (docs/decisions/019). The folder names the directory, in a property
+directory was changed by compare-and-swap (docs/stores-drive.md#registers). The folder names the directory, in a property
 that is set the same way. No step relies on a listing. Must never know what the values mean.
 """
 
@@ -260,7 +260,9 @@ class DriveRegisters:
             made.headers["If-Match"] = version
             return made
 
-        self._account.call("swap", request, once=True)
+        answer = self._account.call("swap", request, once=True)
+        if not isinstance(answer, dict) or answer.get("id") != id:
+            raise self._account.strange("swap")
 
     # --- Whether Drive honours If-Match ---------------------------------------------------------------------
 
