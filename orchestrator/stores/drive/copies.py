@@ -225,6 +225,7 @@ class Copies:
             isinstance(each, dict) and each.get("id") for each in items
         ):
             raise self.account.strange("list")
+        assert isinstance(page, dict)
         if page.get("incompleteSearch"):  # a part of the folder would look deleted
             raise Transient("Drive: the listing is not complete", backend=self.account.name, operation="list")
         return page

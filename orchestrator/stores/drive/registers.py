@@ -1,8 +1,8 @@
 """Registers in Drive: one small file each, changed by its etag. A directory file maps keys to ids.
 
-Decides how a register is created once: Drive has no such request, so its file counts only after the
-directory was changed by compare-and-swap (docs/stores-drive.md#registers). The folder names the directory, in a property
-that is set the same way. No step relies on a listing. Must never know what the values mean.
+Decides how a register is created once (docs/stores-drive.md#registers): Drive has no such request, so its
+file counts only after the directory was changed by compare-and-swap. The folder names the directory, in a
+property that is set the same way. No step relies on a listing. Must never know what the values mean.
 """
 
 from __future__ import annotations

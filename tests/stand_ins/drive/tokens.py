@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 REFRESH = "1//refresh-secret"
+CODE = "4/consent-code"  # what Google's page sends the browser back with
 ACCESS_PREFIX = "ya29.access-secret-"
 
 
@@ -25,6 +26,7 @@ class Tokens:
         self._valid: dict[str, bool] = {}  # whether it is a service account's
         self.is_revoked = False
         self.count = 0
+        self.gives_refresh = True
 
     def granted(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
         """An access token for an hour. `invalid_grant` once the consent is over (#tokens)."""
@@ -33,7 +35,8 @@ class Tokens:
         if is_service:
             claims = form["assertion"].split(".")[1]
             assert "scope" in json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        if self.is_revoked or (not is_service and form.get("refresh_token") != REFRESH):
+        is_known = form.get("refresh_token") == REFRESH or form.get("code") == CODE or is_service
+        if self.is_revoked or not is_known:
             error = {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
             return 400, {"Content-Type": "application/json"}, json.dumps(error).encode()
         with self._lock:
@@ -41,6 +44,8 @@ class Tokens:
             token = f"{ACCESS_PREFIX}{next(self._numbers)}"
             self._valid[token] = is_service
         made = {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
+        if "code" in form and self.gives_refresh:
+            made["refresh_token"] = REFRESH
         return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
 
     def expire(self) -> None:
