@@ -20,13 +20,14 @@ from orchestrator.stores.drive.account import Account
 from orchestrator.stores.drive.copies import Copies, Copy
 from orchestrator.stores.drive.registers import DriveRegisters
 from orchestrator.stores.drive.uploads import Mismatch, Source, Uploads
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _LOCKS = 64  # keys share them: two writers of one key in one process take turns
 
 
 class DriveStore:
-    """Implements `Store`; may be shared by threads. Logs in with the first verb."""
+    """Implements `Store` and `Portability`; may be shared by threads. Logs in with the first verb."""
 
     def __init__(self, account: Account, folder: str, *, chunk: int = uploads.CHUNK_BYTES) -> None:
         self._account = account
@@ -85,6 +86,19 @@ class DriveStore:
             self._uploads.drop(key)
             for copy in self._copies.find(key, listing=True):
                 self._copies.delete(copy.id)
+
+    def portable(self) -> Portable:
+        """What a session needs. Its login sees everything that this OAuth app ever made, because Drive has no
+        narrower one. Raises AccessDenied without a login."""
+        account = self._account
+        kind = "service_account" if account.login.is_service else "credentials"
+        return Portable(
+            type="drive",
+            options={"folder": self._copies.folder, "endpoint": account.endpoint},
+            secret={kind: account.secret()},
+            packages=("drive",),
+            this_machine=account.is_on_this_machine,
+        )
 
     def _fetched(self, copy: Copy, target: Path, sha256: str) -> str:
         """What is wrong with the copy; empty if the target now has its bytes."""

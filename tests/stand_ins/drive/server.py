@@ -271,9 +271,9 @@ class Request(BaseHTTPRequestHandler):
         if body.get("id") in disk.files:
             raise Refusal(409, "fileIdInUse", "A file already exists with the provided ID.")
         disk.check_room(size)
-        name = f"upload-{len(disk.sessions)}"
+        name, fields = f"upload-{len(disk.sessions)}", self.query.get("fields", "")  # kept to the end
         disk.sessions[name] = Session(body, size)
-        return 200, {"Location": f"{self.service.url}/session?upload_id={name}&fields={_FIELDS_KEPT}"}, b""
+        return 200, {"Location": f"{self.service.url}/session?upload_id={name}&fields={fields}"}, b""
 
     def _chunk(self) -> Answer:
         disk = self.service.disk
@@ -304,6 +304,3 @@ class Request(BaseHTTPRequestHandler):
         if first <= have:
             new = self.content[have - first :]
             session.received += new[:_PART] if self.fault == "partial" else new
-
-
-_FIELDS_KEPT = "id,title,fileSize,md5Checksum,labels/trashed,properties(key,value)"
