@@ -39,8 +39,7 @@ from tests.conformance.store_suite import KEY, RUN, Source, StoreSuite, outbox, 
 __all__ = ["source"]  # a fixture
 
 ROOT = "the-store"
-# A row for every type of the catalogue that needs no server. `s3` has a module of its own: test_s3.py.
-OPTIONS: dict[str, dict[str, object]] = {"folder": {"path": ROOT}}
+OPTIONS: dict[str, dict[str, object]] = {"folder": {"path": ROOT}}  # types that need no server
 
 
 def wrapped(inner: Store) -> Store:
