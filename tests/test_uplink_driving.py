@@ -141,8 +141,8 @@ def test_the_best_is_sent_too_and_stays(tmp_path: Path) -> None:
 
 
 def test_its_own_superseded_ones_are_deleted_and_no_others(tmp_path: Path) -> None:
-    """Step 0 was resumed. Step 99 is of a session that was given up: the controller decides about it. A blob of
-    an older session belongs to a checkpoint that the listing does not show."""
+    """Step 0 was resumed. Step 99 is of a session that was given up: the controller decides about it. A blob
+    of an older session belongs to a checkpoint that the listing does not show."""
     world = World(tmp_path, replace(ORDER, keep=Keep(last=2)))
     for step, generation in ((0, 0), (99, 1)):
         stranger = Session(tmp_path / f"{step}", world.store, incarnation="bbbb")

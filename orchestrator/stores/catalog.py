@@ -15,7 +15,11 @@ from orchestrator.stores.encryption import OPTION
 from orchestrator.stores.store import Store
 
 TYPES: Mapping[str, Entry] = {
+    "drive": Entry(
+        "orchestrator.stores.drive.configured:Options", "orchestrator.stores.drive.configured:configured"
+    ),
     "folder": Entry("orchestrator.stores.folder:Options", "orchestrator.stores.folder:configured"),
+    "s3": Entry("orchestrator.stores.s3.configured:Options", "orchestrator.stores.s3.configured:configured"),
 }
 
 

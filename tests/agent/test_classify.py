@@ -42,6 +42,7 @@ def after(**changes: object) -> Ending:
         (after(exit_code=-9, killed=True, stop=Stop.DEADLINE, committed=60), Outcome.STOPPED),
         (after(exit_code=-9, killed=True, stop=Stop.REQUEST), Outcome.CRASHED),
         (after(exit_code=-15, stop=Stop.REQUEST), Outcome.STOPPED),
+        (after(exit_code=-15, stop=Stop.SUPERSEDED), Outcome.LOST),
         (after(exit_code=-15, stop=Stop.DEADLINE), Outcome.CRASHED),
         (after(exit_code=-15), Outcome.CRASHED),
         (after(exit_code=-9), Outcome.CRASHED),

@@ -25,6 +25,7 @@ costs = st.builds(Costs, st.lists(seconds, max_size=8).map(tuple), st.lists(seco
         (None, None, Costs((1.0,), (1.0,)), math.sqrt(2 * 1.0 * 14400)),
         (None, None, Costs((10.0,), (1.0,)), 300.0),
         (None, None, Costs((1.0,), (400.0,)), 400.0),  # never shorter than a publication
+        (None, None, Costs((1.0,), (100.0,), (400.0,)), 500.0),  # or than until it is shipped
         (None, 40.0, Costs((0.5,), (0.5,)), 40.0 / 3),
     ],
 )
@@ -38,6 +39,7 @@ def test_interval(asked: float | None, budget: float | None, measured: Costs, ex
         (None, Costs(), 1.0, None),
         (43200.0, Costs((5.0, 5.0), (35.0, 35.0)), 9.0, 43200 - 5 - 35 - 120),
         (43200.0, Costs((4.0, 6.0), (35.0, 35.0)), 9.0, 43200 - 5 - 35 - 2 - 120),
+        (43200.0, Costs((5.0,), (35.0,), (60.0,)), 9.0, 43200 - 5 - 35 - 2 * 60 - 120),  # an uplink ships it
         (43200.0, Costs(), 9.0, 43200 - 3 - 9 - 120),
         (40.0, Costs((0.5,), (0.5,)), 9.0, 40 - 1 - 4),
         (40.0, Costs((30.0,), (30.0,)), 9.0, 20.0),  # half of the budget is for training
