@@ -24,9 +24,10 @@ from obstore import exceptions
 from orchestrator.errors import AccessDenied, CorruptCheckpoint, NotFound, QuotaExhausted, Rejected, Transient
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
+from orchestrator.stores.checkup import Remark
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.s3 import conditions, transfers
+from orchestrator.stores.s3 import checkup, conditions, transfers
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.faults import HTML
@@ -38,7 +39,7 @@ _PAGE_MAX = 1000  # keys in one answer to a listing
 
 
 class S3Store:
-    """Implements `Store` and `Portability`. May be shared by threads."""
+    """Implements `Store`, `Portability`, `Emptiness` and `Checkup`. May be shared by threads."""
 
     def __init__(self, clients: Clients, name: str = "s3") -> None:
         self._clients = clients
@@ -123,6 +124,9 @@ class S3Store:
                 except (AccessDenied, QuotaExhausted):
                     return Conditions(True, True)
             return self._tried
+
+    def checkup(self) -> tuple[Remark, ...]:
+        return tuple(checkup.remarks(self._clients))
 
     def portable(self) -> Portable:
         place, keys = self._clients.place, self._clients.credentials.now(self._name)
