@@ -59,6 +59,22 @@ VERIFY = _flag(
     "--verify", help="read every byte in the home store; exit code 4 if a checkpoint is not intact"
 )
 FORCE = _flag("--force", help="replace an existing config; the old one is kept beside it")
+STORES = ("s3", "hf", "drive")
+STORE = _option(
+    "store", metavar="STORE", nargs="?", choices=STORES,
+    help="add a store for checkpoints instead: s3, hf (a Hugging Face bucket) or drive (Google Drive)",
+)  # fmt: skip
+STORE_OPTIONS = (
+    _option("--name", metavar="NAME", help="the store's name in the config (default: s3, hf or drive)"),
+    _option("--bucket", metavar="BUCKET", help="s3: the bucket; hf: NAMESPACE/NAME"),
+    _option("--preset", metavar="SERVICE", help="s3: aws, r2, b2, minio or seaweedfs"),
+    _option("--endpoint", metavar="URL", help="s3: the address of another service"),
+    _option("--region", metavar="REGION", help="s3: the bucket's region"),
+    _option("--account", metavar="ID", help="s3: the account id, for r2"),
+    _option("--prefix", metavar="FOLDER", help="s3 and hf: a folder in the bucket"),
+    _flag("--stdin",
+          help="s3 and hf: read the access key and the secret key from standard input, one per line"),
+)  # fmt: skip
 RAW = _flag(
     "--raw",
     help="only the training's own output, without a headline for each session; terminal commands are "
@@ -100,7 +116,8 @@ class Command:
 
 
 COMMANDS = (
-    Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
+    Command("init", "look at this machine and write the config, or add a store to it", "setting_up:init",
+            (STORE, FORCE, *STORE_OPTIONS)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
             (NAMES, CLEAN, DISCARD, LIVE, LONG, YES)),
     Command(
