@@ -14,6 +14,9 @@ from orchestrator.catalog import Entry
 from orchestrator.stores.store import Store
 
 TYPES: Mapping[str, Entry] = {
+    "drive": Entry(
+        "orchestrator.stores.drive.configured:Options", "orchestrator.stores.drive.configured:configured"
+    ),
     "folder": Entry("orchestrator.stores.folder:Options", "orchestrator.stores.folder:configured"),
 }
 

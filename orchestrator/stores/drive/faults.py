@@ -1,0 +1,149 @@
+"""What an error of Drive, of its login or of the network means: which of our errors, and what to do next.
+
+Must never repeat an address: that of an upload lets anyone who reads it write there. What the server says is
+cut to one line. Each row cites what is known of Drive in docs/references/drive.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+
+import httplib2  # type: ignore[import-untyped]
+from googleapiclient.errors import Error, HttpError  # type: ignore[import-untyped]
+from oauth2client.client import AccessTokenRefreshError  # type: ignore[import-untyped]
+from pydrive2.auth import AuthError  # type: ignore[import-untyped]
+
+from orchestrator.core import bounds
+from orchestrator.errors import (
+    AccessDenied,
+    BackendError,
+    Conflict,
+    NotFound,
+    QuotaExhausted,
+    Rejected,
+    Transient,
+)
+
+# ValueError: an answer that is not JSON, such as a proxy's page. KeyError: JSON that lacks what was promised.
+FOREIGN = (Error, AuthError, AccessTokenRefreshError, httplib2.HttpLib2Error, HTTPException, OSError,
+           ValueError, KeyError, TypeError)  # fmt: skip
+SAID_BYTES_MAX = 200
+
+_LOGIN = "run `orchestrator init drive` again"
+_AGAIN = (
+    f"{_LOGIN}; if your OAuth app is in Testing, its logins end after 7 days: publish it "
+    "(Google Auth Platform, Audience, Publish app)"
+)
+_FREE = (
+    "the Drive is full: free space there (see `orchestrator prune`, and empty Drive's trash), buy storage, "
+    "or configure another store"
+)
+_SERVICE = (
+    "a service account has no space of its own: use a folder of a shared drive, or the login of a person "
+    "(`orchestrator init drive`)"
+)
+_PASSING = {"rateLimitExceeded", "userRateLimitExceeded", "sharingRateLimitExceeded", "backendError",
+            "internalError", "transientError", "dailyLimitExceeded"}  # fmt: skip
+_FULL = {"storageQuotaExceeded", "quotaExceeded", "teamDriveFileLimitExceeded",
+         "activeItemCreationLimitExceeded", "numChildrenInNonRootLimitExceeded"}  # fmt: skip
+_LOST_LOGINS = ("invalid_grant", "invalid_client", "unauthorized_client", "deleted_client", "invalid_scope",
+                "disabled_client", "access_denied", "No refresh_token")  # fmt: skip
+Kind = Callable[..., BackendError]
+
+
+class Exists(Rejected):
+    """A file has this id already: an earlier try of ours was received."""
+
+
+class LocalFault(Exception):
+    """Carries an error of this machine's file out of the client's code, which would mistake it."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def told(error: BaseException, name: str, operation: str) -> BackendError:
+    """Our error for one of FOREIGN. The original says more than may be shown, so do not chain it."""
+    if isinstance(error, BackendError):
+        return error
+    kind, said, advice = _meaning(error)
+    message = f"Drive: {bounds.text(' '.join(said.split()), SAID_BYTES_MAX)}"
+    return kind(f"{message}; {advice}" if advice else message, backend=name, operation=operation)
+
+
+def _meaning(error: BaseException) -> tuple[Kind, str, str]:
+    if isinstance(error, HttpError):
+        return _refusal(int(error.resp.status), bytes(error.content or b""))
+    if isinstance(error, AuthError | AccessTokenRefreshError):
+        return _login(str(error))
+    if isinstance(error, httplib2.ServerNotFoundError):
+        return Transient, "its server's name was not found", "check this machine's network"
+    if isinstance(error, TimeoutError):
+        return Transient, "no answer in time", ""
+    if isinstance(error, OSError | HTTPException | httplib2.HttpLib2Error):
+        return Transient, f"the connection failed ({type(error).__name__})", ""
+    return Transient, "the answer is not Drive's: a proxy or an error page may be in between", ""
+
+
+def _refusal(status: int, content: bytes) -> tuple[Kind, str, str]:
+    reasons, message = _said(content)
+    said = f"{status} {' '.join(sorted(reasons))} {message}".strip()
+    if status == 401:
+        return AccessDenied, said, _AGAIN
+    if status == 404 or status == 410:
+        return NotFound, said, ""
+    if status == 409:
+        return Exists, said, ""
+    if status == 412:
+        return Conflict, said, ""
+    if status == 403:
+        return _forbidden(reasons, message, said)
+    if status in (408, 429) or status >= 500 or not reasons:
+        return Transient, said or str(status), ""
+    return (QuotaExhausted, said, _FREE) if reasons & _FULL else (Rejected, said, "")
+
+
+def _forbidden(reasons: frozenset[str], message: str, said: str) -> tuple[Kind, str, str]:
+    """403 has many meanings; only its reason tells them apart (docs/references/drive.md#errors)."""
+    if "storage quota" in message and "ervice" in message:
+        return Rejected, said, _SERVICE
+    if reasons & _FULL:
+        return QuotaExhausted, said, _FREE
+    if reasons & _PASSING or not reasons:  # without one it is a page of something in between
+        return Transient, said, ""
+    if "accessNotConfigured" in reasons:
+        return AccessDenied, said, "enable the Google Drive API in the Google Cloud project of your OAuth app"
+    if "insufficientPermissions" in reasons:
+        return (
+            AccessDenied,
+            said,
+            f"the login lacks the scope drive.file: {_LOGIN} and leave every box ticked",
+        )
+    advice = "check who may write to the folder; on a shared drive only a Manager can delete for good"
+    return AccessDenied, said, advice
+
+
+def _said(content: bytes) -> tuple[frozenset[str], str]:
+    """The reasons and the message of an answer in Drive's form; nothing of any other."""
+    try:
+        error = json.loads(content)["error"]
+        reasons = frozenset(str(each["reason"]) for each in _listed(error))
+        return reasons, str(error.get("message", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return frozenset(), ""
+
+
+def _listed(error: dict[str, object]) -> Iterator[dict[str, object]]:
+    found = error.get("errors", [])
+    if isinstance(found, list):
+        yield from found[:10]
+
+
+def _login(said: str) -> tuple[Kind, str, str]:
+    said = said.removeprefix("Access token refresh failed: ")
+    if any(word in said for word in _LOST_LOGINS):
+        return AccessDenied, f"the login has ended ({said})", _AGAIN
+    return Transient, f"the login server did not answer as expected ({said})", ""
