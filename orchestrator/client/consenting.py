@@ -87,14 +87,16 @@ def consent(
     show: Callable[[str], None],
     *,
     seconds: float,
-    pasted: int | None,
+    pasted: int | None = None,
+    wrong: Callable[[str], None] = lambda _text: None,
 ) -> Grant:
     """Waits until the person has agreed. `show` gets the address to open. `pasted`: a file descriptor from
-    which the address or the code is read, too. Raises AccessDenied if the person or Google refuses."""
+    which the address or the code is read, too; `wrong` is told about lines that are neither. Raises
+    AccessDenied if the person or Google refuses."""
     state, verifier = token_urlsafe(24), token_urlsafe(48)
     with _Waiting(state) as waiting:
         show(_question(application, waiting.address, state, verifier))
-        code = _code(waiting, clock, seconds, pasted)
+        code = _code(waiting, clock, seconds, pasted, wrong)
         told = {
             "grant_type": "authorization_code",
             "code": code,
@@ -104,6 +106,12 @@ def consent(
             "client_secret": application.secret,
         }
     return _grant(_asked(application.tokens, told))
+
+
+def refresh(application: Application, token: str) -> None:
+    """Asks for an access token, as the store will. Raises AccessDenied if the consent is over."""
+    told = {"grant_type": "refresh_token", "refresh_token": token}
+    _asked(application.tokens, {**told, "client_id": application.id, "client_secret": application.secret})
 
 
 def _check_address(address: str, file: str) -> None:
@@ -176,9 +184,9 @@ class _Waiting:
             return "Done. You can close this tab and go back to the terminal.", 200
         return "Access was not given. Go back to the terminal.", 200
 
-    def paste(self, text: str) -> str:
+    def paste(self, line: bytes) -> str:
         """Takes a pasted address or code. Returns why it is neither, or nothing."""
-        text = text.strip().strip("'\"")
+        text = line.decode("utf-8", "replace").strip().strip("'\"")
         if "?" in text or "code=" in text or "error=" in text:
             query = text.partition("?")[2] or text
             _, code = self.take(query)
@@ -189,7 +197,9 @@ class _Waiting:
         return ""
 
 
-def _code(waiting: _Waiting, clock: Clock, seconds: float, pasted: int | None) -> str:
+def _code(
+    waiting: _Waiting, clock: Clock, seconds: float, pasted: int | None, wrong: Callable[[str], None]
+) -> str:
     ends = clock.monotonic() + seconds
     sources: list[Any] = [waiting.server, *([] if pasted is None else [pasted])]
     typed = b""
@@ -204,10 +214,10 @@ def _code(waiting: _Waiting, clock: Clock, seconds: float, pasted: int | None) -
             data = os.read(pasted, 4096)
             if not data:
                 sources.remove(pasted)
-            *lines, typed = ((typed + data) if data else typed + b"\n").split(b"\n")
+            *lines, typed = (typed + (data or b"\n")).split(b"\n")
             for line in lines:
-                if line.strip() and waiting.answer is None:
-                    waiting.paste(line.decode("utf-8", "replace"))
+                if line.strip() and waiting.answer is None and (problem := waiting.paste(line)):
+                    wrong(problem)
     return _agreed(waiting.answer)
 
 

@@ -49,9 +49,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Credentials:
-    """By option: values to keep in files, and references to where the person keeps them."""
+    """By option: values to keep in files, files that the option names by their path, and references to where
+    the person keeps a value."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
     references: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -103,18 +105,29 @@ def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name, files = wanted.name or wanted.default, dict[str, Path]()
     try:
-        _keep(home.path / CREDENTIALS, name, credentials.values, files)
-        kept = {option: f"file:{path.relative_to(home.path)}" for option, path in files.items()}
+        _keep(home.path / CREDENTIALS, name, {**credentials.values, **credentials.files}, files)
+        marks = {**dict.fromkeys(credentials.values, "file:"), **dict.fromkeys(credentials.files, "")}
+        kept = {option: f"{marks[option]}{path.relative_to(home.path)}" for option, path in files.items()}
         given = StoreConfig(name, wanted.type, {**wanted.options, **credentials.references, **kept})
         store = catalog.build(given.name, given.type, given.options, home.path)
         made = _made(home, clock, wanted, given, RetryingStore(store, attempts=ATTEMPTS))
         return replace(made, files=tuple(files.values()))
     except BaseException:
+        if is_named(home, None, name):  # Ctrl-C came just after the config was written
+            raise
         for path in files.values():
             path.unlink(missing_ok=True)
         with suppress(OSError):  # other stores have credentials, too
             (home.path / CREDENTIALS).rmdir()
         raise
+
+
+def is_named(home: Home, option: str | None, value: str) -> bool:
+    """Whether a store of the config has this value of an option, or (None) this name."""
+    with suppress(OrchestratorError, OSError):
+        stores = configuration.load(home.path).stores
+        return any((each.name if option is None else each.options.get(option)) == value for each in stores)
+    return False
 
 
 def _made(home: Home, clock: Clock, wanted: Wanted, given: StoreConfig, store: Store) -> HomeStore:

@@ -10,9 +10,12 @@ import itertools
 import json
 import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 REFRESH = "1//refresh-secret"
+CODE = "4/0Aconsent-secret"
+SCOPE = "https://www.googleapis.com/auth/drive.file"
 ACCESS_PREFIX = "ya29.access-secret-"
 
 
@@ -24,6 +27,7 @@ class Tokens:
         self._numbers = itertools.count(1)
         self._valid: dict[str, bool] = {}  # whether it is a service account's
         self.is_revoked = False
+        self.more: dict[str, Any] = {}  # what else the answer to a code has
         self.count = 0
 
     def granted(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -33,15 +37,27 @@ class Tokens:
         if is_service:
             claims = form["assertion"].split(".")[1]
             assert "scope" in json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        if form.get("grant_type") == "authorization_code":
+            return self._consented(form.get("code") == CODE)
         if self.is_revoked or (not is_service and form.get("refresh_token") != REFRESH):
             error = {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
             return 400, {"Content-Type": "application/json"}, json.dumps(error).encode()
+        return 200, {"Content-Type": "application/json"}, json.dumps(self._made(is_service)).encode()
+
+    def _consented(self, is_right: bool) -> tuple[int, dict[str, str], bytes]:
+        """The answer to a code: the only one with a refresh token (#login)."""
+        made = {"error": "invalid_grant"}
+        if is_right:
+            self.is_revoked = False
+            made = {**self._made(False), "refresh_token": REFRESH, "scope": SCOPE, **self.more}
+        return (200 if is_right else 400), {"Content-Type": "application/json"}, json.dumps(made).encode()
+
+    def _made(self, is_service: bool) -> dict[str, Any]:
         with self._lock:
             self.count += 1
             token = f"{ACCESS_PREFIX}{next(self._numbers)}"
             self._valid[token] = is_service
-        made = {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
-        return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
+        return {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
 
     def expire(self) -> None:
         """Every access token ends; the consent stays."""
