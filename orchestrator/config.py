@@ -23,6 +23,7 @@ from orchestrator.core.job import Rule
 from orchestrator.errors import InputError, Mistake
 from orchestrator.files import write_whole
 from orchestrator.home import CONFIG, LEDGER
+from orchestrator.references import REFERENCE, resolve
 from orchestrator.spec.checks import is_reserved, zone_problem
 from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
@@ -33,7 +34,6 @@ from orchestrator.spec.rules import Rules, build_rules, rule_problems
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
 _OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
-_REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
 _URL = re.compile(r"([A-Za-z0-9_+.-]+)://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"://[^@]*:[^@]*@|[?&](password|sslpassword)=", re.IGNORECASE)
 
@@ -118,7 +118,7 @@ def _referred(tree: object) -> Iterator[str]:
     if isinstance(tree, dict | list):
         for value in tree.values() if isinstance(tree, dict) else tree:
             yield from _referred(value)
-    elif isinstance(tree, str) and (match := _REFERENCE.fullmatch(tree)) and match.group(1):
+    elif isinstance(tree, str) and (match := REFERENCE.fullmatch(tree)) and match.group(1):
         yield match.group(1)
 
 
@@ -233,9 +233,7 @@ def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem
     for name, value in options.items() if isinstance(options, dict) else ():
         if isinstance(value, dict):
             yield from _literal_secrets(value, (*path, name))
-        elif (
-            _is_text(value) and credentials.in_variable(name, value) and not _REFERENCE.fullmatch(str(value))
-        ):
+        elif _is_text(value) and credentials.in_variable(name, value) and not REFERENCE.fullmatch(str(value)):
             yield Problem((*path, name), "looks like a secret; refer to it: env:NAME or file:PATH")
 
 
@@ -252,42 +250,12 @@ class _Database:
         self.problem: str | None = None
         if not isinstance(given, str) or not given:
             return
-        reference = _REFERENCE.fullmatch(given)
+        literal = REFERENCE.fullmatch(given) is None
         try:
-            url = given if reference is None else _looked_up(reference, home)
-            self.url = _checked(url, home, literal=reference is None)
+            url = given if literal else resolve(given, home)
+            self.url = _checked(url, home, literal=literal)
         except InputError as error:
             self.problem = str(error)
-
-
-def resolve(reference: str, home: Path) -> str:
-    """The secret that `env:NAME` or `file:PATH` (relative to `home`) refers to, without the line end.
-
-    Raises InputError if it is not a reference, or refers to nothing. Never repeats what it found.
-    """
-    match = _REFERENCE.fullmatch(reference)
-    if match is None:
-        raise InputError("not a reference to a secret; valid: env:NAME or file:PATH")
-    return _looked_up(match, home)
-
-
-def _looked_up(reference: re.Match[str], home: Path) -> str:
-    name, path = reference.groups()
-    if name is not None:
-        value = os.environ.get(name, "")
-        if not value:
-            raise InputError(f"the environment variable {name} is not set; set it, or use file:PATH")
-        return value
-    place = home / Path(path).expanduser()
-    try:
-        value = place.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{place} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
-        ) from None
-    if not value:
-        raise InputError(f"{place} is empty; write the value into it")
-    return value
 
 
 def _checked(url: str, home: Path, *, literal: bool) -> str:

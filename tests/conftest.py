@@ -18,5 +18,6 @@ pytest_plugins = [
     "tests.docker_engine",
     "tests.docker_images",
     "tests.docker_gpus",
+    "tests.stand_ins.seaweed",
     "tests.longest_first",
 ]

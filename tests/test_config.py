@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import config
-from orchestrator.config import PlatformConfig, StoreConfig, load, resolve, write_default
+from orchestrator.config import PlatformConfig, StoreConfig, load, write_default
 from orchestrator.core.job import RuleEffect
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.home import CONFIG
+from orchestrator.references import resolve
 
 
 def write(home: Path, text: str) -> Path:

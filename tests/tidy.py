@@ -45,6 +45,7 @@ LEAVES = (
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
 HOME = "orchestrator.home"
+REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
 PROTOCOLS = (
     "orchestrator.platforms.platform",
@@ -62,6 +63,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
     HOME: ("orchestrator.errors",),
+    REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
     "orchestrator.core": ("orchestrator.errors",),
@@ -79,7 +81,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.session": (*PURE, DISK),
     "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
-    "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK),
+    "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (
         *PURE,
         DISK,
@@ -88,7 +90,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK),
-    "orchestrator.config": (*PURE, DISK, HOME, "orchestrator.spec"),
+    "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
     "orchestrator.engine": (

@@ -1,4 +1,4 @@
-"""The login of a store in Google Drive, from a person's consent or a service account's key, and its new folder.
+"""The login of a store in Drive, from a person's consent or a service account's key, and its new folder.
 
 Decides what the file of a login holds, and when a person must agree again. Must never ask a person itself,
 nor leave a folder behind if the set-up fails. Needs the extra `drive` for making the folder.

@@ -18,6 +18,7 @@ TYPES: Mapping[str, Entry] = {
         "orchestrator.stores.drive.configured:Options", "orchestrator.stores.drive.configured:configured"
     ),
     "folder": Entry("orchestrator.stores.folder:Options", "orchestrator.stores.folder:configured"),
+    "s3": Entry("orchestrator.stores.s3.configured:Options", "orchestrator.stores.s3.configured:configured"),
 }
 
 

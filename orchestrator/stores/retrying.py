@@ -15,7 +15,7 @@ import tenacity
 
 from orchestrator.errors import Conflict, Transient, is_worth_retrying
 from orchestrator.stores.register import Held, Registers
-from orchestrator.stores.store import Stat, Store
+from orchestrator.stores.store import Stat, Store, is_empty
 
 
 class RetryingRegisters:
@@ -81,8 +81,11 @@ class RetryingStore:
 
     @property
     def registers(self) -> Registers | None:
-        inner = self._inner.registers
+        inner = self._again(lambda: self._inner.registers)  # a store may have to find out
         return None if inner is None else RetryingRegisters(inner, self._again)
+
+    def is_empty(self) -> bool:
+        return self._again(is_empty, self._inner)
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.errors import Rejected
 from orchestrator.stores.register import Registers
@@ -76,3 +76,18 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Removes the object. No error if it is missing."""
+
+
+@runtime_checkable
+class Emptiness(Protocol):
+    """Optional, for a store in which a whole listing is expensive."""
+
+    def is_empty(self) -> bool:
+        """Whether the store has no object at all."""
+
+
+def is_empty(store: Store) -> bool:
+    """Whether the store has no object at all, found out as cheaply as it can be."""
+    if isinstance(store, Emptiness):
+        return store.is_empty()
+    return next(iter(store.list("")), None) is None

@@ -1,0 +1,74 @@
+"""Whether a service honours conditional writes, tried out once on an object of our own.
+
+Decides what is believed of a service: only what it just did. Some refuse the headers, and some ignore them.
+The second is the dangerous one: then a value that somebody else wrote would be overwritten without a word.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store as Connection
+
+from orchestrator.stores.s3.faults import answer_of
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+
+PROBES = ".registers/.probe"  # no register's key begins with a dot
+_STALE = '"00000000000000000000000000000000"'
+_REFUSED = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """`creates`: an existing object is not overwritten if the writer says so. `swaps`: nor is one that has
+    changed since it was read. `why`: what the service did instead; empty if it does both."""
+
+    creates: bool
+    swaps: bool
+    why: str = ""
+
+
+def tried(connection: Connection) -> Conditions:
+    """Writes, overwrites and deletes one small object. Raises obstore's errors."""
+    key = f"{PROBES}-{secrets.token_hex(8)}"
+    try:
+        return _tried(connection, key)
+    finally:
+        with suppress(exceptions.BaseError, FileNotFoundError):  # a few bytes stay; the error above counts
+            obstore.delete(connection, key)
+
+
+def _tried(connection: Connection, key: str) -> Conditions:
+    try:
+        version = obstore.put(connection, key, b"1", mode="create", use_multipart=False)["e_tag"]
+    except exceptions.BaseError as error:
+        if answer_of(error).status not in (400, 405, 501):
+            raise
+        return Conditions(False, False, "the service refuses conditional writes")
+    if _goes_through(connection, key, None):
+        return Conditions(False, False, "the service ignores If-None-Match: it overwrote an object of ours")
+    if version is None or _goes_through(connection, key, _STALE):
+        return Conditions(True, False, "the service ignores If-Match: it overwrote a newer value")
+    if not _goes_through(connection, key, version):
+        return Conditions(True, False, "the service refuses If-Match even with the right version")
+    return Conditions(True, True)
+
+
+def _goes_through(connection: Connection, key: str, version: str | None) -> bool:
+    mode: PutMode = "create" if version is None else {"e_tag": version}
+    try:
+        obstore.put(connection, key, b"2", mode=mode, use_multipart=False)
+    except _REFUSED:
+        return False
+    except exceptions.BaseError as error:
+        if answer_of(error).status not in (400, 405, 409, 501):
+            raise
+        return False
+    return True

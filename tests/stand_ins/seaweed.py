@@ -1,0 +1,130 @@
+"""A real S3 service for tests: SeaweedFS on loopback, on ports of its own, one for a whole test session.
+
+Decides how the server is started, found ready and ended. Must never know what is tested with it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+BUCKET = "the-bucket"
+ACCESS_KEY, SECRET_KEY = "testing-access", "testing-secret-key-1234567890"
+_NAMES = ("master", "volume", "filer", "s3", "master.grpc", "volume.grpc", "filer.grpc", "s3.grpc")
+_numbers = itertools.count()
+
+
+@dataclass
+class Seaweed:
+    """A running server: its S3 port, its filer's port, and its one bucket. (Each bucket takes several
+    volumes, and there are only so many: tests share the bucket and have prefixes of their own.)"""
+
+    port: int
+    filer: int
+    folder: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def prefix(self) -> str:
+        """A folder of the bucket that nobody has used."""
+        return f"home-{next(_numbers)}/of"
+
+    def uploads(self) -> list[str]:
+        """The unfinished multipart uploads."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.filer, timeout=10)
+        connection.request("GET", f"/buckets/{BUCKET}/.uploads/", headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        listed = json.loads(answer.read() or b"{}") if answer.status == 200 else {}
+        connection.close()
+        return [entry["FullPath"] for entry in listed.get("Entries") or ()]
+
+
+@contextmanager
+def seaweed(folder: Path) -> Iterator[Seaweed]:
+    """Runs a server whose data lie in the folder."""
+    ports = _free_ports()
+    identity = {"name": "tests", "actions": ["Admin"]}
+    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [{**identity, "credentials": [keys]}]}), "utf-8")
+    (folder / "data").mkdir()
+    command = [
+        str(Path(sys.executable).parent / "weed"), "-v=0", "server", f"-dir={folder / 'data'}",
+        "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}",
+        "-s3.autoCreateBucket=false", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=128", "-volume.max=60", f"-filer.localSocket={folder / 'filer.sock'}",
+        f"-s3.localSocket={folder / 's3.sock'}",
+        *(f"-{name.replace('.grpc', '.port.grpc') if 'grpc' in name else f'{name}.port'}={port}"
+          for name, port in ports.items()),
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    server = Seaweed(ports["s3"], ports["filer"], folder, process)
+    try:
+        wait_until(lambda: _is_ready(server), lambda: f"SeaweedFS: {_tail(folder / 'log')}")
+        yield server
+    finally:
+        process.kill()  # it takes ten seconds to leave by itself, and nobody needs its data
+        process.wait()
+
+
+def _is_ready(server: Seaweed) -> bool:
+    assert server.process.poll() is None, _tail(server.folder / "log")
+    try:
+        if _ask(server.port, "GET", "/") not in (200, 403):
+            return False
+        made = _ask(server.filer, "POST", f"/buckets/{BUCKET}/") in (200, 201)
+        return made and _ask(server.filer, "PUT", f"/buckets/{BUCKET}/ready", b"x") in (200, 201)
+    except OSError:
+        return False
+
+
+def _ask(port: int, method: str, path: str, body: bytes = b"") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def _tail(log: Path) -> str:
+    return log.read_text("utf-8", "replace")[-2000:]
+
+
+def _free_ports() -> dict[str, int]:
+    """Ports that are free now. All are held until the last is drawn, so that none comes twice."""
+    with ExitStack() as held:
+        found = {}
+        for name in _NAMES:
+            listener = held.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            found[name] = listener.getsockname()[1]
+        return found
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """One server for all tests of this process; each test asks for a bucket of its own."""
+    with seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
