@@ -72,8 +72,12 @@ STORE_OPTIONS = (
     _option("--region", metavar="REGION", help="s3: the bucket's region"),
     _option("--account", metavar="ID", help="s3: the account id, for r2"),
     _option("--prefix", metavar="FOLDER", help="s3 and hf: a folder in the bucket"),
-    _flag("--stdin",
-          help="s3 and hf: read the access key and the secret key from standard input, one per line"),
+    _option("--client-secrets", metavar="FILE", help="drive: the JSON file of your OAuth client"),
+    _option("--service-account", metavar="FILE", help="drive: the key of a service account instead"),
+    _option("--shared-drive", metavar="ID", help="drive: the shared drive to make the folder in"),
+    _option("--folder", metavar="TITLE", help="drive: the folder to make (default: orchestrator)"),
+    _option("--timeout", metavar="SECONDS", type=float, help="drive: how long to wait (default: 300)"),
+    _flag("--stdin", help="read the two keys, or for drive the address, from standard input, by line"),
 )  # fmt: skip
 RAW = _flag(
     "--raw",

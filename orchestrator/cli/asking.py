@@ -20,6 +20,11 @@ def is_possible() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def tell(text: str) -> None:
+    """A line for the person, also with --json."""
+    _prompt(f"{text}\n")
+
+
 def ask(text: str, default: str = "") -> str:
     """The answer; an empty one means the default, and without a default the question is asked again."""
     while True:

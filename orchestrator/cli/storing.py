@@ -7,6 +7,7 @@ import sys
 
 from orchestrator.cli import asking
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.drive import init_drive
 from orchestrator.client import home_store, store_kinds
 from orchestrator.client.home_store import Credentials, HomeStore
 from orchestrator.core.wording import size_text
@@ -23,12 +24,13 @@ def init_store(call: Call) -> int:
         raise InputError(f"--force replaces the whole config; `init {kind}` only adds a store to it")
     given = {key: value for key, value in vars(call.options).items() if key in store_kinds.NAMES and value}
     store_kinds.check(kind, given)
+    if kind == store_kinds.DRIVE:
+        _tell(call, init_drive(call, store_kinds.wanted_drive(given)))
+        return Exit.OK
     wanted = store_kinds.wanted(kind, _completed(call, kind, given))
     is_new = home_store.known(call.home, wanted) is None
     credentials = _keys(call, kind) if is_new else Credentials()
-    call.out.remark(f"testing {wanted.options['bucket']} …")
-    made = home_store.set_up(call.home, call.clock, wanted, credentials)
-    _tell(call, made)
+    _tell(call, home_store.set_up(call.home, call.clock, wanted, credentials))
     return Exit.OK
 
 
@@ -43,9 +45,9 @@ def _completed(call: Call, kind: str, given: dict[str, str]) -> dict[str, str]:
             answer = asked.example
         given = store_kinds.answered(given, asked, answer)
     if missing:
-        told = ", ".join(f"{each.flag} ({each.text})" for each in missing)
+        told = ", ".join(each.flag for each in missing)
         raise InputError(
-            f"missing: {told}; see `{call.command('init', '--help')}`\n{store_kinds.ADVICE[kind]}"
+            f"missing, for example: {told}; see `{call.command('init', '--help')}`\n{store_kinds.ADVICE[kind]}"
         )
     return given
 
@@ -64,7 +66,7 @@ def _keys(call: Call, kind: str) -> Credentials:
         return Credentials(references=found)
     if not asking.is_possible():
         raise InputError(store_kinds.lacking_keys(kind, call.command("init", kind), os.environ))
-    call.out.remark(store_kinds.ADVICE[kind])
+    asking.tell(store_kinds.ADVICE[kind])
     return Credentials({key: asking.ask_secret(_TEXTS[key]) for key in store_kinds.KEYS})
 
 

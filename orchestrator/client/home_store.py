@@ -30,7 +30,7 @@ from orchestrator.stores.store import Store
 CREDENTIALS = "credentials"  # the folder in the home, with a file for each
 ATTEMPTS = 2  # a person waits for the answer
 GOOGLE = "https://www.googleapis.com/"
-_TELLING = ("bucket", "endpoint", "path", "folder")
+_TELLING = ("bucket", "prefix", "endpoint", "path", "folder")
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,13 @@ def wanted(kind: str, given: Mapping[str, str]) -> Wanted:
     return Wanted("s3", kind, ordered, place, given.get("name"), ADVICE[kind])
 
 
+def wanted_drive(given: Mapping[str, str]) -> Wanted:
+    """Any store in Drive that logs in in the same way. Its folder is made later."""
+    options = {key: given[key] for key in ("endpoint",) if given.get(key)}
+    place = {} if "service_account" in given else {"service_account": None}
+    return Wanted("drive", DRIVE, options, place, given.get("name"))
+
+
 def references(kind: str, environment: Mapping[str, str]) -> dict[str, str]:
     """References to keys in the environment; empty unless both are there and can be of this service."""
     if not all(environment.get(name) for name in VARIABLES.values()):
