@@ -45,10 +45,8 @@ def _completed(call: Call, kind: str, given: dict[str, str]) -> dict[str, str]:
             answer = asked.example
         given = store_kinds.answered(given, asked, answer)
     if missing:
-        told = ", ".join(each.flag for each in missing)
-        raise InputError(
-            f"missing, for example: {told}; see `{call.command('init', '--help')}`\n{store_kinds.ADVICE[kind]}"
-        )
+        told = f"{', '.join(each.flag for each in missing)}; see `{call.command('init', '--help')}`"
+        raise InputError(f"missing, for example: {told}\n{store_kinds.ADVICE[kind]}")
     return given
 
 

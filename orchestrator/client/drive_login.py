@@ -110,7 +110,7 @@ def set_up(
         try:
             _insert(account, {**body, "id": id})
             ready = replace(wanted, options={"folder": id, **wanted.options})
-            return home_store.set_up(home, clock, ready, Credentials(files={key.option: key.text}))
+            return home_store.set_up(home, clock, ready, Credentials({key.option: key.text}))
         except BaseException:
             if not home_store.is_named(home, "folder", id):
                 with suppress(OrchestratorError):
@@ -150,7 +150,8 @@ def renew(home: Home, clock: Clock, wanted: Wanted, there: StoreConfig, key: Key
 
 
 def _path(home: Home, there: StoreConfig) -> Path:
-    return home.path / Path(str(there.options.get("credentials") or CREDENTIALS)).expanduser()
+    given = str(there.options.get("credentials") or CREDENTIALS).removeprefix("file:")
+    return home.path / Path(given).expanduser()
 
 
 @contextmanager

@@ -49,11 +49,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Credentials:
-    """By option: values to keep in files, files that the option names by their path, and references to where
-    the person keeps a value."""
+    """By option: values to keep in files, and references to where the person keeps them."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    files: Mapping[str, str] = field(default_factory=dict, repr=False)
     references: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -105,9 +103,8 @@ def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name, files = wanted.name or wanted.default, dict[str, Path]()
     try:
-        _keep(home.path / CREDENTIALS, name, {**credentials.values, **credentials.files}, files)
-        marks = {**dict.fromkeys(credentials.values, "file:"), **dict.fromkeys(credentials.files, "")}
-        kept = {option: f"{marks[option]}{path.relative_to(home.path)}" for option, path in files.items()}
+        _keep(home.path / CREDENTIALS, name, credentials.values, files)
+        kept = {option: f"file:{path.relative_to(home.path)}" for option, path in files.items()}
         given = StoreConfig(name, wanted.type, {**wanted.options, **credentials.references, **kept})
         store = catalog.build(given.name, given.type, given.options, home.path)
         made = _made(home, clock, wanted, given, RetryingStore(store, attempts=ATTEMPTS))

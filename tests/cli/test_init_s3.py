@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.cli.calls import Caller, caller
 from tests.cli.dialogue import dialogue
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
-KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+KEYS: dict[str, Any] = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 MINE = "# mine\nstores:\n  home: {type: folder, path: store}  # keep\n"
 
 
@@ -137,7 +138,7 @@ REFUSED = {
 def test_what_does_not_work_changes_nothing_and_says_what_to_do(
     user: Caller,
     seaweedfs: Seaweed,
-    case: tuple[tuple[str, ...], dict[str, str], int, tuple[str, ...]],
+    case: tuple[tuple[str, ...], dict[str, Any], int, tuple[str, ...]],
 ) -> None:
     more, keys, code, told = case
     user.config(MINE)

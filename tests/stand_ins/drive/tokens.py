@@ -10,12 +10,10 @@ import itertools
 import json
 import threading
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 REFRESH = "1//refresh-secret"
-CODE = "4/0Aconsent-secret"
-SCOPE = "https://www.googleapis.com/auth/drive.file"
+CODE = "4/consent-code"  # what Google's page sends the browser back with
 ACCESS_PREFIX = "ya29.access-secret-"
 
 
@@ -27,8 +25,8 @@ class Tokens:
         self._numbers = itertools.count(1)
         self._valid: dict[str, bool] = {}  # whether it is a service account's
         self.is_revoked = False
-        self.more: dict[str, Any] = {}  # what else the answer to a code has
         self.count = 0
+        self.gives_refresh = True
 
     def granted(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
         """An access token for an hour. `invalid_grant` once the consent is over (#tokens)."""
@@ -37,27 +35,18 @@ class Tokens:
         if is_service:
             claims = form["assertion"].split(".")[1]
             assert "scope" in json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        if form.get("grant_type") == "authorization_code":
-            return self._consented(form.get("code") == CODE)
-        if self.is_revoked or (not is_service and form.get("refresh_token") != REFRESH):
+        is_known = form.get("refresh_token") == REFRESH or form.get("code") == CODE or is_service
+        if self.is_revoked or not is_known:
             error = {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
             return 400, {"Content-Type": "application/json"}, json.dumps(error).encode()
-        return 200, {"Content-Type": "application/json"}, json.dumps(self._made(is_service)).encode()
-
-    def _consented(self, is_right: bool) -> tuple[int, dict[str, str], bytes]:
-        """The answer to a code: the only one with a refresh token (#login)."""
-        made = {"error": "invalid_grant"}
-        if is_right:
-            self.is_revoked = False
-            made = {**self._made(False), "refresh_token": REFRESH, "scope": SCOPE, **self.more}
-        return (200 if is_right else 400), {"Content-Type": "application/json"}, json.dumps(made).encode()
-
-    def _made(self, is_service: bool) -> dict[str, Any]:
         with self._lock:
             self.count += 1
             token = f"{ACCESS_PREFIX}{next(self._numbers)}"
             self._valid[token] = is_service
-        return {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
+        made = {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
+        if "code" in form and self.gives_refresh:
+            made["refresh_token"] = REFRESH
+        return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
 
     def expire(self) -> None:
         """Every access token ends; the consent stays."""
