@@ -86,8 +86,11 @@ def test_every_make_command_in_the_documents_exists() -> None:
         assert set(named) <= targets, document
 
 
-def test_each_fault_of_kaggle_has_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8").partition("## Failures")[2]
+@pytest.mark.parametrize(
+    ("page", "heading"), [("kaggle.md", "## Failures"), ("stores-drive.md", "## What can go wrong")]
+)
+def test_each_fault_has_tests_that_exist(page: str, heading: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(heading)[2]
     rows = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")][2:]
     assert len(rows) >= 30
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import Transient
 from orchestrator.stores import catalog
+from orchestrator.stores.drive.account import Account, Login
 from orchestrator.stores.drive.store import DriveStore
 from tests.stand_ins.drive import LocalDrive, local_drive
 from tests.stand_ins.drive.tokens import write_login
 
 PART = 256 * 1024  # the smallest part of an upload that Drive takes
+DATA = random.Random(3).randbytes(4 * PART + 1000)
 
 
 @pytest.fixture
@@ -39,3 +43,27 @@ def configured(drive: LocalDrive, home: Path, **options: object) -> DriveStore:
 @pytest.fixture
 def store(drive: LocalDrive, home: Path) -> DriveStore:
     return configured(drive, home)
+
+
+@pytest.fixture
+def parts(drive: LocalDrive, home: Path) -> DriveStore:
+    """A store that sends and fetches in five parts, and does not wait long."""
+    account = Account("mine", Login(home / "drive-credentials.json"), drive.url, timeout=0.5)
+    return DriveStore(account, drive.disk.folder, chunk=PART)
+
+
+def objects(drive: LocalDrive) -> list[bytes]:
+    return [
+        file.data for file in drive.disk.files.values() if file.properties.get("orchestrator") == "object"
+    ]
+
+
+def stubborn(act: Callable[[], object], tries: int = 6) -> None:
+    """As the retrying wrapper, without its pauses."""
+    for _ in range(tries):
+        try:
+            act()
+        except Transient:
+            continue
+        return
+    raise AssertionError(f"still failing after {tries} tries")

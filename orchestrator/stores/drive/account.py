@@ -13,9 +13,12 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httplib2  # type: ignore[import-untyped]
 from googleapiclient.discovery import build_from_document  # type: ignore[import-untyped]
 from googleapiclient.discovery_cache import get_static_doc  # type: ignore[import-untyped]
 from oauth2client.client import OAuth2Credentials  # type: ignore[import-untyped]
@@ -63,8 +66,7 @@ class Account:
     def call(self, operation: str, make: Callable[[Any], Any], *, once: bool = False) -> Any:
         """Executes the request that `make` builds from Drive's `files`. Returns its answer.
 
-        `once`: the request is never sent twice, and uses a connection of its own. httplib2 sends a request
-        again if the server closed the connection, which only a request that may be repeated survives.
+        `once`: httplib2 never repeats it by itself (docs/references/drive.md#repeated-requests).
         """
 
         def execute(http: Any, files: Any) -> Any:
@@ -137,7 +139,11 @@ class Account:
         if not once:
             with suppress(IndexError):
                 return self._idle.pop()
-        return auth.Get_Http_Object()
+        made = auth.Get_Http_Object()
+        if once:
+            secure = not self.endpoint.startswith("http://")
+            made.request = partial(made.request, connection_type=_OnceSecure if secure else _Once)
+        return made
 
     def _document(self) -> dict[str, Any]:
         """Drive's own description in the client. Both addresses count: uploads use `rootUrl`."""
@@ -207,6 +213,25 @@ class Account:
     def _no_login(self, what: str) -> BackendError:
         advice = "download a new key" if self.login.is_service else "run `orchestrator init drive`"
         return AccessDenied(f"{self.login.path} {what}: {advice}", backend=self.name, operation="login")
+
+
+class _NeverAgain:
+    """httplib2 takes a connection that was closed before the answer for a stale one, and sends again. It does
+    not after another error."""
+
+    def getresponse(self) -> Any:
+        try:
+            return super().getresponse()  # type: ignore[misc]
+        except BadStatusLine:
+            raise ConnectionResetError("closed without an answer") from None
+
+
+class _Once(_NeverAgain, httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]
+    """A request is sent once."""
+
+
+class _OnceSecure(_NeverAgain, httplib2.HTTPSConnectionWithTimeout):  # type: ignore[misc]
+    """The same over TLS."""
 
 
 def _close(connections: list[Any]) -> None:

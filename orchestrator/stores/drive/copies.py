@@ -114,6 +114,8 @@ class Copies:
         except NotFound:
             self.forget(id)
             return None
+        if not isinstance(item, dict) or item.get("id") != id:
+            raise self.account.strange("stat")  # no proof that it is gone
         found = copy_of(item)
         with self._lock:
             self._drop(id)  # a person who moved it to the trash may still restore it
@@ -146,7 +148,11 @@ class Copies:
     def delete(self, id: str) -> None:
         """Deletes for good: what is in the trash still counts against the quota."""
         try:
-            self.account.call("delete", lambda files: files.delete(fileId=id, supportsAllDrives=True))
+            answer = self.account.call(
+                "delete", lambda files: files.delete(fileId=id, supportsAllDrives=True)
+            )
+            if answer:  # a page of something in between
+                raise self.account.strange("delete")
         except NotFound:
             pass
         self.forget(id)
@@ -164,7 +170,7 @@ class Copies:
                 "`orchestrator init drive` made; run that, or check the id and who may see it"
             )
             raise AccessDenied(message, backend=self.account.name, operation="open") from None
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or found.get("id") != self.folder:
             raise self.account.strange("open")
         if found.get("mimeType") != FOLDER_TYPE:
             raise rejected(self.account, "open", f"{self.folder} is a file, not a folder of Drive")
@@ -214,8 +220,12 @@ class Copies:
             "list",
             lambda files: files.list(**wanted, pageToken=token, fields=fields, supportsAllDrives=True),
         )
-        if not isinstance(page, dict) or not isinstance(page.get("items"), list):
+        items = page.get("items") if isinstance(page, dict) else None
+        if not isinstance(items, list) or not all(
+            isinstance(each, dict) and each.get("id") for each in items
+        ):
             raise self.account.strange("list")
+        assert isinstance(page, dict)
         if page.get("incompleteSearch"):  # a part of the folder would look deleted
             raise Transient("Drive: the listing is not complete", backend=self.account.name, operation="list")
         return page

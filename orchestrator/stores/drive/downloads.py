@@ -23,7 +23,7 @@ def reader(account: Account, id: str, size: int, chunk: int = CHUNK_BYTES) -> Ca
     def read(buffer: memoryview) -> int:
         nonlocal offset, held
         if not held and offset < size:
-            held = memoryview(_advanced(account, id, offset, min(chunk, size - offset)))
+            held = memoryview(_advanced(account, id, size, offset, min(chunk, size - offset)))
             offset += len(held)
         count = min(len(buffer), len(held))
         buffer[:count] = held[:count]
@@ -35,20 +35,20 @@ def reader(account: Account, id: str, size: int, chunk: int = CHUNK_BYTES) -> Ca
 
 def whole(account: Account, id: str, size: int) -> bytes:
     """A small file at once."""
-    return _part(account, id, 0, size) if size else b""
+    return _part(account, id, size, 0, size) if size else b""
 
 
-def _advanced(account: Account, id: str, offset: int, length: int) -> bytes:
+def _advanced(account: Account, id: str, size: int, offset: int, length: int) -> bytes:
     """A part. Where the connection breaks it is asked for once more, at once: the part before did come."""
     try:
-        return _part(account, id, offset, length)
+        return _part(account, id, size, offset, length)
     except Transient:
         if not offset:
             raise
-    return _part(account, id, offset, length)
+    return _part(account, id, size, offset, length)
 
 
-def _part(account: Account, id: str, offset: int, length: int) -> bytes:
+def _part(account: Account, id: str, size: int, offset: int, length: int) -> bytes:
     def get(http: Any, files: Any) -> bytes:
         uri = files.get_media(fileId=id, supportsAllDrives=True).uri
         headers = {"range": f"bytes={offset}-{offset + length - 1}", "accept-encoding": "identity"}
@@ -58,8 +58,10 @@ def _part(account: Account, id: str, offset: int, length: int) -> bytes:
             if first != str(offset):
                 raise ValueError("another range")
             return bytes(content[:length])
-        if answer.status == 200:  # it ignores ranges
+        if answer.status == 200 and len(content) == size:  # it ignores ranges
             return bytes(content[offset : offset + length])
+        if answer.status == 200:
+            raise ValueError("another file, or a page")
         raise HttpError(answer, content)
 
     found = account.run("get", get)

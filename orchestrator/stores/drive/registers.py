@@ -1,8 +1,8 @@
 """Registers in Drive: one small file each, changed by its etag. A directory file maps keys to ids.
 
-Decides how a register is created once: Drive has no such request, so its file counts only after the
-directory was changed by compare-and-swap (docs/decisions/019). The folder names the directory, in a property
-that is set the same way. No step relies on a listing. Must never know what the values mean.
+Decides how a register is created once (docs/stores-drive.md#registers): Drive has no such request, so its
+file counts only after the directory was changed by compare-and-swap. The folder names the directory, in a
+property that is set the same way. No step relies on a listing. Must never know what the values mean.
 """
 
 from __future__ import annotations
@@ -260,7 +260,9 @@ class DriveRegisters:
             made.headers["If-Match"] = version
             return made
 
-        self._account.call("swap", request, once=True)
+        answer = self._account.call("swap", request, once=True)
+        if not isinstance(answer, dict) or answer.get("id") != id:
+            raise self._account.strange("swap")
 
     # --- Whether Drive honours If-Match ---------------------------------------------------------------------
 

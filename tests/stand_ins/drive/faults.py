@@ -74,6 +74,10 @@ class Faults:
                 return fault.kind
         return ""
 
+    def clear(self) -> None:
+        with self._lock:
+            self._waiting.clear()
+
     @property
     def left(self) -> int:
         with self._lock:

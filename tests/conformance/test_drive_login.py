@@ -1,0 +1,141 @@
+"""The login and the folder of a store in Drive: what ends, what is missing, and what a person then reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import AccessDenied, Rejected
+from orchestrator.stores.drive.store import DriveStore
+from tests.conformance.drives import DATA, configured, drive, home, objects, parts, store, stubborn
+from tests.conformance.store_suite import KEY, Source, sha256, source
+from tests.stand_ins.drive import LocalDrive
+from tests.stand_ins.drive.tokens import REFRESH, write_login
+
+__all__ = ["drive", "home", "parts", "source", "store"]  # fixtures
+
+
+def test_an_access_token_that_ends_is_renewed_in_silence(
+    drive: LocalDrive, parts: DriveStore, source: Source, tmp_path: Path
+) -> None:
+    path, digest = source(DATA)
+    parts.put(KEY, path, digest)
+    before = drive.tokens.count
+    drive.tokens.expire()
+    parts.get(KEY, tmp_path / "target", digest)
+    assert drive.tokens.count == before + 1
+
+
+def test_a_consent_that_ended_needs_a_person_and_no_restart(
+    drive: LocalDrive, home: Path, store: DriveStore
+) -> None:
+    assert store.stat(KEY) is None
+    login = (home / "drive-credentials.json").read_bytes()
+    drive.tokens.expire()
+    drive.tokens.is_revoked = True
+    for _ in range(2):
+        with pytest.raises(AccessDenied, match=r"init drive.*Testing.*7 days: publish it") as caught:
+            store.stat(KEY)
+        assert REFRESH not in str(caught.value)
+    assert (home / "drive-credentials.json").read_bytes() == login, (
+        "an error of theirs changes no file of ours"
+    )
+    drive.tokens.is_revoked = False
+    assert store.stat(KEY) is None
+
+
+@pytest.mark.parametrize("kind", ["drop", "html", "html-ok", "503", "empty"])
+def test_a_login_server_in_trouble_is_worth_another_try(
+    drive: LocalDrive, store: DriveStore, kind: str
+) -> None:
+    drive.fail(kind, "token", times=2)
+    stubborn(lambda: store.stat(KEY))
+    drive.tokens.expire()
+    drive.fail(kind, "token", times=2)
+    stubborn(lambda: store.stat(KEY))
+    assert drive.faults.left == 0
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"_class": 1}', "\0"])
+def test_a_login_that_is_missing_or_broken_is_told_with_its_remedy(
+    drive: LocalDrive, home: Path, store: DriveStore, text: str | None
+) -> None:
+    path = home / "drive-credentials.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+        path.chmod(0o600)
+    with pytest.raises(AccessDenied, match="init drive"):
+        store.stat(KEY)
+    write_login(path, drive.url)
+    assert store.stat(KEY) is None
+
+
+def test_a_login_that_others_may_read_is_refused(home: Path, store: DriveStore) -> None:
+    (home / "drive-credentials.json").chmod(0o640)
+    with pytest.raises(AccessDenied, match="chmod 600"):
+        store.stat(KEY)
+
+
+@pytest.mark.parametrize("what", ["missing", "file", "trash"])
+def test_a_folder_that_cannot_be_used_is_told(drive: LocalDrive, store: DriveStore, what: str) -> None:
+    folder = drive.disk.files[drive.disk.folder]
+    if what == "missing":
+        del drive.disk.files[drive.disk.folder]
+    elif what == "file":
+        folder.fields["mimeType"] = "text/plain"
+    else:
+        folder.is_trashed = True
+    with pytest.raises(Rejected if what == "file" else AccessDenied):
+        store.stat(KEY)
+
+
+def test_a_folder_in_the_trash_is_no_empty_store(
+    drive: LocalDrive, store: DriveStore, source: Source
+) -> None:
+    store.put(KEY, *source(b"bytes"))
+    drive.disk.files[drive.disk.folder].is_trashed = True
+    with pytest.raises(AccessDenied, match="trash"):
+        store.stat("another")
+
+
+@pytest.mark.filterwarnings("ignore:sign:DeprecationWarning")  # oauth2client signs with an old call
+def test_a_service_account_needs_a_shared_drive(
+    drive: LocalDrive, home: Path, source: Source, tmp_path: Path
+) -> None:
+    key = home / "key.json"
+    key.write_text(json.dumps(service_key(drive.url)))
+    key.chmod(0o600)
+    store = configured(drive, home, service_account="key.json")
+    with pytest.raises(Rejected, match="shared drive"):
+        store.put(KEY, *source(b"bytes"))
+    drive.disk.shared_drive = "0Ashared"
+    store = configured(drive, home, service_account="key.json")
+    store.put(KEY, *source(b"bytes"))
+    store.get(KEY, tmp_path / "target", sha256(b"bytes"))
+    assert [stat.key for stat in store.list("")] == [KEY]
+    assert store.registers.swap("a", b"1", None)
+    drive.disk.trash_only = True
+    with pytest.raises(AccessDenied, match="Manager"):
+        store.delete(KEY)
+    assert len(objects(drive)) == 1
+
+
+def service_key(url: str) -> dict[str, str]:
+    """A key file as Google Cloud gives it, with a key of our own."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return {
+        "type": "service_account",
+        "client_email": "robot@local",
+        "client_id": "1",
+        "private_key_id": "1",
+        "private_key": private.decode(),
+        "token_uri": f"{url}/token",
+    }
