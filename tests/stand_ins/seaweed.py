@@ -58,10 +58,11 @@ class Seaweed:
 def seaweed(folder: Path) -> Iterator[Seaweed]:
     """Runs a server whose data lie in the folder."""
     ports = _free_ports()
-    identity = {"name": "tests", "actions": ["Admin"]}
     keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    owner = {"name": "tests", "actions": ["Admin"], "credentials": [keys]}
+    anyone = {"name": "anonymous", "actions": ["Admin"]}  # requests without any signature
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{**identity, "credentials": [keys]}]}), "utf-8")
+    config.write_text(json.dumps({"identities": [owner, anyone]}), "utf-8")
     (folder / "data").mkdir()
     command = [
         str(Path(sys.executable).parent / "weed"), "-v=0", "server", f"-dir={folder / 'data'}",

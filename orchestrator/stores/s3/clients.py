@@ -30,7 +30,7 @@ SMALL_SECONDS = 60  # a request without much of a body
 PART_SECONDS = 600  # 4 parts of 16 MiB at a time then need 0.9 Mbit/s
 STALL_SECONDS = 60  # nothing came for so long
 PART_RETRIES = 6
-_MAX_PAUSE = timedelta(seconds=15)
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 15.0
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,19 @@ class Clients:
                 self._last = keys, self._made(keys)
             return self._last[1]
 
-    def reporting(
-        self, operation: str, key: str = "", *, retried: bool = False
-    ) -> AbstractContextManager[None]:
+    def reporting(self, operation: str, key: str = "") -> AbstractContextManager[None]:
         """Turns the errors of obstore into ours."""
-        return reporting(self._backend, operation, key, self.place.words, retried=retried)
+        return reporting(self._backend, operation, key, self.place.words)
 
     def _made(self, keys: Keys) -> Client:
         once: RetryConfig = {"max_retries": 0}  # RetryingStore repeats the verb
         again: RetryConfig = {
             "max_retries": PART_RETRIES,
-            "backoff": {"init_backoff": timedelta(seconds=0.5), "max_backoff": _MAX_PAUSE, "base": 2},
+            "backoff": {
+                "init_backoff": timedelta(seconds=PAUSE_SECONDS_MIN),
+                "max_backoff": timedelta(seconds=PAUSE_SECONDS_MAX),
+                "base": 2,
+            },
         }
         return Client(
             self._store(keys, once, {"timeout": f"{SMALL_SECONDS}s"}),

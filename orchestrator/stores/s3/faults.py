@@ -168,9 +168,9 @@ def _clean(message: str) -> str:
 
 
 @contextmanager
-def reporting(backend: str, operation: str, key: str, where: str, *, retried: bool = False) -> Iterator[None]:
-    """Turns what obstore raises into ours. `where`: the bucket, in words. `retried`: obstore already retried
-    the request. Errors of local files stay as they are. So does the answer that a condition did not hold."""
+def reporting(backend: str, operation: str, key: str, where: str) -> Iterator[None]:
+    """Turns what obstore raises into ours. `where`: the bucket, in words. Errors of local files stay as
+    they are. So does the answer that a condition did not hold."""
     try:
         yield
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -180,5 +180,11 @@ def reporting(backend: str, operation: str, key: str, where: str, *, retried: bo
             raise
         found = ours(error, backend, operation, key, where)
         if isinstance(found, Transient):
-            found.retried = retried
+            found.retried = _is_exhausted(str(error))
         raise found from None  # the cause quotes URLs and bodies
+
+
+def _is_exhausted(text: str) -> bool:
+    """Whether obstore has made all its retries. A body that breaks off is not always retried."""
+    made, most = (re.search(rf"\b{name}: (\d+)", text) for name in ("retries", "max_retries"))
+    return made is not None and most is not None and int(made[1]) >= int(most[1]) > 0

@@ -66,7 +66,7 @@ class S3Store:
         with transfers.Body(client.fetches, key) as body, draft_file(target.parent, SHARED) as draft:
 
             def read(buffer: memoryview) -> int:
-                with self._clients.reporting("get", key, retried=True):
+                with self._clients.reporting("get", key):
                     return body.readinto(buffer)
 
             found = hashed_copy(read, draft.fd)
@@ -173,7 +173,7 @@ class S3Store:
                 size = sum(map(len, transfers.checked(first, reader, sha256)))
             else:
                 client = self._clients.now()
-                with self._clients.reporting("put", key, retried=True):
+                with self._clients.reporting("put", key):
                     size = transfers.send(client.sends, key, first, reader, sha256)
         except transfers.OtherBytes as error:
             raise self._wrong_source(key, error.found, sha256) from None
@@ -207,7 +207,7 @@ class S3Store:
         with transfers.Body(client.fetches, key) as body:
 
             def read(buffer: memoryview) -> int:
-                with self._clients.reporting("put", key, retried=True):
+                with self._clients.reporting("put", key):
                     return body.readinto(buffer)
 
             return hashed_copy(read, None)
