@@ -56,7 +56,7 @@ def come_back(address: str, **more: str) -> str:
     return f"{asked['redirect_uri']}/?{urllib.parse.urlencode(told)}"
 
 
-def agree(child: subprocess.Popen[str], **more: str) -> tuple[str, str]:
+def agree(child: subprocess.Popen[str], drive: LocalDrive, **more: str) -> tuple[str, str]:
     """A browser on this machine: opens the address once it is shown. Returns what the command said."""
     assert child.stderr is not None
     said = ""
@@ -64,6 +64,7 @@ def agree(child: subprocess.Popen[str], **more: str) -> tuple[str, str]:
         line = child.stderr.readline()
         assert line, said
         said += line
+    drive.tokens.is_revoked = False
     urllib.request.urlopen(come_back(found[0], **more), timeout=PATIENCE).close()
     out, err = child.communicate(timeout=PATIENCE)
     return out, said + err
@@ -80,7 +81,7 @@ def files(drive: LocalDrive) -> list[str]:
 def test_a_folder_of_drive_becomes_the_home_store(user: Caller, drive: LocalDrive) -> None:
     before = len(folders(drive))
     child = user.start(*words(user, drive), "--json", "--folder", "runs")
-    out, err = agree(child)
+    out, err = agree(child, drive)
     assert child.returncode == 0, err
     told = json.loads(out)
     assert (told["registers"], told["changed"]) == (True, True)
@@ -103,7 +104,7 @@ def test_a_folder_of_drive_becomes_the_home_store(user: Caller, drive: LocalDriv
     # The consent is over: the same person agrees again, with the client that the login names.
     drive.tokens.is_revoked = True
     child = user.start("init", "drive", "--json")
-    out, err = agree(child)
+    out, err = agree(child, drive)
     assert child.returncode == 0, err
     assert "The consent for this store is over" in err
     assert json.loads(out)["changed"] is False
@@ -160,7 +161,7 @@ def test_what_fails_leaves_nothing_in_drive_and_at_home(
     for kind, on in faults:
         drive.fail(kind, on)
     child = user.start(*words(user, drive))
-    _, err = agree(child, **more)
+    _, err = agree(child, drive, **more)
     assert (child.returncode, told in err) == (code, True), err
     assert SECRET not in err
     unchanged(user, drive, before)
