@@ -16,6 +16,7 @@ from orchestrator.client.home_store import Credentials, HomeStore, Wanted
 from orchestrator.errors import InputError
 
 TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS_MAX = 86400
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _CLIENT = f"""\
 Drive needs an OAuth client of your own, once. In the Google Cloud console, enable the Google Drive API, make
@@ -32,6 +33,9 @@ Waiting for you. If the browser is on another machine, its last page cannot load
 def init_drive(call: Call, wanted: Wanted) -> HomeStore:
     """A store that the config has is tested, and logged in again if its consent is over. Raises AccessDenied
     if the person does not agree."""
+    limit = call.options.timeout
+    if limit is not None and not 0 < limit <= TIMEOUT_SECONDS_MAX:
+        raise InputError(f"--timeout: seconds, at most {TIMEOUT_SECONDS_MAX} (given: {limit:g})")
     drive_login.check_extra(call.home)
     there = home_store.known(call.home, wanted)
     options = call.options

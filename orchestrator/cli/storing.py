@@ -73,6 +73,7 @@ def _tell(call: Call, made: HomeStore) -> None:
     out.document({
         "store": made.store.name,
         "type": made.store.type,
+        "options": dict(made.store.options),
         "config": str(made.config),
         "kept": None if made.kept is None else str(made.kept),
         "changed": made.kept is not None,
@@ -86,6 +87,7 @@ def _tell(call: Call, made: HomeStore) -> None:
     no = "not honoured by this server: a session cannot ship its checkpoints while it trains"
     config = f"{made.config}, the old one is {made.kept}" if made.kept else f"{made.config}, not changed"
     out.facts([
+        ("store", home_store.described(made.store)),
         ("tested", "put, get, list, conditional creation, delete"),
         ("registers", yes if proof.registers else no),
         ("speed", f"{size_text(proof.upload)}/s up, {size_text(proof.download)}/s down, of one small object"),

@@ -28,6 +28,10 @@ _NEW_HOME_STORE = (
 _BOM = "\ufeff"
 
 
+class ByHand(InputError):
+    """The config was not changed, and the message has the lines to add."""
+
+
 class _Unsafe(Exception):
     """This text cannot be edited so that only the store is added; says why."""
 
@@ -42,7 +46,7 @@ class Amended:
 
 def add_home_store(home: Path, given: StoreConfig) -> Amended:
     """Makes this store the home store in the config of `home`, which must exist. A store of this name is kept
-    as it is. Raises InputError with the lines to add by hand if the file cannot be edited safely."""
+    as it is. Raises ByHand with the lines to add if the file cannot be edited safely."""
     path = home / CONFIG
     try:
         data = path.read_bytes()
@@ -55,9 +59,10 @@ def add_home_store(home: Path, given: StoreConfig) -> Amended:
         kept = _replace(path, data, after.encode())
     except (_Unsafe, SpecError) as error:
         told = f"{path} was not changed, because it cannot be edited safely:\n{error}"
-        raise InputError(f"{told}\nFix that and try again, or add by hand:\n\n{by_hand(given)}") from None
+        raise ByHand(f"{told}\nFix that and try again, or add by hand:\n\n{by_hand(given)}") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be changed ({error.strerror})") from error
+        told = f"{path} cannot be changed ({error.strerror})"
+        raise ByHand(f"{told}; add by hand:\n\n{by_hand(given)}") from error
     return Amended(path, kept)
 
 

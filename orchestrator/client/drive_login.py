@@ -111,8 +111,8 @@ def set_up(
             _insert(account, {**body, "id": id})
             ready = replace(wanted, options={"folder": id, **wanted.options})
             return home_store.set_up(home, clock, ready, Credentials({key.option: key.text}))
-        except BaseException:
-            if not home_store.is_named(home, "folder", id):
+        except BaseException as error:
+            if not home_store.is_needed(home, error, "folder", id):
                 with suppress(OrchestratorError):
                     account.call("delete", lambda files: files.delete(fileId=id, supportsAllDrives=True))
             raise
@@ -125,8 +125,11 @@ def over(home: Home, there: StoreConfig) -> Application | None:
         told = json.loads(text_of(_path(home, there)))
         application = Application(told["client_id"], told["client_secret"], tokens=told["token_uri"])
         token = told["refresh_token"]
+    except InputError as error:
+        raise InputError(f"{error}; to log in again, give --client-secrets") from None
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{_path(home, there)} is not a login: give --client-secrets") from None
+        told = f"{_path(home, there)} is not a login"
+        raise InputError(f"{told}; to log in again, give --client-secrets") from None
     try:
         refresh(application, token)
     except AccessDenied:

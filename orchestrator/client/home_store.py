@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator import config as configuration
 from orchestrator.client import amending, round_trip, setting_up
+from orchestrator.client.amending import ByHand
 from orchestrator.client.home import Home
 from orchestrator.client.round_trip import SKEW_SECONDS_MAX, Proof
 from orchestrator.client.wiring import Wired
@@ -85,10 +86,9 @@ def known(home: Home, wanted: Wanted) -> StoreConfig | None:
     name = wanted.name or wanted.default
     taken = next((each for each in stores if each.name == name), None)
     if taken is not None:
-        told = [f"{key} {taken.options[key]}" for key in _TELLING if key in taken.options]
         raise InputError(
-            f"the config has another store named {name} ({', '.join([taken.type, *told])}). Runs may be on "
-            f"it, so give the new one a name of its own, such as --name {name}-2"
+            f"the config has another store named {name} ({described(taken)}). Runs may be on it, so give the "
+            f"new one a name of its own, such as --name {name}-2"
         )
     return None
 
@@ -109,8 +109,8 @@ def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -
         store = catalog.build(given.name, given.type, given.options, home.path)
         made = _made(home, clock, wanted, given, RetryingStore(store, attempts=ATTEMPTS))
         return replace(made, files=tuple(files.values()))
-    except BaseException:
-        if is_named(home, None, name):  # Ctrl-C came just after the config was written
+    except BaseException as error:
+        if is_needed(home, error, None, name):
             raise
         for path in files.values():
             path.unlink(missing_ok=True)
@@ -119,12 +119,21 @@ def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -
         raise
 
 
-def is_named(home: Home, option: str | None, value: str) -> bool:
-    """Whether a store of the config has this value of an option, or (None) this name."""
+def is_needed(home: Home, error: BaseException, option: str | None, value: str) -> bool:
+    """Whether what was made for a store is needed although the set-up failed: the person adds it by hand, or
+    Ctrl-C came when the config had it already, with this value of an option (None: with this name)."""
+    if isinstance(error, ByHand):
+        return True
     with suppress(OrchestratorError, OSError):
         stores = configuration.load(home.path).stores
         return any((each.name if option is None else each.options.get(option)) == value for each in stores)
     return False
+
+
+def described(given: StoreConfig) -> str:
+    """`s3: bucket runs, endpoint https://…`: what tells it from others."""
+    told = ", ".join(f"{key} {given.options[key]}" for key in _TELLING if key in given.options)
+    return f"{given.type}: {told}" if told else given.type
 
 
 def _made(home: Home, clock: Clock, wanted: Wanted, given: StoreConfig, store: Store) -> HomeStore:

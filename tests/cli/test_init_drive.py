@@ -184,6 +184,7 @@ def test_nobody_agrees_in_time(user: Caller, drive: LocalDrive) -> None:
             ("--service-account", "key.json", "--shared-drive", "x"),
             "key.json is not the key of a service account",
         ),
+        (("--timeout", "nan"), "--timeout: seconds"),
         (("--bucket", "x"), "--bucket is not for `init drive`"),
     ],
 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -64,7 +67,7 @@ def test_a_bucket_becomes_the_home_store(
     assert (user.home / "config.yaml").read_text() == text
 
     other = user(*words(seaweedfs, seaweedfs.prefix()), code=2, **KEYS)
-    assert f"another store named s3 (s3, bucket {BUCKET}, prefix {prefix}" in other.err
+    assert f"another store named s3 (s3: bucket {BUCKET}, prefix {prefix}" in other.err
     assert "--name s3-2" in other.err
     assert (user.home / "config.yaml").read_text() == text
 
@@ -127,7 +130,7 @@ REFUSED = {
     "no keys": ((), {}, 2, ("AWS_ACCESS_KEY_ID", "init s3 --stdin")),
     "half of the keys": ((), {"AWS_ACCESS_KEY_ID": "a"}, 2, ("AWS_SECRET_ACCESS_KEY",)),
     "a name that leads away": (("--name", "../x"), KEYS, 2, ("--name: a name is",)),
-    "a name that is taken": (("--name", "home"), KEYS, 2, ("another store named home (folder, path store)",)),
+    "a name that is taken": (("--name", "home"), KEYS, 2, ("another store named home (folder: path store)",)),
     "an option of drive": (("--folder", "x"), KEYS, 2, ("--folder is not for `init s3`", "--bucket")),
     "force": (("--force",), KEYS, 2, ("only adds a store",)),
     "one line": (("--stdin",), {}, 2, ("two lines are needed",)),
@@ -148,6 +151,55 @@ def test_what_does_not_work_changes_nothing_and_says_what_to_do(
         assert each in answer.err, answer.err
     assert SECRET_KEY not in answer.err
     assert tree(user.home) == before
+
+
+SAID = {
+    "RequestTimeTooSkewed": (403, "this machine's clock is off", r"clock is [\d,]+ s ahead of the store's"),
+    "AuthorizationHeaderMalformed": (400, "the bucket is in another region", "aws s3 mb"),
+}
+
+
+@pytest.mark.parametrize("code", SAID)
+def test_a_wrong_clock_and_a_wrong_region_are_told(user: Caller, code: str) -> None:
+    """By a server that answers everything like this, and whose clock stands."""
+    status, said, more = SAID[code]
+
+    class Handler(BaseHTTPRequestHandler):
+        def refuse(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            self.send_response_only(status)
+            self.send_header("Date", "Sun, 22 Nov 2020 00:00:00 GMT")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body if self.command != "HEAD" else b"")
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = refuse  # noqa: N815 the names are the library's
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        answer = user("init", "s3", "--endpoint", address, "--bucket", BUCKET, code=3, **KEYS)
+        server.shutdown()
+    assert said in answer.err
+    assert re.search(more, answer.err)
+    assert "The config was not changed." in answer.err
+    assert tree(user.home) == {}
+
+
+def test_a_config_that_cannot_be_edited_gets_its_lines_by_hand(user: Caller, seaweedfs: Seaweed) -> None:
+    """The keys stay, because the lines refer to them. With the lines, the command works."""
+    prefix = seaweedfs.prefix()
+    user.config("timezone: UTC\n...\n")
+    keys = f"{ACCESS_KEY}\n{SECRET_KEY}\n"
+    told = user(*words(seaweedfs, prefix), "--stdin", given=keys, code=2).err
+    assert (user.home / "config.yaml").read_text() == "timezone: UTC\n...\n"
+    lines = told.partition("add by hand:\n")[2]
+    user.config(f"timezone: UTC\n{lines}")
+    assert user(*words(seaweedfs, prefix), "--json").json["changed"] is False
 
 
 def test_without_a_terminal_all_that_is_missing_is_named(user: Caller) -> None:
