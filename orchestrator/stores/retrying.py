@@ -14,6 +14,7 @@ from pathlib import Path
 import tenacity
 
 from orchestrator.errors import Conflict, Transient, is_worth_retrying
+from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store, is_empty
 
@@ -86,6 +87,9 @@ class RetryingStore:
 
     def is_empty(self) -> bool:
         return self._again(is_empty, self._inner)
+
+    def checkup(self) -> tuple[Remark, ...]:
+        return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)

@@ -83,6 +83,8 @@ class FaultProxy:
     plan: deque[tuple[Matches, Fault | Says]] = field(default_factory=deque)
     always: list[tuple[Matches, Fault | Says]] = field(default_factory=list)
     seen: list[Request] = field(default_factory=list)
+    elsewhere_seen: list[Request] = field(default_factory=list)  # what came where a redirect leads
+    drops: tuple[str, ...] = ()  # headers of answers that begin like this are left out
     port: int = 0
     elsewhere: int = 0
     struck: int = 0
@@ -134,6 +136,7 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             request = Request(self.command, self.path, self.headers, body)
             if not fails:  # where a redirect leads: a signature has no business here
+                proxy.elsewhere_seen.append(request)
                 self.pass_on(request, drop={"authorization"})
                 return
             fault = proxy.fault_for(request)
@@ -170,7 +173,8 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
         ) -> None:
             self.send_response_only(status)
             for name, value in headers:
-                self.send_header(name, value)
+                if not proxy.drops or not name.lower().startswith(proxy.drops):
+                    self.send_header(name, value)
             size = dict(headers).get("X-Size", len(body))
             self.send_header("Content-Length", str(size))
             self.end_headers()

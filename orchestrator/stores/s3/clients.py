@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 from obstore.store import S3Store as Connection
 
+from orchestrator.errors import OrchestratorError
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.credentials import Credentials, Keys
-from orchestrator.stores.s3.faults import reporting
+from orchestrator.stores.s3.faults import ours, reporting
 
 if TYPE_CHECKING:  # obstore has these for type checkers alone
     from obstore.store import ClientConfig, RetryConfig, S3Credential
@@ -97,6 +98,10 @@ class Clients:
     def reporting(self, operation: str, key: str = "") -> AbstractContextManager[None]:
         """Turns the errors of obstore into ours."""
         return reporting(self._backend, operation, key, self.place.words)
+
+    def ours(self, error: BaseException, operation: str, key: str) -> OrchestratorError:
+        """The error of ours that an error of obstore means."""
+        return ours(error, self._backend, operation, key, self.place.words)
 
     def _made(self, keys: Keys) -> Client:
         once: RetryConfig = {"max_retries": 0}  # RetryingStore repeats the verb

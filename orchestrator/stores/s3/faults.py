@@ -184,6 +184,13 @@ def reporting(backend: str, operation: str, key: str, where: str) -> Iterator[No
         raise found from None  # the cause quotes URLs and bodies
 
 
+def is_unmet(error: BaseException) -> bool:
+    """Whether the service refused a conditional write because its condition did not hold. obstore takes
+    any 404 and 409 for that, too."""
+    answer = answer_of(error)
+    return not answer.is_page and (answer.status == 412 or answer.code == "NoSuchKey")
+
+
 def _is_exhausted(text: str) -> bool:
     """Whether obstore has made all its retries. A body that breaks off is not always retried."""
     made, most = (re.search(rf"\b{name}: (\d+)", text) for name in ("retries", "max_retries"))

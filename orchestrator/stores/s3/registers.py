@@ -16,13 +16,14 @@ from orchestrator.core import bounds
 from orchestrator.errors import Conflict, NotFound, Rejected, Transient
 from orchestrator.stores.register import Held, check_value
 from orchestrator.stores.s3.clients import Clients
-from orchestrator.stores.s3.faults import HTML
+from orchestrator.stores.s3.faults import HTML, is_unmet
 from orchestrator.stores.store import check_key, check_prefix
 
 if TYPE_CHECKING:
     from obstore import PutMode
 
 FOLDER = ".registers/"  # no object's key begins like this
+ABSENT = f"{FOLDER}.absent"  # nor is this one of a register
 
 
 class S3Registers:
@@ -55,17 +56,11 @@ class S3Registers:
         client = self._clients.now()
         try:
             with self._clients.reporting("swap", key):
-                try:
-                    result = obstore.put(client.small, FOLDER + key, value, mode=mode, use_multipart=False)
-                except exceptions.PreconditionError:
-                    raise self._conflict(key) from None
-                except exceptions.AlreadyExistsError as error:
-                    if version is not None or "409" in str(error):  # two writers at once: nobody knows yet
-                        message = f"swap {key}: another swap is under way"
-                        raise Transient(message, backend=self._name, operation="swap") from None
-                    raise self._conflict(key) from None
-        except NotFound:  # AWS: If-Match on a register that is gone
-            raise self._conflict(key) from None
+                result = obstore.put(client.small, FOLDER + key, value, mode=mode, use_multipart=False)
+        except (exceptions.PreconditionError, exceptions.AlreadyExistsError) as error:
+            if is_unmet(error):
+                raise Conflict(f"{key} has changed", backend=self._name, operation="swap") from None
+            raise self._clients.ours(error, "swap", key) from None
         written = result["e_tag"]
         if written is None:
             raise Transient(f"swap {key}: {HTML}", backend=self._name, operation="swap")
@@ -89,6 +84,3 @@ class S3Registers:
         client = self._clients.now()
         with suppress(NotFound), self._clients.reporting("delete", key):
             obstore.delete(client.small, FOLDER + key)
-
-    def _conflict(self, key: str) -> Conflict:
-        return Conflict(f"{key} has changed", backend=self._name, operation="swap")

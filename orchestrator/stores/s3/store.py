@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -23,20 +24,22 @@ from obstore import exceptions
 from orchestrator.errors import AccessDenied, CorruptCheckpoint, NotFound, QuotaExhausted, Rejected, Transient
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
+from orchestrator.stores.checkup import Remark
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.s3 import conditions, transfers
+from orchestrator.stores.s3 import checkup, conditions, transfers
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.faults import HTML
-from orchestrator.stores.s3.registers import FOLDER, S3Registers
+from orchestrator.stores.s3.registers import ABSENT, FOLDER, S3Registers
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _LANDINGS_MAX = 100
+_PAGE_MAX = 1000  # keys in one answer to a listing
 
 
 class S3Store:
-    """Implements `Store` and `Portability`. May be shared by threads."""
+    """Implements `Store`, `Portability`, `Emptiness` and `Checkup`. May be shared by threads."""
 
     def __init__(self, clients: Clients, name: str = "s3") -> None:
         self._clients = clients
@@ -70,6 +73,8 @@ class S3Store:
                     return body.readinto(buffer)
 
             found = hashed_copy(read, draft.fd)
+            if body.is_foreign:
+                raise Transient(f"get {key}: {HTML}", backend=self._name, operation="get")
             if sha256 is not None and found != sha256:
                 told = f"its {body.count:,} bytes have the sha256 {found[:12]}…, not {sha256[:12]}…"
                 raise CorruptCheckpoint(key, told)
@@ -119,6 +124,9 @@ class S3Store:
                 except (AccessDenied, QuotaExhausted):
                     return Conditions(True, True)
             return self._tried
+
+    def checkup(self) -> tuple[Remark, ...]:
+        return tuple(checkup.remarks(self._clients))
 
     def portable(self) -> Portable:
         place, keys = self._clients.place, self._clients.credentials.now(self._name)
@@ -210,7 +218,10 @@ class S3Store:
                 with self._clients.reporting("put", key):
                     return body.readinto(buffer)
 
-            return hashed_copy(read, None)
+            found = hashed_copy(read, None)
+            if body.is_foreign or body.count != body.total:
+                raise Transient(f"put {key}: {HTML}", backend=self._name, operation="put")
+            return found
 
     def _found(self, operation: str, key: str) -> tuple[int, str] | None:
         """The size of an object, and its sha256 if the service has kept it."""
@@ -234,15 +245,25 @@ class S3Store:
     def _listed(self, prefix: str) -> Iterator[Stat]:
         """Page by page, as the service orders them."""
         folder = prefix.rpartition("/")[0]
-        client = self._clients.now()
+        client, count = self._clients.now(), 0
         with self._clients.reporting("list", prefix):
             for page in obstore.list(client.small, folder or None):
-                self._has_bucket = True
+                count += len(page)
                 for each in page:
                     key = each["path"]
                     if key.startswith(prefix) and not key.startswith(FOLDER) and _is_key(key):
                         yield Stat(key, each["size"])
-            self._has_bucket = True
+        if count % _PAGE_MAX == 0:
+            self._check_service()
+        self._has_bucket = True
+
+    def _check_service(self) -> None:
+        """Raises Transient unless it is the service that answers: any page of the web is an empty listing to
+        obstore. The service says of an object that is missing that it is missing."""
+        client = self._clients.now()
+        with suppress(NotFound), self._clients.reporting("list"):
+            obstore.get(client.small, ABSENT)
+            raise Transient(f"list: {HTML}", backend=self._name, operation="list")
 
 
 def _is_key(key: str) -> bool:

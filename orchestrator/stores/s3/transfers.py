@@ -108,7 +108,8 @@ SHA256 = "sha256"
 
 class Body:
     """An object's bytes in order, fetched in parts. `count` of them were read; `total` is what the service
-    said there are. Use it as a context, because it may have threads."""
+    said there are. `is_foreign`: it was not the service that answered. Use it as a context, because it
+    may have threads."""
 
     def __init__(self, connection: Connection, key: str) -> None:
         self._connection = connection
@@ -116,6 +117,7 @@ class Body:
         self._rest = memoryview(b"")
         self.count = 0
         self.total = 0
+        self.is_foreign = False
         self._chunks = self._fetched()
 
     def __enter__(self) -> Body:
@@ -171,6 +173,7 @@ class Body:
         """In one piece: the object is empty, or the service knows no ranges."""
         result = obstore.get(self._connection, self._key)
         self.total = result.meta["size"]
+        self.is_foreign = self.total > 0 and result.meta["e_tag"] is None
         yield from result.stream(min_chunk_size=MIB)
 
 
