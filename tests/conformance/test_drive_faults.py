@@ -133,6 +133,17 @@ def test_an_upload_goes_on_where_it_stopped(
     parts.get(KEY, tmp_path / "target", digest)
 
 
+def test_a_bad_line_costs_no_more_tries_than_it_brings_parts(
+    drive: LocalDrive, parts: DriveStore, source: Source
+) -> None:
+    """Each part needs two connections: httplib2 repeats the first one itself."""
+    path, digest = source(DATA)
+    for skip in (1, 3, 5):
+        drive.fail("drop", "chunk", times=2, skip=skip)
+    parts.put(KEY, path, digest)
+    assert objects(drive) == [DATA]
+
+
 def test_the_answer_to_the_last_part_may_be_lost(
     drive: LocalDrive, parts: DriveStore, source: Source
 ) -> None:
@@ -159,7 +170,7 @@ def test_an_id_that_exists_already_is_the_earlier_try(
 ) -> None:
     """The upload was committed, then its session was lost with the answer."""
     path, digest = source(DATA)
-    drive.fail("drop-after", "chunk", skip=4, times=2)
+    drive.fail("drop-after", "chunk", skip=4, times=4)
     with pytest.raises(Transient):
         parts.put(KEY, path, digest)
     drive.fail("lost", "chunk")
@@ -181,6 +192,23 @@ def test_what_arrives_damaged_is_deleted_and_sent_again(
     assert objects(drive) == [DATA]
 
 
+def test_a_damaged_copy_that_could_not_be_deleted_blocks_nothing(
+    drive: LocalDrive, home: Path, parts: DriveStore, source: Source
+) -> None:
+    """Its writer was cut off, or killed before it compared."""
+    path, digest = source(DATA)
+    drive.fail("damage", "chunk", skip=4)
+    drive.fail("503", "delete")
+    with pytest.raises(Transient):
+        parts.put(KEY, path, digest)
+    assert len(objects(drive)) == 1
+    another = configured(drive, home)
+    with pytest.raises(Rejected):
+        another.put(KEY, *source(b"other bytes"))
+    another.put(KEY, path, digest)
+    assert objects(drive) == [DATA]
+
+
 def test_other_bytes_are_never_committed(drive: LocalDrive, parts: DriveStore, source: Source) -> None:
     path, _ = source(DATA)
     with pytest.raises(Rejected, match="nothing was stored"):
@@ -193,7 +221,7 @@ def test_a_source_that_is_cut_while_it_is_sent_is_rejected(
     drive: LocalDrive, parts: DriveStore, source: Source
 ) -> None:
     path, digest = source(DATA)
-    drive.fail("503", "chunk", skip=2)
+    drive.fail("503", "chunk", skip=2, times=2)
     with pytest.raises(Transient):
         parts.put(KEY, path, digest)
     path.write_bytes(DATA[: 3 * PART] + b"x" * (len(DATA) - 3 * PART))
@@ -299,6 +327,35 @@ def copied(drive: LocalDrive, key: str, data: bytes, declared: bytes | None = No
         ],
     }
     return drive.disk.insert(body, data).id
+
+
+@pytest.mark.parametrize("how", ["renamed", "moved", "trashed"])
+def test_what_a_person_takes_away_in_drive_is_gone_and_may_come_back(
+    drive: LocalDrive, store: DriveStore, source: Source, how: str
+) -> None:
+    store.put(KEY, *source(b"bytes"))
+    (file,) = (each for each in drive.disk.files.values() if each.fields["title"] == KEY)
+    before = dict(file.fields)
+    if how == "trashed":
+        file.is_trashed = True
+    else:
+        file.fields |= {"title": "a/b"} if how == "renamed" else {"parents": [{"id": "elsewhere"}]}
+    assert store.stat(KEY) is None
+    assert [stat.key for stat in store.list("")] == (["a/b"] if how == "renamed" else [])
+    file.fields, file.is_trashed = before, False
+    assert store.stat(KEY) == Stat(KEY, 5)
+
+
+def test_a_file_without_its_digest_is_no_proof_of_absence(
+    drive: LocalDrive, store: DriveStore, source: Source
+) -> None:
+    store.put(KEY, *source(b"bytes"))
+    (file,) = (each for each in drive.disk.files.values() if each.fields["title"] == KEY)
+    mime, file.fields["mimeType"] = file.fields["mimeType"], "application/vnd.google-apps.folder"
+    with pytest.raises(Transient):
+        store.stat(KEY)
+    file.fields["mimeType"] = mime
+    assert store.stat(KEY) == Stat(KEY, 5)
 
 
 def test_equal_copies_are_one_object(drive: LocalDrive, store: DriveStore, tmp_path: Path) -> None:

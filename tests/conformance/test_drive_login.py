@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from orchestrator.errors import AccessDenied, Rejected
 from orchestrator.stores.drive.store import DriveStore
 from tests.conformance.drives import DATA, configured, drive, home, objects, parts, store, stubborn
 from tests.conformance.store_suite import KEY, Source, sha256, source
-from tests.stand_ins.drive import LocalDrive
+from tests.stand_ins.drive import LocalDrive, local_drive
 from tests.stand_ins.drive.tokens import REFRESH, write_login
+
+NO_REFRESH = """{"_class": "OAuth2Credentials", "_module": "oauth2client.client", "access_token": "a",
+"client_id": "c", "client_secret": "s", "refresh_token": null, "token_expiry": "2020-01-01T00:00:00Z",
+"token_uri": "http://127.0.0.1:1/", "user_agent": null, "invalid": false}"""
 
 __all__ = ["drive", "home", "parts", "source", "store"]  # fixtures
 
@@ -58,7 +70,7 @@ def test_a_login_server_in_trouble_is_worth_another_try(
     assert drive.faults.left == 0
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"_class": 1}', "\0"])
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"_class": 1}', "\0", NO_REFRESH])
 def test_a_login_that_is_missing_or_broken_is_told_with_its_remedy(
     drive: LocalDrive, home: Path, store: DriveStore, text: str | None
 ) -> None:
@@ -125,9 +137,6 @@ def test_a_service_account_needs_a_shared_drive(
 
 def service_key(url: str) -> dict[str, str]:
     """A key file as Google Cloud gives it, with a key of our own."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
     private = rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -139,3 +148,61 @@ def service_key(url: str) -> dict[str, str]:
         "private_key": private.decode(),
         "token_uri": f"{url}/token",
     }
+
+
+OVER_TLS = """
+import sys
+from pathlib import Path
+from orchestrator.errors import Transient
+from orchestrator.stores import catalog
+home, digest = Path(sys.argv[3]), sys.argv[4]
+store = catalog.build("mine", "drive", {"folder": sys.argv[1], "endpoint": sys.argv[2]}, home)
+try:
+    store.put("a", home / "source", digest)
+    store.get("a", home / "target", digest)
+    version = store.registers.swap("a", b"1", None)
+    store.registers.swap("a", b"2", version)
+    print(store.registers.read("a").value.decode())
+except Transient as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_over_tls_as_drive_itself_is(tmp_path: Path, trusted: bool) -> None:
+    """Each kind of request, on connections that are used again and on those that are used once."""
+    certificate = self_signed(tmp_path / "certificate.pem")
+    (tmp_path / "source").write_bytes(DATA)
+    environ = {**os.environ, **({"HTTPLIB2_CA_CERTS": str(certificate)} if trusted else {})}
+    with local_drive(certificate) as drive:
+        write_login(tmp_path / "drive-credentials.json", drive.url)
+        command = [sys.executable, "-c", OVER_TLS, drive.disk.folder, drive.url, str(tmp_path), sha256(DATA)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.strip() == (
+        "2" if trusted else "Drive: the connection failed (SSLCertVerificationError)"
+    )
+
+
+def self_signed(path: Path) -> Path:
+    """A certificate for this machine with its key."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(day)
+        .not_valid_after(day + timedelta(days=36500))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 import stat
@@ -14,10 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.errors import AccessDenied, InputError, Rejected
 from orchestrator.stores import catalog
+from orchestrator.stores.drive.opening import carried
+from orchestrator.stores.portable import Portability, Portable
 from tests.conformance.drives import configured, drive, home
-from tests.conformance.store_suite import KEY, Source, source
+from tests.conformance.store_suite import KEY, Source, sha256, source
 from tests.stand_ins.drive import LocalDrive
 from tests.stand_ins.drive.tokens import CODE, REFRESH
 
@@ -70,6 +73,60 @@ except Exception as error:
     )
     assert "InputError" in done.stdout
     assert 'pip install "accelerator-orchestrator[drive]"' in done.stdout
+
+
+def test_a_session_opens_the_store_with_what_it_is_given(
+    drive: LocalDrive, home: Path, tmp_path: Path, source: Source
+) -> None:
+    store = configured(drive, home)
+    store.put(KEY, *source(b"bytes"))
+    assert isinstance(store, Portability)
+    given = store.portable()
+    assert REFRESH not in repr(given)
+    assert (given.packages, given.this_machine) == (("drive",), True)
+    (tmp_path / "scratch").mkdir()
+    opened = carried(given, tmp_path / "scratch")
+    opened.get(KEY, tmp_path / "target")
+    (login,) = (tmp_path / "scratch").iterdir()
+    assert stat.S_IMODE(login.stat().st_mode) == 0o600
+    (home / "drive-credentials.json").unlink()
+    with pytest.raises(AccessDenied):
+        store.portable()
+    with pytest.raises(Rejected):
+        carried(Portable("drive"), tmp_path / "scratch")
+
+
+def test_what_a_session_imports_is_there() -> None:
+    """Sessions have no pydantic."""
+    code = "import sys, orchestrator.stores.drive.opening; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from orchestrator.stores import catalog
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+options = {"folder": sys.argv[1], "endpoint": sys.argv[2]}
+home, digest = Path(sys.argv[3]), sys.argv[4]
+store = catalog.build("mine", "drive", options, home)
+store.stat("a")
+before = peak()
+store.put("a", home / "large", digest)
+store.get("a", home / "copy", digest)
+print(peak() - before)
+"""
+
+
+def test_a_large_file_takes_little_memory(drive: LocalDrive, home: Path) -> None:
+    data = random.Random(1).randbytes(1024 * 1024) * 48
+    (home / "large").write_bytes(data)
+    command = [sys.executable, "-c", MEASURED, drive.disk.folder, drive.url, str(home), sha256(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 32 * 1024  # docs/stores-drive.md#how-it-works
+    assert (home / "copy").read_bytes() == data
 
 
 def free_port() -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httplib2  # type: ignore[import-untyped]
 from googleapiclient.discovery import build_from_document  # type: ignore[import-untyped]
@@ -30,6 +31,7 @@ from orchestrator.stores.drive import faults
 SCOPE_FILE = "https://www.googleapis.com/auth/drive.file"
 SCOPE_ALL = "https://www.googleapis.com/auth/drive"  # a service account did not make its folder itself
 TIMEOUT_SECONDS = 60.0  # PyDrive2's own default is for ever
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _POOL = 10  # ids per request
 _NOTHING = "is missing or not a login"
 T = TypeVar("T")
@@ -91,7 +93,7 @@ class Account:
                 self._forget()
             raise told from None
         else:
-            if not once:
+            if not once and auth is self._auth:
                 self._idle.append(connection)
                 connection = None
             return found
@@ -113,6 +115,15 @@ class Account:
                 raise self.strange("generateIds")
             with self._lock:
                 self._ids.extend(found)
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether its server is, which is so in tests only."""
+        return urlsplit(self.endpoint).hostname in LOOPBACK
+
+    def secret(self) -> str:
+        """The login itself. Raises AccessDenied if it is missing, or if others may read it."""
+        return self._text()
 
     def strange(self, operation: str) -> Transient:
         """The error for an answer that lacks what Drive always sends."""
@@ -176,7 +187,7 @@ class Account:
             try:
                 auth.Refresh()  # never opens a browser
             finally:
-                auth.http.close()
+                _close([auth.http] if auth.http is not None else [])
         return auth
 
     def _service_login(self) -> Any:

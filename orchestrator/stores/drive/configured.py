@@ -42,7 +42,7 @@ class Options:
             raise ValueError("give `credentials` or `service_account`, not both")
         if self.endpoint:
             address = urlsplit(self.endpoint)
-            if address.scheme != "https" and address.hostname not in _LOOPBACK:
+            if address.scheme != "https" and address.hostname not in _LOOPBACK:  # as in account.py
                 raise ValueError("option 'endpoint': tokens go there, so it must begin with https://")
         return self
 

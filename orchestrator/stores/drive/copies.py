@@ -21,7 +21,7 @@ MARK = "orchestrator"  # the property that says what a file of ours is
 OBJECT = "object"
 FOLDER_TYPE = "application/vnd.google-apps.folder"
 BINARY = "application/octet-stream"
-FIELDS = "id,title,fileSize,md5Checksum,labels/trashed,properties(key,value)"
+FIELDS = "id,title,fileSize,md5Checksum,parents/id,labels/trashed,properties(key,value)"
 _PAGE, _PAGES_MAX = 1000, 1000
 _GONE_MAX = 50_000  # ids of deleted files that a late listing may still show
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -114,14 +114,21 @@ class Copies:
         except NotFound:
             self.forget(id)
             return None
-        if not isinstance(item, dict) or item.get("id") != id:
+        if not isinstance(item, dict) or item.get("id") != id or "md5Checksum" not in item:
             raise self.account.strange("stat")  # no proof that it is gone
-        found = copy_of(item)
+        found = copy_of(item) if self._is_here(item) else None
         with self._lock:
             self._drop(id)  # a person who moved it to the trash may still restore it
         if found is not None:
             self.remember(found)
         return found
+
+    def _is_here(self, item: dict[str, Any]) -> bool:
+        """Whether it is in our folder. Somebody may have moved it."""
+        parents = item.get("parents")
+        if not isinstance(parents, list):
+            return True  # not shown: the listing decides
+        return any(isinstance(each, dict) and each.get("id") == self.folder for each in parents)
 
     def remember(self, copy: Copy) -> None:
         with self._lock:
@@ -182,7 +189,8 @@ class Copies:
     def _alive(self, key: str) -> list[Copy]:
         with self._lock:
             ids = sorted(self._of_key.get(key, ()))
-        return [copy for copy in map(self.look, ids) if copy is not None]
+        found = map(self.look, ids)
+        return [copy for copy in found if copy is not None and copy.key == key]  # somebody may rename one
 
     def _list(self) -> set[str]:
         """Asks for the whole folder; returns the ids that were listed."""

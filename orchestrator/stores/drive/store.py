@@ -20,13 +20,14 @@ from orchestrator.stores.drive.account import Account
 from orchestrator.stores.drive.copies import Copies, Copy
 from orchestrator.stores.drive.registers import DriveRegisters
 from orchestrator.stores.drive.uploads import Mismatch, Source, Uploads
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _LOCKS = 64  # keys share them: two writers of one key in one process take turns
 
 
 class DriveStore:
-    """Implements `Store`; may be shared by threads. Logs in with the first verb."""
+    """Implements `Store` and `Portability`; may be shared by threads. Logs in with the first verb."""
 
     def __init__(self, account: Account, folder: str, *, chunk: int = uploads.CHUNK_BYTES) -> None:
         self._account = account
@@ -43,10 +44,9 @@ class DriveStore:
             if not stat.S_ISREG(found.st_mode):
                 raise self._refused(f"put {key}: {source} is not a regular file")
             there = self._copies.find(key)
-            if there:
-                self._check_same(key, stream.fileno(), found.st_size, sha256, there)
-            else:
-                self._uploads.send(key, stream.fileno(), found.st_size, sha256)
+            if there and self._is_stored(key, stream.fileno(), found.st_size, sha256, there):
+                return
+            self._uploads.send(key, stream.fileno(), found.st_size, sha256)
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         check_key(key)
@@ -86,6 +86,19 @@ class DriveStore:
             for copy in self._copies.find(key, listing=True):
                 self._copies.delete(copy.id)
 
+    def portable(self) -> Portable:
+        """What a session needs. Its login sees everything that this OAuth app ever made, because Drive has no
+        narrower one. Raises AccessDenied without a login."""
+        account = self._account
+        kind = "service_account" if account.login.is_service else "credentials"
+        return Portable(
+            type="drive",
+            options={"folder": self._copies.folder, "endpoint": account.endpoint},
+            secret={kind: account.secret()},
+            packages=("drive",),
+            this_machine=account.is_on_this_machine,
+        )
+
     def _fetched(self, copy: Copy, target: Path, sha256: str) -> str:
         """What is wrong with the copy; empty if the target now has its bytes."""
         read = downloads.reader(self._account, copy.id, copy.size, self._chunk)
@@ -96,8 +109,11 @@ class DriveStore:
             draft.replace(target)
         return ""
 
-    def _check_same(self, key: str, fd: int, size: int, sha256: str, there: Sequence[Copy]) -> None:
-        """Raises Rejected unless the source is what it should be, and a copy has its bytes."""
+    def _is_stored(self, key: str, fd: int, size: int, sha256: str, there: Sequence[Copy]) -> bool:
+        """Whether a copy has the source's bytes. Deletes copies that claim them, but arrived damaged.
+
+        Raises Rejected for another source than `sha256`, and for other bytes under the key.
+        """
         source = Source(size, sha256, self._chunk)
         source.fd = fd
         try:
@@ -105,8 +121,13 @@ class DriveStore:
         except Mismatch:
             message = f"put {key}: the source does not have the sha256 {sha256[:12]}…; nothing was stored"
             raise self._refused(message) from None
-        if not any(copy.md5 == md5 and copy.size == size for copy in there):
+        if any(copy.md5 == md5 and copy.size == size for copy in there):
+            return True
+        if any(copy.sha256 != sha256 for copy in there):
             raise self._refused(f"put {key}: the key has other bytes, and objects never change")
+        for copy in there:
+            self._copies.delete(copy.id)
+        return False
 
     def _refused(self, message: str) -> Rejected:
         return Rejected(message, backend=self._account.name, operation="put")

@@ -179,14 +179,27 @@ class Uploads:
         return copy
 
     def _sent(self, key: str, pending: Pending) -> Any:
+        """Continues at once after an error as long as each try got further: Drive has what came before."""
         body: Any = None
+        reached = -1
         while body is None:
-            # `next_chunk` asks Drive for its offset after an error. It never retries by itself: with retries
-            # the client would send a part that it has read to the end (docs/references/drive.md#uploads).
-            _, body = self.copies.account.run(
-                "put", lambda http, files: self._next(key, pending, http, files)
-            )
+            try:
+                body = self._part(key, pending)
+            except Transient:
+                progress = getattr(pending.request, "resumable_progress", -1)
+                if progress <= reached or not progress:
+                    raise
+                reached = progress
         return body
+
+    def _part(self, key: str, pending: Pending) -> Any:
+        """The file's resource after the last part, else None.
+
+        `next_chunk` asks Drive for its offset after an error. It never retries by itself: with retries the
+        client would send a part that it has read to the end (docs/references/drive.md#uploads).
+        """
+        run = self.copies.account.run
+        return run("put", lambda http, files: self._next(key, pending, http, files))[1]
 
     def _next(self, key: str, pending: Pending, http: Any, files: Any) -> Any:
         if pending.request is None:

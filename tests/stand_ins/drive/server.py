@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,9 +30,10 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class LocalDrive:
-    """One account. `requests` has the kind of every request, `bytes_in` what uploads carried."""
+    """One account. `requests` has the kind of every request, `bytes_in` what uploads carried. `certificate`:
+    a PEM file with key, to speak TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.disk = Disk()
         self.tokens = Tokens()
         self.faults = Faults()
@@ -40,12 +43,18 @@ class LocalDrive:
         self.closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def fail(self, kind: str, on: str = "", times: int = 1, skip: int = 0) -> None:
         self.faults.add(Fault(kind, on, times, skip))
@@ -73,8 +82,8 @@ class LocalDrive:
 
 
 @contextmanager
-def local_drive() -> Iterator[LocalDrive]:
-    drive = LocalDrive()
+def local_drive(certificate: Path | None = None) -> Iterator[LocalDrive]:
+    drive = LocalDrive(certificate)
     try:
         yield drive
     finally:
@@ -271,9 +280,9 @@ class Request(BaseHTTPRequestHandler):
         if body.get("id") in disk.files:
             raise Refusal(409, "fileIdInUse", "A file already exists with the provided ID.")
         disk.check_room(size)
-        name = f"upload-{len(disk.sessions)}"
+        name, fields = f"upload-{len(disk.sessions)}", self.query.get("fields", "")  # kept to the end
         disk.sessions[name] = Session(body, size)
-        return 200, {"Location": f"{self.service.url}/session?upload_id={name}&fields={_FIELDS_KEPT}"}, b""
+        return 200, {"Location": f"{self.service.url}/session?upload_id={name}&fields={fields}"}, b""
 
     def _chunk(self) -> Answer:
         disk = self.service.disk
@@ -304,6 +313,3 @@ class Request(BaseHTTPRequestHandler):
         if first <= have:
             new = self.content[have - first :]
             session.received += new[:_PART] if self.fault == "partial" else new
-
-
-_FIELDS_KEPT = "id,title,fileSize,md5Checksum,labels/trashed,properties(key,value)"
