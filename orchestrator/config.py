@@ -94,7 +94,7 @@ class Config:
             return None
         allowed = self.secrets_allow or ()
         missing = [each for each in listed if not _matches(each, allowed) and not is_reserved(each)]
-        line = _flow({"allow": list(dict.fromkeys((*allowed, *missing, name)))})
+        line = as_flow({"allow": list(dict.fromkeys((*allowed, *missing, name)))})
         told = f"to let jobs have it, add to {self.home / CONFIG}: secrets: {line}"
         if self.secrets_allow is not None:
             return f"the secret {name} is not in `secrets.allow`; {told}"
@@ -170,7 +170,14 @@ def load(home: Path) -> Config:
     path = home / CONFIG
     if not path.exists():
         return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
-    document = read(read_bytes(path, "move it away, then `orchestrator init` writes one"), str(path))
+    return parsed(home, read_bytes(path, "move it away, then `orchestrator init` writes one"))
+
+
+def parsed(home: Path, data: bytes) -> Config:
+    """The configuration of `home` if its config.yaml had this content. Raises SpecError with every
+    mistake."""
+    path = home / CONFIG
+    document = read(data, str(path))
     if document.tree is None and not document.problems:  # everything is commented out
         document = Document(str(path), {}, document.lines)
     found = _Database(home, _given(document.tree, "database"))
@@ -345,9 +352,14 @@ _Dumper.add_implicit_resolver(
 
 def _instances(key: str, instances: Sequence[PlatformConfig | StoreConfig]) -> str:
     table = {given.name: {"type": given.type, **given.options} for given in instances}
-    return yaml.dump({key: table}, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return as_block({key: table})
 
 
-def _flow(table: Mapping[str, Any]) -> str:
+def as_block(table: Mapping[str, Any]) -> str:
+    """The table as YAML in block style: lines to write into a config."""
+    return yaml.dump(table, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+
+
+def as_flow(table: Mapping[str, Any]) -> str:
     """The table as YAML on one line, to paste."""
-    return yaml.dump(table, Dumper=_Dumper, default_flow_style=True, width=math.inf).strip()
+    return yaml.dump(table, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=math.inf).strip()

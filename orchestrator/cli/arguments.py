@@ -59,6 +59,26 @@ VERIFY = _flag(
     "--verify", help="read every byte in the home store; exit code 4 if a checkpoint is not intact"
 )
 FORCE = _flag("--force", help="replace an existing config; the old one is kept beside it")
+STORES = ("s3", "hf", "drive")
+STORE = _option(
+    "store", metavar="STORE", nargs="?", choices=STORES,
+    help="add a store for checkpoints instead: s3, hf (a Hugging Face bucket) or drive (Google Drive)",
+)  # fmt: skip
+STORE_OPTIONS = (
+    _option("--name", metavar="NAME", help="the store's name in the config (default: s3, hf or drive)"),
+    _option("--bucket", metavar="BUCKET", help="s3: the bucket; hf: NAMESPACE/NAME"),
+    _option("--preset", metavar="SERVICE", help="s3: aws, r2, b2, minio or seaweedfs"),
+    _option("--endpoint", metavar="URL", help="s3: the address of another service"),
+    _option("--region", metavar="REGION", help="s3: the bucket's region"),
+    _option("--account", metavar="ID", help="s3: the account id, for r2"),
+    _option("--prefix", metavar="FOLDER", help="s3 and hf: a folder in the bucket"),
+    _option("--client-secrets", metavar="FILE", help="drive: the JSON file of your OAuth client"),
+    _option("--service-account", metavar="FILE", help="drive: the key of a service account instead"),
+    _option("--shared-drive", metavar="ID", help="drive: the shared drive to make the folder in"),
+    _option("--folder", metavar="TITLE", help="drive: the folder to make (default: orchestrator)"),
+    _option("--timeout", metavar="SECONDS", type=float, help="drive: how long to wait (default: 300)"),
+    _flag("--stdin", help="read the two keys, or for drive the address, from standard input, by line"),
+)  # fmt: skip
 RAW = _flag(
     "--raw",
     help="only the training's own output, without a headline for each session; terminal commands are "
@@ -100,7 +120,8 @@ class Command:
 
 
 COMMANDS = (
-    Command("init", "look at this machine and write the config", "setting_up:init", (FORCE,)),
+    Command("init", "look at this machine and write the config, or add a store to it", "setting_up:init",
+            (STORE, FORCE, *STORE_OPTIONS)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
             (NAMES, CLEAN, DISCARD, LIVE, LONG, YES)),
     Command(

@@ -8,7 +8,14 @@ from orchestrator.errors import InputError
 
 
 def init(call: Call) -> int:
-    """Writes config.yaml with this machine as a platform. Replaces an existing config only with --force."""
+    """Writes config.yaml with this machine as a platform. Replaces an existing config only with --force.
+
+    With the word s3, hf or drive it adds a store instead.
+    """
+    if call.options.store is not None:
+        from orchestrator.cli.storing import init_store
+
+        return init_store(call)
     path = call.home.folders.config
     if path.exists() and not call.options.force:
         raise InputError(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator import config as configuration
 from orchestrator.client.adding import how_to_add
+from orchestrator.client.amending import next_old
 from orchestrator.client.home import Home
 from orchestrator.config import DEFAULT_PLATFORMS, PlatformConfig
 from orchestrator.core.needs import platforms_of
@@ -106,9 +107,7 @@ def _name(home: Home) -> str:
 def _moved_away(path: Path) -> Path | None:
     if not path.exists():
         return None
-    number = 1
-    while (kept := path.with_name(f"{path.name}.old-{number}")).exists():
-        number += 1
+    kept = next_old(path)
     path.rename(kept)
     return kept
 

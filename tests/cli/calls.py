@@ -71,13 +71,15 @@ class Caller:
         # A job's requirements are not locked: no test asks a package index on the internet.
         return {**kept, **homes, "PATH": path, "PIP_NO_INDEX": "1", **(more or {})}
 
-    def start(self, *words: str, program: str = "orchestrator", **more: str) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, program: str = "orchestrator", reads: bool = False, **more: str
+    ) -> subprocess.Popen[str]:
         """Starts a command without waiting for it; `more` goes into its environment."""
         child = subprocess.Popen(
             [str(BINARIES / program), *words],
             cwd=self.folder,
             env=self.environment(more),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -110,10 +112,12 @@ class Caller:
         assert child.wait(PATIENCE) == 0
         return said.decode()
 
-    def __call__(self, *words: str, code: int = 0, program: str = "orchestrator", **more: str) -> Answer:
-        """Runs a command to its end and checks its exit code."""
-        child = self.start(*words, program=program, **more)
-        out, err = child.communicate(timeout=PATIENCE)
+    def __call__(
+        self, *words: str, code: int = 0, program: str = "orchestrator", given: str | None = None, **more: str
+    ) -> Answer:
+        """Runs a command to its end and checks its exit code. `given`: what it reads on standard input."""
+        child = self.start(*words, program=program, reads=given is not None, **more)
+        out, err = child.communicate(given, timeout=PATIENCE)
         assert child.returncode == code, f"{words} ended with {child.returncode}:\n{out}\n{err}"
         assert "Traceback" not in out + err
         return Answer(child.returncode, out, err)

@@ -1,17 +1,12 @@
-"""Setting up a store in Drive: its options, a person's consent, the extra."""
+"""Setting up a store in Drive: its options, what a session gets, the extra. Consent: test_init_drive.py."""
 
 from __future__ import annotations
 
-import json
 import random
-import re
-import socket
 import stat
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -22,7 +17,7 @@ from orchestrator.stores.portable import Portability, Portable
 from tests.conformance.drives import configured, drive, home
 from tests.conformance.store_suite import KEY, Source, sha256, source
 from tests.stand_ins.drive import LocalDrive
-from tests.stand_ins.drive.tokens import CODE, REFRESH
+from tests.stand_ins.drive.tokens import REFRESH
 
 __all__ = ["drive", "home", "source"]  # fixtures
 
@@ -127,75 +122,3 @@ def test_a_large_file_takes_little_memory(drive: LocalDrive, home: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 32 * 1024  # docs/stores-drive.md#how-it-works
     assert (home / "copy").read_bytes() == data
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def client_file(folder: Path, drive: LocalDrive) -> Path:
-    """As Google Cloud gives it for a Desktop app."""
-    path = folder / "client.json"
-    client = {
-        "client_id": "local-client", "client_secret": "client-secret", "redirect_uris": ["http://localhost"],
-        "auth_uri": "https://accounts.google.com/o/oauth2/auth", "token_uri": f"{drive.url}/token",
-    }  # fmt: skip
-    path.write_text(json.dumps({"installed": client}))
-    return path
-
-
-def answered(folder: Path, drive: LocalDrive, answer: str) -> tuple[int, str, str]:
-    """Runs the command, and answers as Google's page does after the person has clicked."""
-    port = free_port()
-    command = [
-        sys.executable, "-u", "-m", "orchestrator.stores.drive", str(client_file(folder, drive)),
-        str(folder / "login.json"), "--endpoint", drive.url, "--port", str(port), "--no-browser",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if "https://" in line:
-                break
-        asked = parse_qs(urlsplit(line.strip()).query)
-        assert asked["scope"] == ["https://www.googleapis.com/auth/drive.file"]
-        assert asked["access_type"] == ["offline"]
-        assert urlsplit(asked["redirect_uri"][0]).port == port
-        with urllib.request.urlopen(f"http://localhost:{port}/?{answer}", timeout=10) as page:
-            page.read()
-        output, errors = child.communicate(timeout=60)
-    return child.returncode, output, errors
-
-
-def test_a_consent_makes_a_login_and_a_folder_of_our_own(
-    drive: LocalDrive, tmp_path: Path, source: Source
-) -> None:
-    code, output, errors = answered(tmp_path, drive, f"code={CODE}")
-    assert (code, errors) == (0, "")
-    assert stat.S_IMODE((tmp_path / "login.json").stat().st_mode) == 0o600
-    assert REFRESH not in output
-    (folder,) = re.findall(r"type: drive, folder: ([\w-]+)", output)
-    store = configured(drive, tmp_path, folder=folder, credentials="file:login.json")
-    store.put(KEY, *source(b"bytes"))
-    assert store.stat(KEY) is not None
-
-
-@pytest.mark.parametrize("case", ["refused", "wrong code", "no lasting login"])
-def test_without_a_consent_nothing_is_written(drive: LocalDrive, tmp_path: Path, case: str) -> None:
-    drive.tokens.gives_refresh = case != "no lasting login"
-    answer = {"refused": "error=access_denied", "wrong code": "code=4/other"}.get(case, f"code={CODE}")
-    code, _, errors = answered(tmp_path, drive, answer)
-    assert code == 1
-    assert "try again" in errors
-    assert "Traceback" not in errors
-    assert not (tmp_path / "login.json").exists()
-
-
-def test_a_wrong_client_file_is_told(drive: LocalDrive, tmp_path: Path) -> None:
-    path = client_file(tmp_path, drive)
-    path.write_text("{}")
-    command = [sys.executable, "-m", "orchestrator.stores.drive", str(path), str(tmp_path / "login.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Desktop app" in done.stderr

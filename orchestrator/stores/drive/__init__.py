@@ -2,5 +2,5 @@
 
 `configured.py` is what the catalogue knows. `account.py` logs in and sends requests, `faults.py` says what an
 error means, `copies.py` finds the files of a key, `uploads.py` and `downloads.py` move bytes, and
-`registers.py` has the small mutable values. `consent.py` makes a login.
+`registers.py` has the small mutable values.
 """
