@@ -15,6 +15,7 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 from orchestrator import config as configuration
+from orchestrator import references
 from orchestrator.agent import archive
 from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
@@ -86,7 +87,7 @@ class Wired:
             options = {key: value for key, value in given.options.items() if key != encryption.OPTION}
             made = stores.build(given.name, given.type, options, self.config.home)
             retrying = RetryingStore(made, sleep=self._sleep)  # inside: a retry puts the same encrypted bytes
-            resolve = partial(configuration.resolve, home=self.config.home)
+            resolve = partial(references.resolve, home=self.config.home)
             return encryption.applied(given.name, retrying, given.options, resolve)
 
     def _sleep(self, seconds: float) -> None:
