@@ -50,12 +50,14 @@ from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
-from orchestrator.session.outbox import Forgone, Outbox, collect, refuse
+from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
+from orchestrator.uplink.accepting import Look
+from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.registers import raise_fence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -297,6 +299,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
     outbox = _outbox(action, backends)
+    if isinstance(outbox, uplinked.StoreOutbox):
+        return _look(action, store, outbox, into)
     given = Forgone(outbox) if action.forgone else outbox
     collected = collect(given, into, action.known, last=action.last)
     accepted: list[Accepted] = []
@@ -315,6 +319,23 @@ def _collect(action: Collect, backends: Backends) -> Report:
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
     return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
+
+
+def _look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Report:
+    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
+    says."""
+    keys = SessionKeys(action.run, action.session)
+    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
+    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
+    try:
+        notes, more = listen(outbox, into)
+    except BackendError:
+        if not accepted:
+            raise
+        notes, more = (), True  # what was found is worth a report
+    told = tuple(dict.fromkeys((*found.notes, *notes)))
+    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
+                gone=found.gone)  # fmt: skip
 
 
 def _outbox(action: Collect, backends: Backends) -> Outbox:
@@ -407,9 +428,7 @@ def _retire(action: Retire, backends: Backends) -> Report:
     gone = [
         ref.name
         for ref in refs
-        if ref.name not in action.keep
-        and ref.generation <= action.generation
-        and not (ref.generation == action.live and ref.step > newest_kept)
+        if ref.name not in action.keep and ref.generation <= action.generation and ref.step <= newest_kept
     ]
     if gone:
         listed = {ref.name for ref in refs}

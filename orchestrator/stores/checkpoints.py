@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -118,6 +119,25 @@ def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) 
     _get(store, key, target, sha256, ref.name)
 
 
+def blob_sizes(store: Store, run: str, ref: CheckpointRef) -> dict[str, int]:
+    """sha256 → size of the blobs of a checkpoint's lineage. As late as the store's listings are."""
+    prefix = _blob_key(run, _lineage(ref), "")
+    found = islice(store.list(prefix), bounds.LISTED_MAX)
+    return {stat.key.removeprefix(prefix): stat.size for stat in found}
+
+
+def lacking(store: Store, run: str, manifest: Manifest, listed: Mapping[str, int]) -> str:
+    """Why a checkpoint is incomplete, judged by the sizes of its blobs; else empty. Blobs that are `listed`
+    with their right size are believed, others are looked up one by one."""
+    for sha256, size in manifest.blobs().items():
+        if listed.get(sha256) == size:
+            continue
+        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
+        if there is None or there.size != size:
+            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
+    return ""
+
+
 def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
     """Fetches a checkpoint into a folder, in outbox layout. Verifies every blob; the manifest comes last.
     `sha256` is the accepted manifest's, as in `read`.
@@ -160,13 +180,13 @@ def restore(folder: Path, manifest: Manifest, target: Path) -> None:
         sync_folder(target.parent)
 
 
-def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) -> None:
+def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str], *, older: bool = True) -> None:
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
     `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
-    nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
-    remains of an interrupted call. For a generation that still publishes, only its publisher may call this. A
-    lineage with an unreadable manifest is not swept. Idempotent.
+    nothing. Sweeps the lineages of `names`, and with `older` those of all older generations, which are closed
+    but may have remains of an interrupted call. For a generation that still publishes, only its publisher may
+    call this, without `older`. A lineage with an unreadable manifest is not swept. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -178,7 +198,7 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str]) ->
     lineages = {_lineage(ref) for ref in gone}
 
     def is_swept(lineage: str, generation: int) -> bool:
-        return lineage in lineages or generation < closed_below
+        return lineage in lineages or (older and generation < closed_below)
 
     for stat in _unneeded(store, run, gone, kept, is_swept):
         store.delete(stat.key)
@@ -210,11 +230,7 @@ def lacks(store: Store, run: str, name: str) -> str:
         return "it has no manifest"
     except CorruptCheckpoint as error:
         return error.reason
-    for sha256, size in manifest.blobs().items():
-        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
-        if there is None or there.size != size:
-            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
-    return ""
+    return lacking(store, run, manifest, {})
 
 
 def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
@@ -266,7 +282,8 @@ def _unneeded(
         generation = _generation(lineage)
         if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
             there.append((stat, lineage, sha256))
-    needed = _needed(store, run, gone, kept) if there else {}
+    lineages = {lineage for _, lineage, _ in there}
+    needed = _needed(store, run, gone, kept, lineages) if there else {}
     for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
@@ -274,12 +291,14 @@ def _unneeded(
 
 
 def _needed(
-    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef]
+    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef], lineages: Set[str]
 ) -> dict[str, frozenset[str] | None]:
-    """Lineage → the blobs that its remaining checkpoints need; None if one of them cannot be read."""
+    """For each of the lineages, the blobs that its remaining checkpoints need; None if one cannot be read."""
     needed: dict[str, frozenset[str] | None] = {}
     for ref in (set(names(store, run)) | kept) - gone:
         lineage = _lineage(ref)
+        if lineage not in lineages:
+            continue
         before = needed.get(lineage, frozenset())
         try:
             blobs = frozenset(read(store, run, ref.name).blobs())

@@ -1,21 +1,21 @@
 """The uplink: ships one agent's outbox to its run's home store, as long as the agent may publish.
 
 It reads the outbox as carefully as the engine does, because the training can write there, and copies it
-before it ships anything. It never deletes from the store. Knows no clock and no platform: its driver says
-when, retries after the store's errors, and stops it for good after `Superseded`.
+before it ships anything. It deletes only checkpoints of its own that newer ones supersede. Knows no clock and
+no platform: its driver says when, retries after the store's errors, and stops it for good after `Superseded`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.checkpoint import CheckpointRef, Manifest
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, superseded_while_open
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import Odd, remove_tree, write_whole
@@ -26,6 +26,8 @@ from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
+
+TOLD_MAX = 8  # publications that a heartbeat names
 
 
 class Uplink:
@@ -43,7 +45,7 @@ class Uplink:
         self._outbox = outbox
         self._scratch = scratch
         self._claimed = False
-        self._newest: CheckpointRef | None = None  # the newest one in the store
+        self._published: dict[str, Accepted] = {}  # what it has put into the store and not deleted
         self._result: str | None = None  # its sha256, once it is in the store
         self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
         self.done = False  # the result is in the store, and its heartbeat says so
@@ -57,17 +59,20 @@ class Uplink:
             return
         if status is None or status.incarnation != self._incarnation:
             return
-        newest = self._newest
+        published = [self._published[name] for name in sorted(self._published)]
+        newest = published[-1] if published else None
         shown = replace(status, checkpoint=None if newest is None else newest.name,
-                        checkpoint_step=None if newest is None else newest.step)  # fmt: skip
-        beats = registers.Heartbeat(shown, self._result)
+                        checkpoint_step=None if newest is None else newest.ref.step)  # fmt: skip
+        told = tuple(registers.Published(each.name, each.sha256) for each in published[-TOLD_MAX:])
+        beats = registers.Heartbeat(shown, self._result, told)
         if len(wire.encode(beats)) > bounds.REGISTER_BYTES_MAX:
             beats = replace(beats, status=replace(shown, warnings=()))
         registers.beat(self._store, self._keys, beats)
 
     def ship(self) -> Iterator[None]:
-        """Ships a page of what is new, and the result once there is nothing else. Yields between each check
-        of the fence and the write that it allows: time may pass there."""
+        """Ships a page of what is new, and the result once there is nothing else; before the result, deletes
+        what is superseded. Yields between each check of the fence and the write that it allows: time may pass
+        there."""
         self._check()
         over = (self._scratch / RESULT).exists()  # then nothing new is committed
         brought = collect(self._outbox, self._scratch, last=over, sync=False)
@@ -86,6 +91,10 @@ class Uplink:
             self._result = self._put(self._keys.result, (self._scratch / RESULT).read_bytes())
             self.beat()
             self.done = True
+        elif not over and self._superseded(frozenset()):
+            self._check()
+            yield
+            self._retire()
 
     def _check(self) -> None:
         """Raises Superseded if somebody else may publish."""
@@ -104,9 +113,30 @@ class Uplink:
         except CorruptCheckpoint:  # the copy was damaged: copy it again
             refuse(self._scratch / CHECKPOINTS / manifest.name)
             return False
-        if self._newest is None or manifest.ref.step > self._newest.step:
-            self._newest = manifest.ref
+        self._published[manifest.name] = Accepted(
+            manifest.ref, manifest.size, manifest.metrics, manifest.created_at, manifest.sha256
+        )
         return True
+
+    def _superseded(self, pinned: frozenset[str]) -> tuple[Accepted, ...]:
+        keep = self._order.keep
+        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
+        return superseded_while_open(self._published.values(), last=keep.last, best=best, pinned=pinned)
+
+    def _retire(self) -> None:
+        """Deletes its own superseded checkpoints, except those that the engine relies on."""
+        pins = registers.pinned(self._store, self._keys)
+        gone = {each.name for each in self._superseded(pins)}
+        keep = (self._published.keys() | self._own(pins)) - gone
+        if gone:
+            stored.retire(self._store, self._order.run, gone, keep, older=False)
+        self._published = {name: each for name, each in self._published.items() if name not in gone}
+
+    def _own(self, names: Iterable[str]) -> set[str]:
+        """Those of its own lineage."""
+        lineage = (self._order.generation, self._incarnation)
+        refs = (CheckpointRef.parse(name) for name in names)
+        return {ref.name for ref in refs if ref is not None and (ref.generation, ref.incarnation) == lineage}
 
     def _ship_growth(self) -> None:
         for path in (self._scratch / PROGRESS, *sorted((self._scratch / LOG).glob("*.log"))):
