@@ -26,6 +26,7 @@ RESULTS = "results"
 TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
 PREPARING = "preparing"
+UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
 

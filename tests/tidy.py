@@ -50,6 +50,7 @@ PROTOCOLS = (
     "orchestrator.platforms.platform",
     "orchestrator.stores.store",
     "orchestrator.stores.checkpoints",
+    "orchestrator.stores.opening",
 )
 SPOKEN = (
     "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
@@ -72,8 +73,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "order", "job", "mask", "wire")),
         DISK,
-        # The session's layout, and how its checkpoints are committed.
-        *(f"orchestrator.session.{part}" for part in ("committing", "layout")),
+        # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
+        *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
     ),
@@ -84,8 +85,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *PURE,
         DISK,
         "orchestrator.session",
-        *(f"orchestrator.stores.{part}" for part in ("store", "register", "checkpoints")),
+        *(
+            f"orchestrator.stores.{part}"
+            for part in ("store", "register", "checkpoints", "opening", "portable")
+        ),
     ),
+    # Packs the uplink for the controller, and is not shipped.
+    "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, "orchestrator.spec"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from orchestrator.files import write_whole
@@ -29,6 +30,7 @@ _FILES = (
     "session/__init__.py",
     "session/committing.py",
     "session/layout.py",
+    "session/words.py",
 )
 _FOLDERS = ("agent", "files", "training")
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
@@ -36,15 +38,23 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 def content() -> bytes:
-    """The zip application's bytes. Stored, not compressed, so that they do not depend on zlib's version."""
+    """The zip application's bytes."""
+    return packed(_FILES, _FOLDERS, _MAIN)
+
+
+def packed(
+    files: Iterable[str], folders: Iterable[str], main: bytes, *, left_out: Collection[str] = ()
+) -> bytes:
+    """These files of the package, and those in these folders, as a zip application that runs `main`. Stored,
+    not compressed, so that its bytes do not depend on zlib's version."""
     package = Path(__file__).resolve().parent.parent
-    names = list(_FILES)
-    for folder in _FOLDERS:
+    names = list(files)
+    for folder in folders:
         names += [path.relative_to(package).as_posix() for path in (package / folder).rglob("*.py")]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        _add(archive, "__main__.py", _MAIN)
-        for name in sorted(names):
+        _add(archive, "__main__.py", main)
+        for name in sorted(name for name in names if name not in left_out):
             _add(archive, f"orchestrator/{name}", (package / name).read_bytes())
     return buffer.getvalue()
 

@@ -35,6 +35,7 @@ class Stop(StrEnum):
     REQUEST = "a request to stop"
     STALL = "a stall"
     DISK = "the disk limit"
+    SUPERSEDED = "another session of this run, which has taken over"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ def _saved(ending: Ending) -> tuple[Outcome, str]:
 def _did_not_save(ending: Ending, stop: Stop) -> tuple[Outcome, str]:
     how = "was killed after its grace" if ending.killed else "ended without saving"
     message = f"asked to leave for {stop}, the command {how}; {_kept(ending)}{_unpublished(ending)}"
+    if stop is Stop.SUPERSEDED:
+        return Outcome.LOST, message
     if ending.newer or (stop is Stop.REQUEST and not ending.killed):
         return Outcome.STOPPED, message
     return Outcome.CRASHED, message

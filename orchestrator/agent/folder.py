@@ -88,6 +88,16 @@ class Folder(Layout):
             raise ValueError("secrets.json is not an object of texts")  # never repeat its content
         return values
 
+    def take_store(self) -> bytes | None:
+        """What opens the home store for the uplink; None for a session without one. Removes its file, so that
+        the training never finds it."""
+        try:
+            data = self.store.read_bytes()
+        except FileNotFoundError:
+            return None
+        self.store.unlink()
+        return data if self.uplink.exists() else None
+
 
 @contextmanager
 def alone(folder: Folder, inherited: str | None) -> Iterator[None]:

@@ -11,6 +11,7 @@ import threading
 from orchestrator.agent import machine, plan
 from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
+from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
@@ -39,6 +40,7 @@ class Monitor:
         log: Log,
         report: Report,
         settings: Settings,
+        uplink: Companion | None = None,
     ) -> None:
         self.folder, self.order, self.incarnation = folder, order, incarnation
         self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
@@ -46,6 +48,7 @@ class Monitor:
         self.progress = Progress(folder.progress, settings.rate_window)
         self.relay = Relay(folder.progress, folder.outbox / folder.progress.name, log.mask)
         self.costs = Costs()
+        self._uplink = uplink
         self.committed: int | None = None
         self.unpublished = ""
         outbox = Outbox(
@@ -141,6 +144,7 @@ class Monitor:
             self._hear(self.committer.news.popleft())
         if self.committer.bug is not None:
             raise self.committer.bug
+        self._hear_uplink()
         self.report.step, self.report.loss = self.progress.step, self.progress.loss
         self.report.rate = self.progress.rate()
         self._warn_of_progress()
@@ -170,6 +174,14 @@ class Monitor:
             self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
         self.log.say(f"committed {manifest.name}, {manifest.size / 1e6:.1f} MB in {news.seconds:.2f} s")
 
+    def _hear_uplink(self) -> None:
+        if self._uplink is None:
+            return
+        for seconds in self._uplink.uploads():
+            self.costs = self.costs.uploaded(seconds)
+        for text in self._uplink.warnings():
+            self._warn(text)
+
     def _warn_of_progress(self) -> None:
         if self.progress.not_finite is not None:
             loss, step = self.progress.not_finite
@@ -186,6 +198,9 @@ class Monitor:
             self.log.say(f"warning: {text}")
 
     def _consider_stop(self) -> None:
+        if self._uplink is not None and self._uplink.superseded:
+            self.ask_to_leave(Stop.SUPERSEDED)
+            return
         at = plan.stop_at(self.clocks.budget, self.costs, self._step_seconds(), self.settings)
         if at is not None and self.clocks.elapsed() >= at:
             self.ask_to_leave(Stop.DEADLINE)

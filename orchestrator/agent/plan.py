@@ -6,7 +6,7 @@ All times are in seconds. "Elapsed" counts from the agent's start, and includes 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pvariance
 
 from orchestrator.agent.settings import Settings
@@ -19,41 +19,48 @@ _RECENT = 8
 @dataclass(frozen=True)
 class Costs:
     """Measured durations, oldest first. A save counts from the request until the checkpoint is there, which
-    includes the wait for the step's end. A publication is hashing and committing."""
+    includes the wait for the step's end. A publication is hashing and committing. An upload, by an uplink, is
+    copying and sending."""
 
     saves: tuple[float, ...] = ()
     publications: tuple[float, ...] = ()
+    uploads: tuple[float, ...] = ()
 
     def saved(self, seconds: float) -> Costs:
-        return Costs((*self.saves, seconds)[-_RECENT:], self.publications)
+        return replace(self, saves=(*self.saves, seconds)[-_RECENT:])
 
     def published(self, seconds: float) -> Costs:
-        return Costs(self.saves, (*self.publications, seconds)[-_RECENT:])
+        return replace(self, publications=(*self.publications, seconds)[-_RECENT:])
+
+    def uploaded(self, seconds: float) -> Costs:
+        return replace(self, uploads=(*self.uploads, seconds)[-_RECENT:])
 
 
 def interval(asked: float | None, budget: float | None, costs: Costs, settings: Settings) -> float:
     """Seconds between saves: the job's own setting, or else Young's optimum within bounds.
 
     W = clamp(√(2·C·M), max(L, floor), ceiling), where C is the cost of a save, M the mean time between
-    failures and L the duration of a publication (docs/references/training.md#checkpoint-interval). It is
-    never more than a third of the budget.
+    failures and L the duration of a publication and its upload
+    (docs/references/training.md#checkpoint-interval). It is never more than a third of the budget.
     """
     if asked is not None:
         return asked
-    cost, latency = _save(budget, costs, settings), _publication(budget, costs, settings)
+    cost = _save(budget, costs, settings)
+    latency = _publication(budget, costs, settings) + _mean(costs.uploads)
     optimum = math.sqrt(2.0 * cost * settings.mean_time_to_failure)
     seconds = max(latency, settings.save_floor, min(optimum, settings.save_ceiling))
     return seconds if budget is None else min(seconds, budget * _INTERVAL_SHARE_MAX)
 
 
 def stop_at(budget: float | None, costs: Costs, step_seconds: float, settings: Settings) -> float | None:
-    """Elapsed seconds at which to send SIGTERM: save + publish + 2σ + margin before the end of the budget.
+    """Elapsed seconds at which to send SIGTERM: save + publish + upload + 2σ + margin before the end of the
+    budget.
 
     Until a save has been measured, the duration of one step is added. A measured save includes it.
     """
     if budget is None:
         return None
-    reserve = _save(budget, costs, settings) + _publication(budget, costs, settings)
+    reserve = _save(budget, costs, settings) + _publication(budget, costs, settings) + _upload(costs)
     if not costs.saves:
         reserve += step_seconds
     reserve += 2.0 * math.sqrt(_variance(costs.saves) + _variance(costs.publications))
@@ -62,11 +69,11 @@ def stop_at(budget: float | None, costs: Costs, step_seconds: float, settings: S
 
 
 def kill_at(budget: float | None, costs: Costs, settings: Settings) -> float | None:
-    """Elapsed seconds after which a new save could no longer be published in time."""
+    """Elapsed seconds after which a new save could no longer be published and shipped in time."""
     if budget is None:
         return None
     reserve = _publication(budget, costs, settings) + 2.0 * math.sqrt(_variance(costs.publications))
-    reserve += 0.25 * min(settings.margin, settings.margin_share * budget)
+    reserve += _upload(costs) + 0.25 * min(settings.margin, settings.margin_share * budget)
     return budget - min(reserve, 0.5 * _RESERVE_SHARE_MAX * budget)
 
 
@@ -83,6 +90,15 @@ def _save(budget: float | None, costs: Costs, settings: Settings) -> float:
 
 def _publication(budget: float | None, costs: Costs, settings: Settings) -> float:
     return fmean(costs.publications) if costs.publications else _guess(budget, settings)
+
+
+def _upload(costs: Costs) -> float:
+    """Twice the measured one: the uplink may have just begun to ship an older checkpoint."""
+    return 2.0 * (_mean(costs.uploads) + math.sqrt(_variance(costs.uploads)))
+
+
+def _mean(seconds: tuple[float, ...]) -> float:
+    return fmean(seconds) if seconds else 0.0
 
 
 def _guess(budget: float | None, settings: Settings) -> float:

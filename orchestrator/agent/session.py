@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from orchestrator.agent import machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
+from orchestrator.agent.companion import Companion, secrets_in
 from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.leader import Leader, environment
@@ -77,6 +78,7 @@ class Session:
         self.started = _started(clock)
         self.stop_signal = False
         self.monitor: Monitor | None = None
+        self.uplink: Companion | None = None
         self.log = Log(folder.outbox / LOG, clock, settings.log_segment_bytes, settings.log_total_bytes)
         self.report = Report(folder, incarnation, clock, settings.heartbeat)
 
@@ -101,7 +103,10 @@ class Session:
             guardian.kill()
             guardian.dismiss()
         self.log.say(f"{result.outcome}: {result.message}")
-        return 0 if self.report.end(result) else 1
+        written = self.report.end(result)
+        if self.uplink is not None:
+            self._ship_the_rest(self.uplink)
+        return 0 if written else 1
 
     def _steps(self, guardian: Guardian) -> Result:
         self.report.beat("starting")
@@ -123,8 +128,9 @@ class Session:
         self.log.say(f"training starts, {begun}")
         leader = Leader.start(self.folder, order, variables, guardian)
         self.monitor = Monitor(
-            self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings
-        )
+            self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings,
+            self.uplink,
+        )  # fmt: skip
         exit_code = self._train(self.monitor)
         return self.monitor.conclude(exit_code, machine.oom_kills() - oom_kills)
 
@@ -139,11 +145,40 @@ class Session:
             values = self.folder.take_secrets()
         except (OSError, ValueError) as error:
             raise Over(Outcome.CRASHED, f"secrets.json cannot be read: {error}") from error
-        self._hide(Mask(values.values()))
+        given = self._take_store()
+        self._hide(Mask([*values.values(), *secrets_in(given or b"")]))
+        if given is not None:
+            self.uplink = Companion(
+                self.folder, order, self.incarnation, given, self.settings, self.clock, self.log.say
+            )
+            self.uplink.start()
         missing = [name for name in order.secrets if name not in values]
         if missing:
             raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
         return values
+
+    def _take_store(self) -> bytes | None:
+        try:
+            return self.folder.take_store()
+        except OSError as error:
+            self.report.warn(f"the uplink cannot start: store.json cannot be read: {error.strerror}")
+            return None
+
+    def _ship_the_rest(self, uplink: Companion) -> None:
+        """Waits until the last checkpoint and the result are in the store, as long as the session may."""
+        uplink.result_written = True
+        began, clocks = self.clock.elapsed(), self.report.clocks
+        while uplink.is_alive():
+            for text in uplink.warnings():
+                self.report.warn(text)
+            self.report.beat("shipping")
+            budget = None if clocks is None else clocks.budget
+            if clocks is not None and budget is not None and clocks.elapsed() >= budget:
+                break
+            if budget is None and self.clock.elapsed() - began >= self.settings.uplink_end:
+                break
+            self.clock.wait(_NEVER, self.settings.tick)
+        uplink.end()
 
     def _hide(self, mask: Mask) -> None:
         """From now on no output shows a secret. This includes the traceback of a bug on standard error, which
@@ -225,6 +260,8 @@ class Session:
         return outcome[0]
 
     def _leave_early(self, clocks: Clocks) -> None:
+        if self.uplink is not None and self.uplink.superseded:
+            raise Over(Outcome.LOST, "another session of this run has taken over")
         if self.stop_signal or self.folder.stop.exists():
             raise Over(Outcome.STOPPED, "asked to stop before the training began")
         if clocks.budget is not None and clocks.elapsed() >= clocks.budget:

@@ -21,6 +21,10 @@ class Settings:
     the time after a stall.
     Disk: every `disk_period` the session's folders are measured. A session that uses more than `disk_bytes`
     (None: no limit) is asked to exit. One that uses twice as much is killed at once.
+    Uplink: it beats and ships as often as `uplink_beat` and `uplink_ship` say, and sends at most
+    `uplink_daily_bytes` of checkpoints a day. If it dies, it is started again after `uplink_restart`, doubled
+    up to `uplink_restart_max` unless it lived for `uplink_calm`. Without a budget, the session waits for it
+    at most `uplink_end` after its result.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
     installs the job's requirements.
     """
@@ -47,3 +51,10 @@ class Settings:
     part_bytes: int = PART_BYTES_MAX
     disk_bytes: int | None = None
     disk_period: float = 10.0
+    uplink_beat: float = 5.0
+    uplink_ship: float = 60.0
+    uplink_daily_bytes: float | None = None
+    uplink_restart: float = 1.0
+    uplink_restart_max: float = 300.0
+    uplink_calm: float = 600.0
+    uplink_end: float = 1800.0

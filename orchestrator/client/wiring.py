@@ -22,7 +22,7 @@ from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import AccessDenied, InputError, SpecError
-from orchestrator.home import Folders
+from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
@@ -31,6 +31,7 @@ from orchestrator.stores import catalog as stores
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again
+from orchestrator.uplink import archive as uplink_archive
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Wired:
         return offset.total_seconds() if offset else 0.0
 
     def backends(self, unforeseen: Unforeseen = raise_again) -> Backends:
-        """The backends of the engine. Builds the agent's archive if this version has not done so yet."""
+        """The backends of the engine. Builds the archives of the agent and the uplink."""
         archive.build(self.folders.agent)
+        uplink_archive.build(self.folders.home / UPLINK)
         return Backends(
             self.platforms(), self.stores(), self.config.home_store, self.folders, self.secret, unforeseen
         )

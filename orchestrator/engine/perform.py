@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.core import wire
 from orchestrator.core.action import (
     Action,
     Collect,
@@ -47,12 +48,13 @@ from orchestrator.errors import (
 )
 from orchestrator.files import remove_tree, set_aside, write_whole
 from orchestrator.freeze import inputs
-from orchestrator.home import Folders
+from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
-from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, RESULT
 from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
-from orchestrator.session.staging import Materials
+from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
@@ -143,7 +145,10 @@ def _mask(action: Action, backends: Backends) -> Mask:
     """Masks the secrets that this action sends to a platform, because its answer may repeat them."""
     if not isinstance(action, Prepare | Launch):
         return Mask()
-    values = []
+    values: list[str] = []
+    if isinstance(action, Prepare) and action.uplink is Uplink.STORE:
+        with contextlib.suppress(OrchestratorError):
+            values += carried(backends.store(action.store)).secret.values()
     for name in action.order.secrets:
         with contextlib.suppress(OrchestratorError):  # a missing secret was not sent
             values.append(backends.secret(name))
@@ -224,6 +229,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         inputs=inputs.stage(order.inputs, folders.inputs),
         image=None if image is None else folders.image(image),
         secrets={name: backends.secret(name) for name in order.secrets},
+        shipping=_shipping(action, backends),
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
     )
     try:
@@ -233,6 +239,18 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
+    """What the session needs to ship its own outbox; None if something else brings that home."""
+    if action.uplink is not Uplink.STORE:
+        return None
+    program = backends.folders.home / UPLINK
+    try:
+        portable = carried(backends.store(action.store))
+    except Rejected as refusal:  # the platform decides whether it needs it
+        return Shipping(program, refusal=str(refusal))
+    return Shipping(program, wire.encode(portable), portable.this_machine)
 
 
 def _fence_for(order: Order, store: Store) -> None:
@@ -298,9 +316,35 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    outbox = _outbox(action, backends)
-    if isinstance(outbox, uplinked.StoreOutbox):
-        return _look(action, store, outbox, into)
+    found = Done(action)
+    for outbox in _outboxes(action, backends, into):
+        if isinstance(outbox, uplinked.StoreOutbox):
+            found = _look(action, store, outbox, into)
+        else:
+            found = _bring(action, store, outbox, into, found)
+    return found
+
+
+def _look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Done:
+    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
+    says."""
+    keys = SessionKeys(action.run, action.session)
+    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
+    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
+    try:
+        notes, more = listen(outbox, into)
+    except BackendError:
+        if not accepted:
+            raise
+        notes, more = (), True  # what was found is worth a report
+    told = tuple(dict.fromkeys((*found.notes, *notes)))
+    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
+                gone=found.gone)  # fmt: skip
+
+
+def _bring(action: Collect, store: Store, outbox: Outbox, into: Path, before: Done) -> Done:
+    """Copies an outbox and publishes its checkpoints, except those that were found `before`."""
+    action = replace(action, known=action.known | {each.name for each in before.checkpoints})
     given = Forgone(outbox) if action.forgone else outbox
     collected = collect(given, into, action.known, last=action.last)
     accepted: list[Accepted] = []
@@ -318,40 +362,50 @@ def _collect(action: Collect, backends: Backends) -> Report:
             more |= manifest is None
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
+    names = {each.name for each in accepted}
+    return replace(
+        before,
+        checkpoints=(*before.checkpoints, *accepted),
+        corrupt=(*before.corrupt, *corrupt),
+        notes=(*before.notes, *notes),
+        more=before.more or more,
+        late=tuple(each for each in before.late if each[0] not in names),
+    )
 
 
-def _look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Report:
-    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
-    says."""
-    keys = SessionKeys(action.run, action.session)
-    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
-    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
-    try:
-        notes, more = listen(outbox, into)
-    except BackendError:
-        if not accepted:
-            raise
-        notes, more = (), True  # what was found is worth a report
-    told = tuple(dict.fromkeys((*found.notes, *notes)))
-    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
-                gone=found.gone)  # fmt: skip
-
-
-def _outbox(action: Collect, backends: Backends) -> Outbox:
-    """Opens the session's outbox. Before the last look, raises the fence, so that nothing can be published
-    afterwards and go unseen."""
+def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbox]:
+    """Opens the session's outbox. Before the last look at one in the store, raises the fence, so that nothing
+    can be published afterwards and go unseen. If the result did not get there, then perhaps not all
+    checkpoints did: what the platform itself still has is brought after it."""
     if action.uplink is not Uplink.STORE:
-        return backends.platform(action.platform).open(action.session)
+        yield backends.platform(action.platform).open(action.session)
+        return
     store = backends.store(action.store)
     if action.last:
         raise_fence(store, action.run, action.generation + 1)
     try:
-        return uplinked.opened(store, action.run, action.session, action.generation)
+        shipped = uplinked.opened(store, action.run, action.session, action.generation)
     except NotFound as error:
-        if action.incarnation is None:
+        own = _own_outbox(action, backends) if action.last else None
+        if own is not None:
+            yield own
+        elif action.incarnation is not None:
+            raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
+        else:
             raise
-        raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
+    else:
+        yield shipped
+        if action.last and not (into / RESULT).exists():
+            own = _own_outbox(action, backends)
+            yield from () if own is None else (own,)
+
+
+def _own_outbox(action: Collect, backends: Backends) -> Outbox | None:
+    """What the platform itself still has of a session that ships its outbox."""
+    try:
+        return backends.platform(action.platform).open(action.session)
+    except Rejected:  # it has nothing, or is no longer in the config
+        return None
 
 
 def _brought(into: Path) -> list[CheckpointRef]:

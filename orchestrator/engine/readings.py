@@ -7,7 +7,7 @@ Runs in workers, never in the engine's thread. Knows platforms only through the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from orchestrator.core import bounds
@@ -16,7 +16,7 @@ from orchestrator.core.session import Observation, Sighting
 from orchestrator.errors import BackendError
 from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.session.outbox import Outbox
-from orchestrator.session.saying import said
+from orchestrator.session.saying import Said, said
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 
@@ -77,18 +77,19 @@ def _observations(
 
 
 def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | None:
-    """One reading of one session. Its outbox may be `elsewhere`, not on its platform.
+    """One reading of one session. `elsewhere` is where it ships its outbox to: that is read if the platform
+    cannot read the outbox itself.
 
     None if the outbox cannot be read now and either the session has ended (whether it left a result is
     unknown) or the outbox is elsewhere (whether its heart beats is unknown).
     """
-    outbox, log = elsewhere or sight.outbox, bounds.text(sight.log, bounds.SPOKEN_BYTES_MAX)
-    if outbox is None:
+    log = bounds.text(sight.log, bounds.SPOKEN_BYTES_MAX)
+    if sight.outbox is None and elsewhere is None:
         return Observation(
             sight.sighting, ending=sight.ending, detail=sight.detail, notes=sight.notes, log=log
         )
     try:
-        found = said(outbox)
+        found = _said(sight, elsewhere)
     except (BackendError, OSError) as error:
         if sight.sighting is Sighting.ENDED or elsewhere is not None:
             return None
@@ -100,6 +101,21 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
         sight.sighting, found.incarnations, found.status, found.result, ending, detail,
         (*sight.notes, *found.notes), log,
     )  # fmt: skip
+
+
+def _said(sight: Sight, elsewhere: Outbox | None) -> Said:
+    """What the session reports. While it runs, its result only counts once it is shipped: until then the last
+    checkpoint may still be on its way."""
+    if sight.outbox is None:
+        assert elsewhere is not None
+        return said(elsewhere)
+    if elsewhere is None:
+        return said(sight.outbox)
+    try:
+        found = said(sight.outbox)
+    except (BackendError, OSError):
+        return said(elsewhere)
+    return found if sight.sighting is Sighting.ENDED else replace(found, result=None, unfit="")
 
 
 def _fails_by_itself(platform: Platform) -> bool:

@@ -14,6 +14,8 @@ from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
 
+UPLINK_BEAT_SECONDS = 5.0
+UPLINK_SILENCE_SECONDS = 600.0  # a heartbeat comes through the store, which may be slow or away for a while
 PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's start: there is no queue
 
 
@@ -23,6 +25,9 @@ class SessionOptions(BaseModel):
 
     A session may use `disk_gb` of disk, or what its job needs if that is more; null means no limit. It keeps
     `log_gb` of its log: the beginning and the newest part.
+
+    With `uplink`, a process beside the agent ships the outbox to the run's home store: a checkpoint at most
+    every `uplink_seconds`, and at most `uplink_daily_gb` of checkpoints a day (unset: no limit).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -40,12 +45,20 @@ class SessionOptions(BaseModel):
     setup_seconds: float = Field(default=5.0, ge=0)
     disk_gb: float | None = Field(default=50.0, gt=0)
     log_gb: float = Field(default=0.064, ge=0.002, le=1.0)
+    uplink: bool = False
+    uplink_seconds: float = Field(default=60.0, ge=1)
+    uplink_daily_gb: float | None = Field(default=None, gt=0)
 
     def agent_settings(self, order: Order) -> str:
         """The agent's limits for this order, as JSON."""
-        told: dict[str, int] = {"log_total_bytes": int(self.log_gb * 1e9)}
+        told: dict[str, float] = {"log_total_bytes": int(self.log_gb * 1e9)}
         if self.disk_gb is not None:
             told["disk_bytes"] = int(max(self.disk_gb, order.disk_gb) * 1e9)
+        if self.uplink:
+            told["uplink_ship"] = self.uplink_seconds
+            told["uplink_beat"] = min(UPLINK_BEAT_SECONDS, self.uplink_seconds)
+            if self.uplink_daily_gb is not None:
+                told["uplink_daily_bytes"] = self.uplink_daily_gb * 1e9
         return json.dumps(told)
 
     def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:
@@ -54,7 +67,8 @@ class SessionOptions(BaseModel):
             session_seconds=self.session_seconds,
             wall_margin_seconds=self.wall_margin_seconds,
             slack_seconds=self.slack_seconds,
-            uplink=Uplink.SHARED,
+            uplink=Uplink.STORE if self.uplink else Uplink.SHARED,
+            silence_seconds=UPLINK_SILENCE_SECONDS if self.uplink else Traits.silence_seconds,
             durable_mid_run=True,
             visibility_seconds=self.visibility_seconds,
             pending_seconds_max=PENDING_SECONDS_MAX,

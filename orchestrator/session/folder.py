@@ -191,12 +191,14 @@ class SessionFolder(Layout):
 
     def sighting(self) -> Sighting:
         """Reads the incarnation before the lock and the result after it. If an agent had started and the lock
-        is free, that agent has died, and nothing more will appear."""
+        is free, that agent has died, and nothing more will appear. An agent with an uplink lives on after its
+        result, until that is shipped."""
         started = self.incarnation is not None
         alive = self.alive()
         with suppress(OSError):  # no result
             if stat.S_ISREG((self.outbox / RESULT).lstat().st_mode):
-                return Sighting.ENDED
+                ships = alive and self.uplink.exists()
+                return Sighting.RUNNING if ships else Sighting.ENDED
         if started:
             return Sighting.RUNNING if alive else Sighting.ENDED
         return Sighting.PENDING if alive else Sighting.ABSENT
@@ -205,7 +207,7 @@ class SessionFolder(Layout):
 def _fill(folder: Path, order: Order, materials: Materials) -> None:
     """Fills a draft folder with everything for a session. Copies and never links, so that a session cannot
     change anybody else's files through its own."""
-    for entry in contents(order, materials):
+    for entry in contents(order, materials, here=True):
         target = folder / entry.name
         if isinstance(entry.content, bytes):
             write_whole(target, entry.content)

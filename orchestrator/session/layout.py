@@ -18,7 +18,8 @@ SESSION = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")  # the name of a session and o
 ORDER, AGENT, BUNDLE, STAGED, INPUTS, SECRETS = (
     "order.json", "agent.pyz", "bundle.tar.gz", "staged", "inputs", "secrets.json",
 )  # fmt: skip
-STOP, LOCK, WORK, OUTBOX = "stop", "lock", "work", "outbox"
+UPLINK, STORE = "uplink.pyz", "store.json"  # only where the session ships its own outbox
+STOP, LOCK, WORK, OUTBOX, SHIPPING = "stop", "lock", "work", "outbox", "shipping"
 
 # In the outbox, and below a store's or a staged checkpoint's root.
 INCARNATION, STATUS, RESULT, PROGRESS, LOG = (
@@ -76,6 +77,18 @@ class Layout:
     @property
     def secrets(self) -> Path:
         return self.root / SECRETS
+
+    @property
+    def uplink(self) -> Path:
+        return self.root / UPLINK
+
+    @property
+    def store(self) -> Path:
+        return self.root / STORE
+
+    @property
+    def shipping(self) -> Path:
+        return self.root / SHIPPING
 
     @property
     def stop(self) -> Path:

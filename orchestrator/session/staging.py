@@ -22,8 +22,24 @@ from orchestrator.session.layout import (
     ORDER,
     SECRETS,
     STAGED,
+    STORE,
+    UPLINK,
     manifest_path,
 )
+
+
+@dataclass(frozen=True)
+class Shipping:
+    """What a session needs to ship its own outbox to the home store.
+
+    `program` is the uplink as one zip application. `store` tells it how to open the store, credential
+    included. `this_machine`: that works on this machine only. `refusal`: why no session can open the store.
+    """
+
+    program: Path
+    store: bytes = field(default=b"", repr=False)
+    this_machine: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,8 @@ class Materials:
     `bundle` is the source archive (.tar.gz), `agent` the agent as one zip application, `resume` a folder with
     a verified checkpoint in outbox layout, `inputs` the folder of verified inputs, and `image` the archive of
     an image's frozen folders. The last three may be None. `secrets`, name → value, are never journalled or
-    logged. `say` takes a line of progress at any time, from this thread.
+    logged, nor is what `shipping` holds, which is None for a session without an uplink. `say` takes a line of
+    progress at any time, from this thread.
     """
 
     bundle: Path
@@ -42,6 +59,7 @@ class Materials:
     inputs: Path | None = None
     image: Path | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    shipping: Shipping | None = None
     say: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
 
@@ -56,11 +74,15 @@ class Content:
     read_only: bool = False
 
 
-def contents(order: Order, materials: Materials, *, staged: bool = True) -> Iterator[Content]:
+def contents(
+    order: Order, materials: Materials, *, staged: bool = True, here: bool = False
+) -> Iterator[Content]:
     """All contents, the order last: if the order is there, everything is. `staged=False` leaves out the
-    checkpoint to resume from, which comes another way.
+    checkpoint to resume from, which comes another way. `here`: the session runs on this machine, and sees its
+    folders and servers.
 
-    Raises Rejected if the order resumes at a checkpoint that the materials lack.
+    Raises Rejected if the order resumes at a checkpoint that the materials lack, or if the session is to ship
+    to a store that it cannot open.
     """
     yield Content(AGENT, materials.agent, read_only=True)
     yield Content(BUNDLE, materials.bundle, read_only=True)
@@ -75,4 +97,22 @@ def contents(order: Order, materials: Materials, *, staged: bool = True) -> Iter
         yield Content(INPUTS, materials.inputs, read_only=True)
     if materials.secrets:
         yield Content(SECRETS, json.dumps(dict(materials.secrets)).encode())
+    if materials.shipping is not None:
+        yield from _uplink(order, materials.shipping, here)
     yield Content(ORDER, wire.encode(order))
+
+
+def _uplink(order: Order, shipping: Shipping, here: bool) -> Iterator[Content]:
+    remedy = (
+        f"give the run a home store that its sessions can reach, or set `uplink: false` for {order.platform} "
+        "in config.yaml"
+    )
+    if shipping.refusal:
+        raise Rejected(f"{order.session} cannot ship to its home store: {shipping.refusal}; {remedy}")
+    if shipping.this_machine and not here:
+        raise Rejected(
+            f"{order.session} cannot ship to its home store: only this machine can open that store, and the "
+            f"sessions of {order.platform} run elsewhere; {remedy}"
+        )
+    yield Content(UPLINK, shipping.program, read_only=True)
+    yield Content(STORE, shipping.store)

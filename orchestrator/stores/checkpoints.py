@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -184,9 +184,10 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str], *,
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
     `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
-    nothing. Sweeps the lineages of `names`, and with `older` those of all older generations, which are closed
-    but may have remains of an interrupted call. For a generation that still publishes, only its publisher may
-    call this, without `older`. A lineage with an unreadable manifest is not swept. Idempotent.
+    nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
+    remains of an interrupted call. For a generation that still publishes, only its publisher may call this.
+    It does not know what was accepted of older generations, so it passes `older=False` and leaves them alone.
+    A lineage with an unreadable manifest is not swept. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -282,8 +283,7 @@ def _unneeded(
         generation = _generation(lineage)
         if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
             there.append((stat, lineage, sha256))
-    lineages = {lineage for _, lineage, _ in there}
-    needed = _needed(store, run, gone, kept, lineages) if there else {}
+    needed = _needed(store, run, gone, kept, {lineage for _, lineage, _ in there}) if there else {}
     for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
@@ -291,9 +291,9 @@ def _unneeded(
 
 
 def _needed(
-    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef], lineages: Set[str]
+    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef], lineages: set[str]
 ) -> dict[str, frozenset[str] | None]:
-    """For each of the lineages, the blobs that its remaining checkpoints need; None if one cannot be read."""
+    """Lineage → the blobs that its remaining checkpoints need; None if one of them cannot be read."""
     needed: dict[str, frozenset[str] | None] = {}
     for ref in (set(names(store, run)) | kept) - gone:
         lineage = _lineage(ref)

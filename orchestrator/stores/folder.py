@@ -28,6 +28,7 @@ from orchestrator.errors import (
 from orchestrator.files import Draft, draft_file, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -49,8 +50,15 @@ def configured(name: str, options: Options, home: Path) -> FolderStore:
     return FolderStore(home / options.path.expanduser(), name)
 
 
+def carried(portable: Portable, scratch: Path) -> FolderStore:
+    """The same folder, for a session of this machine."""
+    del scratch
+    return FolderStore(Path(portable.options["path"]))
+
+
 class FolderStore:
-    """Implements `Store`. The root is created by the first put; until then the store is empty."""
+    """Implements `Store` and `Portability`. The root is created by the first put; until then the store is
+    empty."""
 
     def __init__(self, root: Path, name: str = "folder") -> None:
         self._root = root
@@ -114,6 +122,9 @@ class FolderStore:
                     folder = folder.parent
             with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
+
+    def portable(self) -> Portable:
+        return Portable("folder", {"path": str(self._root.absolute())}, this_machine=True)
 
     def _open(self) -> None:
         """Makes the root. The first time, removes what killed writers left there."""

@@ -14,6 +14,8 @@ from pathlib import Path
 import tenacity
 
 from orchestrator.errors import Conflict, Transient, is_worth_retrying
+from orchestrator.stores.opening import carried
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store
 
@@ -55,8 +57,8 @@ class RetryingRegisters:
 
 
 class RetryingStore:
-    """Implements `Store`. Pauses double from `pause_seconds_min` to `pause_seconds_max`. Each is shortened at
-    random by up to half. After `attempts` tries, raises the last `Transient`."""
+    """Implements `Store` and `Portability`. Pauses double from `pause_seconds_min` to `pause_seconds_max`.
+    Each is shortened at random by up to half. After `attempts` tries, raises the last `Transient`."""
 
     def __init__(
         self,
@@ -98,6 +100,10 @@ class RetryingStore:
 
     def delete(self, key: str) -> None:
         self._again(self._inner.delete, key)
+
+    def portable(self) -> Portable:
+        """Raises Rejected if sessions cannot open the inner store."""
+        return carried(self._inner)
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         least, most = self._pauses

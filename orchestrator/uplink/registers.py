@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from orchestrator.core import wire
 from orchestrator.core.order import AgentStatus
-from orchestrator.errors import Conflict, Rejected, Superseded
+from orchestrator.errors import Conflict, Rejected, Superseded, Transient
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Store
 from orchestrator.uplink.layout import SessionKeys, fence_key
@@ -84,10 +84,14 @@ def raise_fence(store: Store, run: str, generation: int) -> int:
 
 
 def check_fence(store: Store, run: str, generation: int) -> None:
-    """Raises Superseded unless the fence is at this generation."""
-    there = _decoded(Fence, registers_of(store).read(fence_key(run)))
+    """Raises Superseded unless the fence is at this generation. Raises Transient without a fence: it is set
+    before each session and never removed, so this is the wrong folder, or a disk is not mounted."""
+    held = registers_of(store).read(fence_key(run))
+    if held is None:
+        raise Transient(f"the store has no fence of {run}: is its disk there?")
+    there = _decoded(Fence, held)
     if there is None or there.generation != generation:
-        at = "has no fence" if there is None else f"is at generation {there.generation}"
+        at = "has no valid fence" if there is None else f"is at generation {there.generation}"
         raise Superseded(f"{run} {at}: generation {generation} must not publish any more")
 
 

@@ -1,8 +1,8 @@
 """The uplink: ships one agent's outbox to its run's home store, as long as the agent may publish.
 
 It reads the outbox as carefully as the engine does, because the training can write there, and copies it
-before it ships anything. It deletes only checkpoints of its own that newer ones supersede. Knows no clock and
-no platform: its driver says when, retries after the store's errors, and stops it for good after `Superseded`.
+before it ships anything. It deletes only its own superseded checkpoints. Knows no clock and no platform: its
+driver says when, retries after the store's errors, and stops it for good after `Superseded`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, superseded_while_open
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode, superseded_while_open
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import Odd, remove_tree, write_whole
 from orchestrator.session import saying
-from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, PROGRESS, RESULT, STATUS
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, MANIFEST, PROGRESS, RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect, refuse
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -28,24 +28,39 @@ from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
 
 TOLD_MAX = 8  # publications that a heartbeat names
+_PUBLISHED = "published"  # marks a checkpoint in the scratch folder that is in the store
+Wanted = Callable[[Manifest], bool]
 
 
 class Uplink:
-    """The uplink of one incarnation, whose `outbox` is on this machine. `scratch` is a folder of its own.
+    """The uplink of one incarnation, whose `outbox` is on this machine. `scratch` is a folder of its own,
+    which the next uplink of the incarnation gets if this one dies. Publishes only `wanted` checkpoints.
 
     `beat` and `ship` may run in two threads, so that a long upload does not stop the heartbeat. Both raise
     Superseded once somebody else may publish. After the store's errors they may be called again.
     """
 
-    def __init__(self, store: Store, order: Order, incarnation: str, outbox: Outbox, scratch: Path) -> None:
+    def __init__(
+        self,
+        store: Store,
+        order: Order,
+        incarnation: str,
+        outbox: Outbox,
+        scratch: Path,
+        wanted: Wanted = lambda _: True,
+    ) -> None:
         self._store = store
         self._order = order
         self._keys = SessionKeys(order.run, order.session)
         self._incarnation = incarnation
         self._outbox = outbox
         self._scratch = scratch
+        self._wanted = wanted
         self._claimed = False
-        self._published: dict[str, Accepted] = {}  # what it has put into the store and not deleted
+        self.published = _published(scratch / CHECKPOINTS)  # by name: what is in the store
+        self._newest: CheckpointRef | None = max(
+            (each.ref for each in self.published.values()), key=lambda ref: ref.step, default=None
+        )
         self._result: str | None = None  # its sha256, once it is in the store
         self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
         self.done = False  # the result is in the store, and its heartbeat says so
@@ -59,29 +74,32 @@ class Uplink:
             return
         if status is None or status.incarnation != self._incarnation:
             return
-        published = [self._published[name] for name in sorted(self._published)]
-        newest = published[-1] if published else None
+        newest = self._newest
         shown = replace(status, checkpoint=None if newest is None else newest.name,
-                        checkpoint_step=None if newest is None else newest.ref.step)  # fmt: skip
-        told = tuple(registers.Published(each.name, each.sha256) for each in published[-TOLD_MAX:])
+                        checkpoint_step=None if newest is None else newest.step)  # fmt: skip
+        last = sorted(self.published.values(), key=lambda each: each.name)[-TOLD_MAX:]
+        told = tuple(registers.Published(each.name, each.sha256) for each in last)
         beats = registers.Heartbeat(shown, self._result, told)
         if len(wire.encode(beats)) > bounds.REGISTER_BYTES_MAX:
             beats = replace(beats, status=replace(shown, warnings=()))
         registers.beat(self._store, self._keys, beats)
 
     def ship(self) -> Iterator[None]:
-        """Ships a page of what is new, and the result once there is nothing else; before the result, deletes
-        what is superseded. Yields between each check of the fence and the write that it allows: time may pass
-        there."""
+        """Ships a page of what is new, newest first, and the result once there is nothing else. Yields
+        between each check of the fence and the write that it allows: time may pass there."""
         self._check()
         over = (self._scratch / RESULT).exists()  # then nothing new is committed
         brought = collect(self._outbox, self._scratch, last=over, sync=False)
         more = brought.more
-        for manifest in brought.manifests:
-            if self._is_ours(manifest):
-                self._check()
-                yield
-                more |= not self._publish(manifest)
+        for manifest in reversed(brought.manifests):
+            if not self._is_ours(manifest) or manifest.name in self.published:
+                continue
+            if not self._wanted(manifest):  # if it ever is, it is copied again
+                (self._scratch / CHECKPOINTS / manifest.name / MANIFEST).unlink(missing_ok=True)
+                continue
+            self._check()
+            yield
+            more |= not self._publish(manifest)
         for path in (self._scratch / BLOBS).iterdir():
             remove_tree(path)  # a blob, or the draft folder of an uplink that was killed
         self._ship_growth()
@@ -91,10 +109,35 @@ class Uplink:
             self._result = self._put(self._keys.result, (self._scratch / RESULT).read_bytes())
             self.beat()
             self.done = True
-        elif not over and self._superseded(frozenset()):
+
+    def retire(self) -> tuple[str, ...]:
+        """Deletes those of its own checkpoints in the store that the order's retention no longer keeps and the
+        engine has not pinned. Returns their names. Never touches those of other sessions, such as the one
+        that this one resumed."""
+        names = self._superseded(frozenset())
+        if names:
             self._check()
-            yield
-            self._retire()
+            pins = registers.pinned(self._store, self._keys)
+            names = self._superseded(pins)
+            left = (self.published.keys() | self._own(pins)) - set(names)
+            stored.retire(self._store, self._order.run, names, keep=left, older=False)
+        for name in names:
+            (self._scratch / CHECKPOINTS / name / _PUBLISHED).unlink(missing_ok=True)
+            del self.published[name]
+        return names
+
+    def _superseded(self, pinned: frozenset[str]) -> tuple[str, ...]:
+        keep = self._order.keep
+        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
+        known = [Accepted(each.ref, each.size, each.metrics) for each in self.published.values()]
+        gone = superseded_while_open(known, last=keep.last, best=best, pinned=pinned)
+        return tuple(each.name for each in gone)
+
+    def _own(self, names: Iterable[str]) -> set[str]:
+        """Those of its own lineage."""
+        own = (self._order.generation, self._incarnation)
+        refs = (CheckpointRef.parse(name) for name in names)
+        return {ref.name for ref in refs if ref is not None and (ref.generation, ref.incarnation) == own}
 
     def _check(self) -> None:
         """Raises Superseded if somebody else may publish."""
@@ -113,30 +156,11 @@ class Uplink:
         except CorruptCheckpoint:  # the copy was damaged: copy it again
             refuse(self._scratch / CHECKPOINTS / manifest.name)
             return False
-        self._published[manifest.name] = Accepted(
-            manifest.ref, manifest.size, manifest.metrics, manifest.created_at, manifest.sha256
-        )
+        (self._scratch / CHECKPOINTS / manifest.name / _PUBLISHED).touch()
+        self.published[manifest.name] = manifest
+        if self._newest is None or manifest.ref.step > self._newest.step:
+            self._newest = manifest.ref
         return True
-
-    def _superseded(self, pinned: frozenset[str]) -> tuple[Accepted, ...]:
-        keep = self._order.keep
-        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
-        return superseded_while_open(self._published.values(), last=keep.last, best=best, pinned=pinned)
-
-    def _retire(self) -> None:
-        """Deletes its own superseded checkpoints, except those that the engine relies on."""
-        pins = registers.pinned(self._store, self._keys)
-        gone = {each.name for each in self._superseded(pins)}
-        keep = (self._published.keys() | self._own(pins)) - gone
-        if gone:
-            stored.retire(self._store, self._order.run, gone, keep, older=False)
-        self._published = {name: each for name, each in self._published.items() if name not in gone}
-
-    def _own(self, names: Iterable[str]) -> set[str]:
-        """Those of its own lineage."""
-        lineage = (self._order.generation, self._incarnation)
-        refs = (CheckpointRef.parse(name) for name in names)
-        return {ref.name for ref in refs if ref is not None and (ref.generation, ref.incarnation) == lineage}
 
     def _ship_growth(self) -> None:
         for path in (self._scratch / PROGRESS, *sorted((self._scratch / LOG).glob("*.log"))):
@@ -152,6 +176,16 @@ class Uplink:
         write_whole(piece, data, sync=False)
         self._store.put(key(sha256), piece, sha256)
         return sha256
+
+
+def _published(checkpoints: Path) -> dict[str, Manifest]:
+    """What an uplink that died before had published."""
+    found = {}
+    for mark in checkpoints.glob(f"*/{_PUBLISHED}"):
+        with suppress(CorruptCheckpoint, OSError):
+            name = mark.parent.name
+            found[name] = decode(name, (mark.parent / MANIFEST).read_bytes())
+    return found
 
 
 def _read(path: Path, offset: int) -> bytes:

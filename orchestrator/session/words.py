@@ -1,0 +1,35 @@
+"""What an uplink tells the agent beside it, one JSON line each, through a pipe that only the two have.
+
+Values only; ships with both. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core import wire
+
+WORD_BYTES_MAX = 16 * 1024  # the rest of a longer line is another line
+
+# How an uplink's process exits, for the agent that started it. After any other code it is started again.
+SHIPPED = 0  # everything is in the store, including the result
+SUPERSEDED = 3  # somebody else may publish now: this session is of no use any more
+USELESS = 78  # it can never ship from here, such as without the packages that the store needs
+
+
+@dataclass(frozen=True)
+class Word:
+    """`say` is a line for the log. `trouble` is a warning for the status: its text is always the same for the
+    same trouble. `shipped_seconds`: how long it took to ship a checkpoint."""
+
+    say: str = ""
+    trouble: str = ""
+    shipped_seconds: float | None = None
+
+
+def heard(line: bytes) -> Word:
+    """The word in a line. Any other text, such as a traceback, is for the log."""
+    try:
+        return wire.decode(Word, line)
+    except ValueError:
+        return Word(say=line.decode(errors="replace").rstrip())

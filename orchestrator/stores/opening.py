@@ -1,0 +1,41 @@
+"""Opens a run's home store where only its `Portable` is known: inside a session, without a config.
+
+A type that sessions can open has one line here, which leads to its module. Ships with the uplink, so a module
+is imported only when its type is opened. Must never know what the store is used for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+
+from orchestrator.errors import Rejected
+from orchestrator.stores.portable import Portability, Portable
+from orchestrator.stores.store import Store
+
+# Type → the function that opens it. `scratch` is an empty folder of its own, where it may keep files.
+OPENERS: Mapping[str, str] = {
+    "folder": "orchestrator.stores.folder:carried",
+}
+
+
+def opened(portable: Portable, scratch: Path) -> Store:
+    """The store. Raises Rejected for a type that sessions cannot open, and ImportError if a package that it
+    needs is not installed."""
+    if portable.type not in OPENERS:
+        raise Rejected(f"sessions cannot open a store of type {portable.type!r}")
+    open_it: Callable[[Portable, Path], Store] = resolve_name(OPENERS[portable.type])
+    return open_it(portable, scratch)
+
+
+def carried(store: Store) -> Portable:
+    """What a session needs to open this store. Raises Rejected if sessions cannot."""
+    if not isinstance(store, Portability):
+        raise Rejected("a store of its type cannot be opened by a session")
+    portable = store.portable()
+    if portable.type not in OPENERS:
+        raise Rejected(f"a store of type {portable.type!r} cannot be opened by a session")
+    if store.registers is None:
+        raise Rejected("it has no registers, so nothing would keep two sessions from publishing at once")
+    return portable

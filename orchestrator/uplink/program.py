@@ -1,0 +1,108 @@
+"""`python uplink.pyz FOLDER INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
+
+Takes the order and what opens the store from standard input, so that no file, argument or variable holds
+them while the training runs. Tells the agent one JSON line at a time on standard output. Decides only what
+the process may use: the lowest priority and one core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from orchestrator.clock import SystemClock
+from orchestrator.core import wire
+from orchestrator.core.order import Order
+from orchestrator.errors import Rejected, Superseded
+from orchestrator.session.layout import Layout
+from orchestrator.session.outbox import FolderOutbox
+from orchestrator.session.words import SHIPPED, SUPERSEDED, USELESS, Word
+from orchestrator.stores.opening import opened
+from orchestrator.stores.portable import Portable
+from orchestrator.stores.store import Store
+from orchestrator.uplink.driving import Driver, Pace
+from orchestrator.uplink.latest import Latest
+from orchestrator.uplink.registers import registers_of
+from orchestrator.uplink.shipping import Uplink
+
+USAGE = "usage: python uplink.pyz FOLDER INCARNATION PARENT PACE  (the agent starts it)\n"
+_PR_SET_PDEATHSIG = 1
+_WRONG_USAGE, _ORPHANED = 2, 1
+
+
+def main(arguments: list[str]) -> int:
+    """Exit codes: see `orchestrator.session.words`; 1 the agent is gone, 2 wrong usage."""
+    if len(arguments) != 4 or not arguments[2].isdecimal():
+        sys.stderr.write(USAGE)
+        return _WRONG_USAGE
+    folder, incarnation, parent, pace = arguments
+    if not _settle(int(parent)):
+        return _ORPHANED
+    layout, tell = Layout(Path(folder)), _teller()
+    scratch = layout.shipping
+    try:
+        order = wire.decode(Order, sys.stdin.buffer.readline())
+        store = _store(sys.stdin.buffer.read(), scratch / "store")
+    except (Rejected, ImportError, ValueError, OSError) as error:
+        tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
+        return USELESS
+    outbox = FolderOutbox(layout.outbox)
+    latest = Latest(outbox, order, incarnation, scratch / "outbox")
+    uplink = Uplink(store, order, incarnation, latest, scratch / "outbox", latest.wants)
+    try:
+        Driver(uplink, latest, wire.decode(Pace, pace.encode()), SystemClock(), Random(), tell).run()
+    except Superseded as superseded:
+        tell(Word(str(superseded)))
+        return SUPERSEDED
+    return SHIPPED
+
+
+_CANNOT = "the uplink cannot ship, so nothing leaves this session before its end: the session's log says why"
+
+
+def _store(given: bytes, scratch: Path) -> Store:
+    """Never repeats what it was given, because that holds a credential."""
+    try:
+        portable = wire.decode(Portable, given)
+    except ValueError:
+        raise ValueError("what opens the store did not arrive whole") from None
+    scratch.mkdir(parents=True, exist_ok=True)
+    store = opened(portable, scratch)
+    registers_of(store)
+    return store
+
+
+def _settle(parent: int) -> bool:
+    """Gives way to the training, and dies with the agent. False if the agent is gone already."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the agent says when it is over
+    os.nice(19)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+def _teller() -> Callable[[Word], None]:
+    lock = threading.Lock()
+
+    def tell(word: Word) -> None:
+        with lock:
+            sys.stdout.buffer.write(wire.encode(word) + b"\n")
+            sys.stdout.buffer.flush()
+
+    return tell
+
+
+def leave(arguments: list[str]) -> None:
+    """Runs the program and ends the process at once, even in the middle of an upload."""
+    code = main(arguments)
+    sys.stderr.flush()
+    os._exit(code)
