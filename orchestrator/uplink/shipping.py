@@ -15,7 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode, superseded_while_open
+from orchestrator.core.checkpoint import (
+    KEEP_OPEN_MIN,
+    Accepted,
+    CheckpointRef,
+    Manifest,
+    decode,
+    superseded_while_open,
+)
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import Odd, remove_tree, write_whole
@@ -111,10 +118,12 @@ class Uplink:
             self.done = True
 
     def retire(self) -> tuple[str, ...]:
-        """Deletes those of its own checkpoints in the store that the order's retention no longer keeps and the
-        engine has not pinned. Returns their names. Never touches those of other sessions, such as the one
-        that this one resumed."""
+        """Deletes those of its own checkpoints in the store that the order's retention no longer keeps, and
+        that the engine has not pinned. Returns their names. Deletes nothing unless the store shows the newest
+        two as complete. Never touches those of other sessions, such as the one that this one resumed."""
         names = self._superseded(frozenset())
+        if names and not self._shows_the_newest():
+            return ()
         if names:
             self._check()
             pins = registers.pinned(self._store, self._keys)
@@ -125,6 +134,14 @@ class Uplink:
             (self._scratch / CHECKPOINTS / name / _PUBLISHED).unlink(missing_ok=True)
             del self.published[name]
         return names
+
+    def _shows_the_newest(self) -> bool:
+        """Whether those for which the others are to go are there: a put that was acknowledged may be lost."""
+        newest = [self.published[name] for name in sorted(self.published)[-KEEP_OPEN_MIN:]]
+        listed = stored.blob_sizes(self._store, self._order.run, newest[0].ref)
+        whole = not any(stored.lacking(self._store, self._order.run, each, listed) for each in newest)
+        names = [each.name for each in newest]
+        return whole and len(stored.present(self._store, self._order.run, names)) == len(names)
 
     def _superseded(self, pinned: frozenset[str]) -> tuple[str, ...]:
         keep = self._order.keep
