@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.action import Collect, Done, Retire
+from orchestrator.core.action import Collect, Done, Retire, Stop
 from orchestrator.core.checkpoint import Accepted, superseded_while_open
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import ActionFailed, Event, Retired
+from orchestrator.core.event import ActionFailed, Event, Retired, Wished
 from orchestrator.core.job import Best, CheckpointPolicy, Keep
-from orchestrator.core.lifecycle import Phase
+from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import LATE_ATTEMPTS, LATE_PATIENCE_SECONDS
 from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.session import StopReply
 from orchestrator.core.watch import Watch
 from tests.core.runs import NOW, TRAITS, accept, accepted, assigned, ended, record, running, seen
 
@@ -90,6 +91,22 @@ def test_a_clock_that_was_set_back_does_not_make_the_wait_endless() -> None:
         if found.phase is Phase.COLLECTING:
             found = collected(found, NOW - 1e6, late=LATE).record
     assert found.phase is Phase.QUEUED
+
+
+# --- Durable while it runs ------------------------------------------------------------------------------
+
+
+def test_a_cancelled_session_keeps_what_was_shipped() -> None:
+    """Its platform may stop it without a chance to save. What it had shipped is accepted all the same."""
+    found = shipping(accept(30), Wished(NOW, Wish.CANCEL))
+    watch = Watch(0.0).see(seen(), 0.0, 2.0)
+    stopping = decide(found, Inputs(NOW, 0.0, watch=watch))
+    [stop] = [each for each in stopping.actions if isinstance(each, Stop)]
+    after = decide(stopping.record, Inputs(NOW, 0.0, (Done(stop, reply=StopReply.ENDED),), watch))
+    assert after.record.phase is Phase.COLLECTING
+    done = collected(after.record, checkpoints=(accepted(40),)).record
+    assert done.phase is Phase.CANCELLED
+    assert [each.ref.step for each in done.accepted] == [30, 40]
 
 
 # --- What the uplink deletes ----------------------------------------------------------------------------
