@@ -50,6 +50,7 @@ PROTOCOLS = (
     "orchestrator.platforms.platform",
     "orchestrator.stores.store",
     "orchestrator.stores.checkpoints",
+    "orchestrator.stores.deposits",
 )
 SPOKEN = (
     "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
