@@ -26,7 +26,7 @@ RESULTS = "results"
 TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
 PREPARING = "preparing"
-DEPOSITED = "deposited"
+DEPOSITED = "deposited"  # what the run's home store was last told of it
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
 
@@ -100,10 +100,6 @@ class Folders:
     def preparing(self, run: str) -> Path:
         """Progress of preparing the run's next session, for viewers. Not durable."""
         return self.run(run) / PREPARING
-
-    def deposited(self, run: str) -> Path:
-        """A note of what the run's home store was last told of it. If it is lost, the store is told again."""
-        return self.run(run) / DEPOSITED
 
     def result(self, run: str, step: int) -> Path:
         """Where `submit --follow` puts a finished run's checkpoint."""

@@ -23,7 +23,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import OrchestratorError, Rejected, Superseded
 from orchestrator.files import write_whole
-from orchestrator.home import Folders
+from orchestrator.home import DEPOSITED, Folders
 from orchestrator.ledger import LedgerReader, RunSummary
 from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
@@ -40,7 +40,7 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
     Raises the store's errors, and Superseded if another ledger has adopted the run.
     """
     said = deposit_of(record)
-    note = folders.deposited(record.run)
+    note = folders.run(record.run) / DEPOSITED
     told = f"{record.version} {_digest(said)} {name}"
     before = _read(note)
     if before.split(" ")[1:] == told.split(" ")[1:]:
@@ -65,7 +65,7 @@ def untold(ledger: LedgerReader, folders: Folders) -> tuple[RunRecord, ...]:
 def _may_be_untold(summary: RunSummary, folders: Folders) -> bool:
     if summary.unreadable:
         return False
-    note = _read(folders.deposited(summary.run))
+    note = _read(folders.run(summary.run) / DEPOSITED)
     return note.partition(" ")[0] != str(summary.version) and (bool(note) or not summary.phase.final)
 
 

@@ -106,7 +106,7 @@ def names(store: Store, starting: str = "") -> tuple[str, ...]:
 
 def said_of(store: Store, run: str) -> Said | None:
     """What the store says of this run; None if it has neither a deposit nor a checkpoint of it."""
-    return next((each for each in everything(store, run) if each.run == run), None)
+    return next(everything(store, f"{run}/"), None)
 
 
 def everything(store: Store, starting: str = "") -> Iterator[Said]:
