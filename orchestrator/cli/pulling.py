@@ -56,7 +56,7 @@ def _found(call: Call) -> Run | StoredRun:
         except InputError as error:
             if isinstance(error, SpecError):
                 raise unknown from error
-            raise InputError(f"{unknown}\nAlso not found elsewhere: {error}") from error
+            raise InputError(f"{unknown}\nIn the stores: {error}") from error
     else:
         found = call.client.stores.run(given, store)
     word = f", which says that it is {found.phase.value}" if found.phase is not None else ""
