@@ -20,7 +20,7 @@ from orchestrator.engine.perform import Backends
 from orchestrator.errors import NotFound, Superseded, Transient
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
-from orchestrator.stores import deposits
+from orchestrator.stores import checkpoints, deposits
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.store import Store
@@ -59,17 +59,31 @@ class World:
         backends = Backends({}, stores, "home", self.folders, lambda _name: "")
         return Depositor(backends, SystemClock(), self.said.append)
 
+    def published(self, *steps: int) -> None:
+        """The manifests of these checkpoints are in the store."""
+        publish(self.store, self.folders.home, *steps)
+
     def found(self, run: str = RUN) -> deposits.Said:
         said = deposits.said_of(self.store, run)
         assert said is not None
         return said
 
 
+def publish(store: Store, folder: Path, *steps: int) -> None:
+    source = folder / "manifest.json"
+    source.write_bytes(b"a manifest")
+    for step in steps:
+        key = checkpoints.manifest_key(RUN, accepted(step).name)
+        store.put(key, source, hashlib.sha256(b"a manifest").hexdigest())
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     (tmp_path / "bundles").mkdir()
     (tmp_path / "bundles" / f"{SHA}.tar.gz").write_bytes(SOURCE)
-    return World(Folders(tmp_path))
+    found = World(Folders(tmp_path))
+    found.published(10)
+    return found
 
 
 def after(*events: Event) -> RunRecord:
@@ -81,8 +95,8 @@ def accept(step: int) -> Event:
 
 
 def test_a_store_has_at_most_two_deposits_however_long_the_run_lives(world: World) -> None:
-    found = after()
-    for step in range(1, 40):
+    found = after(accept(10))
+    for step in range(11, 40):
         found = apply(found, accept(step))
         assert deposit(world.store, "home", found, world.folders) == ()
     keys = [stat.key for stat in world.store.list(f"runs/{RUN}/")]
@@ -144,7 +158,7 @@ def test_a_run_that_ended_while_its_store_was_away_is_told_by_the_next_controlle
             wait_until(lambda: world.said, "a word about the store")
         events = [*running(), accept(10), ended(Outcome.COMPLETED), Completed(NOW, "done")]
         done = ledger.append(first, events, due_at=None)
-        assert not list(world.store.list(""))
+        assert not list(world.store.list(f"runs/{RUN}/deposit/"))
         assert untold(ledger, world.folders) == (done,)
         with world.depositor(world.store).at_work(untold(ledger, world.folders)):
             pass  # leaving waits until the store was told
@@ -161,6 +175,18 @@ def test_a_run_that_ended_before_stores_were_told_anything_is_left_alone(world: 
         assert untold(ledger, world.folders) == ()
 
 
+def test_nothing_is_written_to_what_may_be_an_unmounted_disk(world: World) -> None:
+    """An empty store keeps a run held. A deposit in it must not make it look like another store."""
+    empty = MemoryStore()
+    with pytest.raises(Transient, match="is its disk there"):
+        deposit(empty, "home", after(accept(10)), world.folders)
+    assert not list(empty.list(""))
+    assert deposit(empty, "home", after(), world.folders) == (), "a run that has no checkpoint yet"
+    assert list(empty.list(""))
+    assert deposits.is_empty(empty)
+    assert not deposits.is_empty(world.store)
+
+
 # --- Reading what a store says ----------------------------------------------------------------------------
 
 
@@ -168,6 +194,7 @@ def test_a_run_that_ended_before_stores_were_told_anything_is_left_alone(world: 
 def folder(world: World, tmp_path: Path) -> Path:
     """A folder store with two deposits of a run; its path."""
     store, found = FolderStore(tmp_path / "store"), after(accept(10))
+    publish(store, tmp_path, 10, 20)
     deposit(store, "home", found, world.folders)
     deposit(store, "home", apply(found, accept(20)), world.folders)
     return tmp_path / "store"
@@ -201,7 +228,9 @@ def test_what_is_not_ours_is_neither_read_nor_removed(folder: Path, world: World
     deposit(store, "home", after(accept(10), accept(20), accept(30)), world.folders)
     deposits.remove(store, RUN)
     assert [path for path in strange if not path.exists()] == []
-    assert deposits.said_of(store, RUN) is None
+    said = deposits.said_of(store, RUN)
+    assert said is not None
+    assert (said.deposit, [ref.step for ref in said.checkpoints]) == (None, [10, 20])
 
 
 def test_a_deposit_of_another_run_or_version_is_named_and_not_believed(folder: Path) -> None:

@@ -51,9 +51,7 @@ def _tell_next(call: Call, found: Sequence[Adoption]) -> None:
     call.out.say(f"{count_text(len(came), 'run')} adopted")
     if held:
         command = call.command("release", held[0].run)
-        call.out.say(
-            f"{count_text(len(held), 'run')} held: stop the old controller, then: {command}"
-        )
+        call.out.say(f"{count_text(len(held), 'run')} held: stop the old controller, then: {command}")
 
 
 def copy(call: Call) -> int:

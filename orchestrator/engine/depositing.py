@@ -21,11 +21,11 @@ from orchestrator.core.event import Event
 from orchestrator.core.job import frozen_image
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.perform import Backends
-from orchestrator.errors import OrchestratorError, Rejected, Superseded
+from orchestrator.errors import OrchestratorError, Rejected, Superseded, Transient
 from orchestrator.files import write_whole
 from orchestrator.home import DEPOSITED, Folders
 from orchestrator.ledger import LedgerReader, RunSummary
-from orchestrator.stores import deposits
+from orchestrator.stores import checkpoints, deposits
 from orchestrator.stores.store import Store
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 15.0, 900.0  # before a store that failed is told again
@@ -37,7 +37,8 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
     """Tells the store of this `name` about the run, unless it knows. Returns what could not be stored, in
     words. Idempotent.
 
-    Raises the store's errors, and Superseded if another ledger has adopted the run.
+    Raises the store's errors, Transient if it has none of the run's checkpoints, and Superseded if another
+    ledger has adopted the run.
     """
     said = deposit_of(record)
     note = folders.run(record.run) / DEPOSITED
@@ -49,6 +50,8 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
         return ()
     if not before:
         _write(note, _NOTHING)  # from now on, a controller that starts looks again
+    if record.accepted and not _has_any(store, record):
+        raise Transient(f"it has none of the checkpoints of {record.run}: is its disk there?")
     lacking = _put_archives(store, record, folders)
     deposits.write(store, said)
     _write(note, told)
@@ -82,6 +85,12 @@ def _put_archives(store: Store, record: RunRecord, folders: Folders) -> tuple[st
         ) as error:  # adopted without it, the run's checkpoints stay usable
             lacking.append(f"{record.run}: its archive {sha256[:12]}… cannot be stored: {error}")
     return tuple(lacking)
+
+
+def _has_any(store: Store, record: RunRecord) -> bool:
+    """Whether it looks like the run's home store. Nothing is written to what may be an unmounted disk."""
+    newest_first = (each.name for each in reversed(record.accepted))
+    return any(checkpoints.present(store, record.run, [name]) for name in newest_first)
 
 
 def _digest(said: Deposit) -> str:

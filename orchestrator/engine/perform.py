@@ -53,6 +53,7 @@ from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
 from orchestrator.session.outbox import Forgone, Outbox, collect, refuse
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
@@ -271,7 +272,7 @@ def _doubt(store: Store, action: Prepare) -> str:
     if unknown:
         newest = max(unknown, key=lambda ref: ref.step).name
         return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
-    if next(iter(store.list("")), None) is None:
+    if deposits.is_empty(store):
         return "; the store is empty: is its disk there?"
     return ""
 

@@ -127,6 +127,15 @@ def everything(store: Store, starting: str = "") -> Iterator[Said]:
         yield Said(run, found, tuple(troubles), tuple(listed.checkpoints))
 
 
+def is_empty(store: Store) -> bool:
+    """Whether the store has nothing but deposits and archives. An unmounted disk looks like that, too."""
+    return all(_is_ours(stat.key) for stat in store.list(""))
+
+
+def _is_ours(key: str) -> bool:
+    return key.split("/")[2:3] in (["deposit"], ["material"])
+
+
 def fetch_material(store: Store, run: str, sha256: str, target: Path) -> None:
     """Writes a verified archive of the run to `target`. Raises NotFound if the store lacks it, and
     CorruptCheckpoint if it is damaged or larger than an archive can be."""
