@@ -101,6 +101,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.uplink",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
+        "orchestrator.freeze.packing",  # inputs on their way into a store
     ),
     "orchestrator.pruning": (
         *PURE,

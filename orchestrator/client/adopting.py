@@ -7,17 +7,18 @@ out, if the store has registers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from orchestrator.client import stored
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.deposit import GENERATION_MAX, Deposit, adoption, archives, is_run, submission
-from orchestrator.core.job import frozen_image
+from orchestrator.core.job import Input, frozen_image
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.wording import did_you_mean
 from orchestrator.engine import depositing
@@ -28,8 +29,10 @@ from orchestrator.errors import (
     LedgerConflict,
     NotFound,
     OrchestratorError,
+    Rejected,
 )
-from orchestrator.freeze import inputs
+from orchestrator.files import remove_tree
+from orchestrator.freeze import inputs, packing
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.stores import checkpoints as manifests
@@ -244,8 +247,10 @@ class _Adopting:
             except (NotFound, CorruptCheckpoint) as error:
                 what = "what its image is built from" if sha256 == image else "its source"
                 lacking.append(f"it cannot go on here without {what}, which the store cannot give: {error}")
-        for each in told.job.inputs:
-            lacking += _input_trouble(each.name, each.origin, each.sha256 or "")
+        try:
+            inputs.stage(told.job.inputs, self._folders.inputs, partial(_give, self.store, told.run))
+        except (Rejected, OSError) as error:
+            lacking.append(f"it cannot go on here before its inputs are at their paths: {error}")
         return lacking
 
 
@@ -263,10 +268,15 @@ def _fetch(store: Store, run: str, sha256: str, target: Path) -> None:
     deposits.fetch_material(store, run, sha256, target)
 
 
-def _input_trouble(name: str, origin: str, sha256: str) -> list[str]:
-    """The inputs' bytes are in no store: the same files must be here."""
-    path = Path(origin)
-    with contextlib.suppress(OSError):
-        if inputs.digest(path) == sha256:
-            return []
-    return [f"it cannot go on here before its input {name!r} is at {origin}, with the sha256 {sha256[:12]}…"]
+def _give(store: Store, run: str, wanted: Input, target: Path) -> bool:
+    """Writes an input that the store has. False if it has none that is whole."""
+    sha256 = wanted.sha256 or ""
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        archive = Path(folder) / "input.tar"
+        try:
+            deposits.fetch_input(store, run, sha256, archive)
+            packing.unpack(archive, target, sha256)
+        except (NotFound, CorruptCheckpoint, ValueError):
+            remove_tree(target)
+            return False
+    return True

@@ -19,6 +19,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import depositing
 from orchestrator.errors import CorruptCheckpoint, InputError, LedgerConflict, NotFound, Transient
 from orchestrator.files import draft_folder
+from orchestrator.freeze import packing
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.stores import checkpoints, deposits
@@ -140,6 +141,8 @@ def _is_there(target: Store, run: str, wanted: Accepted) -> bool:
 
 def _copy_material(source: Store, target: Store, record: RunRecord, folders: Folders) -> None:
     """Copies the archives that the old store has; `depositing` adds those that only this home has."""
+    for each in record.job.inputs:
+        _copy_input(source, target, record.run, each.sha256 or "", folders)
     for stat in deposits.material(source, record.run):
         sha256 = stat.key.rpartition("/")[2]
         there = target.stat(stat.key)
@@ -152,6 +155,21 @@ def _copy_material(source: Store, target: Store, record: RunRecord, folders: Fol
             except (CorruptCheckpoint, NotFound):  # this home may have it, and `depositing` says if not
                 continue
             deposits.put_material(target, record.run, sha256, archive)
+
+
+def _copy_input(source: Store, target: Store, run: str, sha256: str, folders: Folders) -> None:
+    """Copies one input, if the old store has it whole."""
+    key = deposits.input_key(run, sha256)
+    if source.stat(key) is None or target.stat(key) is not None:
+        return
+    with draft_folder(folders.home, mode=0o700) as parts:
+        archive = parts / "input.tar"
+        try:
+            deposits.fetch_input(source, run, sha256, archive)
+            packing.unpack(archive, parts / "input", sha256)
+        except (CorruptCheckpoint, NotFound, ValueError):
+            return
+        deposits.put_input(target, run, sha256, archive)
 
 
 def _again(client: Client, ledger: Ledger, record: RunRecord, to: str, *, delete_source: bool) -> Move:

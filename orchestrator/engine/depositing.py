@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from orchestrator.clock import Clock
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.deposit import Deposit, archives, deposit_of
 from orchestrator.core.event import Event
 from orchestrator.core.job import frozen_image
@@ -23,6 +24,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import OrchestratorError, Rejected, Superseded, Transient
 from orchestrator.files import write_whole
+from orchestrator.freeze import inputs, packing
 from orchestrator.home import DEPOSITED, Folders
 from orchestrator.ledger import LedgerReader, RunSummary
 from orchestrator.stores import checkpoints, deposits
@@ -52,7 +54,7 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
         _write(note, _NOTHING)  # from now on, a controller that starts looks again
     if record.accepted and not _has_any(store, record):
         raise Transient(f"it has none of the checkpoints of {record.run}: is its disk there?")
-    lacking = _put_archives(store, record, folders)
+    lacking = (*_put_archives(store, record, folders), *_put_inputs(store, record, folders))
     deposits.write(store, said)
     _write(note, told)
     return lacking
@@ -85,6 +87,25 @@ def _put_archives(store: Store, record: RunRecord, folders: Folders) -> tuple[st
         ) as error:  # adopted without it, the run's checkpoints stay usable
             lacking.append(f"{record.run}: its archive {sha256[:12]}… cannot be stored: {error}")
     return tuple(lacking)
+
+
+def _put_inputs(store: Store, record: RunRecord, folders: Folders) -> tuple[str, ...]:
+    """Stores the inputs once they are staged here, unless they are large or there. Their content was verified
+    when they were staged, and is again when it comes out of the store."""
+    staged = folders.inputs / inputs.key(record.job.inputs)
+    if not record.job.inputs or not staged.is_dir():
+        return ()
+    if sum(packing.size(staged / each.name) for each in record.job.inputs) > bounds.INPUTS_BYTES_MAX:
+        limit = bounds.size_text(bounds.INPUTS_BYTES_MAX)
+        return (f"the inputs of {record.run} are larger than {limit}, so its store has only their sha256",)
+    for each in record.job.inputs:
+        assert each.sha256 is not None, "a submit pins every input"
+        if store.stat(deposits.input_key(record.run, each.sha256)) is None:
+            with TemporaryDirectory(prefix="orchestrator-") as folder:
+                archive = Path(folder) / "input.tar"
+                packing.pack(staged / each.name, archive)
+                deposits.put_input(store, record.run, each.sha256, archive)
+    return ()
 
 
 def _has_any(store: Store, record: RunRecord) -> bool:
@@ -130,6 +151,7 @@ class Depositor:
         self._news: dict[str, RunRecord] = {}
         self._pauses: dict[str, _Pause] = {}
         self._superseded: set[str] = set()
+        self._lacking: set[str] = set()  # said before
         self._wake = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._work, name="depositing", daemon=True)
@@ -191,7 +213,9 @@ class Depositor:
         else:
             self._pauses.pop(name, None)
             for each in lacking:
-                self._say(each)
+                if each not in self._lacking:
+                    self._lacking.add(each)
+                    self._say(each)
 
     def _failed(self, name: str, record: RunRecord, reason: str) -> None:
         with self._lock:

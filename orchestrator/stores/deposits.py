@@ -5,6 +5,7 @@ platforms. What it reads is only believed within limits. Below `runs/<run>/`:
 
     deposit/<adoptions>-<version>-<sha256>.json    the newest counts; the one before stays until the next
     material/<sha256>                              the source's archive, and the image's
+    inputs/<sha256>                                an input's archive; the sha256 is that of its content
 
 Only what this module wrote for the run is deleted here. docs/decisions/017-what-a-store-says-of-a-run.md says
 why it is a snapshot.
@@ -24,6 +25,7 @@ from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.deposit import Deposit
 from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, Superseded
 from orchestrator.files import write_whole
+from orchestrator.files.hashing import digest_file
 from orchestrator.stores.store import Stat, Store
 
 READ_MAX = 3  # deposits of one run, if the newest are damaged
@@ -54,6 +56,11 @@ class _Listed:
 def material_key(run: str, sha256: str) -> str:
     """Where an archive of the run lies in the store."""
     return f"runs/{run}/material/{sha256}"
+
+
+def input_key(run: str, sha256: str) -> str:
+    """Where the archive of an input of the run lies in the store."""
+    return f"runs/{run}/inputs/{sha256}"
 
 
 # --- Writing ----------------------------------------------------------------------------------------------
@@ -96,6 +103,13 @@ def put_material(store: Store, run: str, sha256: str, archive: Path) -> None:
         store.put(key, archive, sha256)
 
 
+def put_input(store: Store, run: str, sha256: str, archive: Path) -> None:
+    """Stores the archive of an input with this content. One that is there must be damaged: look first."""
+    key = input_key(run, sha256)
+    store.delete(key)
+    store.put(key, archive, digest_file(archive))
+
+
 # --- Reading ----------------------------------------------------------------------------------------------
 
 
@@ -133,7 +147,7 @@ def is_empty(store: Store) -> bool:
 
 
 def _is_ours(key: str) -> bool:
-    return key.split("/")[2:3] in (["deposit"], ["material"])
+    return key.split("/")[2:3] in (["deposit"], ["material"], ["inputs"])
 
 
 def fetch_material(store: Store, run: str, sha256: str, target: Path) -> None:
@@ -146,15 +160,28 @@ def fetch_material(store: Store, run: str, sha256: str, target: Path) -> None:
     store.get(key, target, sha256)
 
 
+def fetch_input(store: Store, run: str, sha256: str, target: Path) -> None:
+    """Writes the archive of an input to `target`. Its content is still to be verified. Raises NotFound if the
+    store lacks it, and CorruptCheckpoint if it is larger than it can be."""
+    key = input_key(run, sha256)
+    there = store.stat(key)
+    if there is not None and there.size > bounds.MATERIAL_BYTES_MAX:
+        raise CorruptCheckpoint(key, f"larger than {bounds.size_text(bounds.MATERIAL_BYTES_MAX)}")
+    store.get(key, target)
+
+
 def material(store: Store, run: str) -> tuple[Stat, ...]:
-    """The archives that the store has for the run; foreign names are ignored."""
-    root = f"runs/{run}/material/"
+    """The archives of source and images that the store has for the run; foreign names are ignored."""
+    return _named_by_content(store, f"runs/{run}/material/")
+
+
+def _named_by_content(store: Store, root: str) -> tuple[Stat, ...]:
     return tuple(stat for stat in store.list(root) if _SHA256.fullmatch(stat.key.removeprefix(root)))
 
 
 def remove(store: Store, run: str) -> None:
     """Removes the run's archives, then its deposits. For a run whose home is elsewhere."""
-    for stat in material(store, run):
+    for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
         store.delete(stat.key)
     for stat in tuple(store.list(f"runs/{run}/deposit/")):
         if _order(stat) is not None:
