@@ -126,6 +126,18 @@ def test_a_finished_run_is_adopted_once_and_stays_what_it_was(other: Caller, fin
     assert other("pull", run, "-o", "out", "--json").json["store"] is None, "it is this ledger's own now"
 
 
+def test_a_controller_that_died_before_it_told_the_store_is_made_up_for(
+    other: Caller, finished: Finished, store: Path
+) -> None:
+    """The next one compares its notes with the ledger, although nothing else is left to do."""
+    other("adopt", "shared")
+    shutil.rmtree(store / "runs" / finished.run / "deposit")
+    (other.home / "runs" / finished.run / "deposited").write_text("0 - -")
+    other("up", "--until-idle")
+    [row] = other("ps", "--store", "shared", "--json").json["runs"]
+    assert (row["phase"], row["adoptable"]) == ("done", True)
+
+
 def test_a_damaged_deposit_is_named_and_the_others_are_adopted(
     other: Caller, finished: Finished, store: Path
 ) -> None:
