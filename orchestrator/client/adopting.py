@@ -90,7 +90,7 @@ def adopt(
         for said in wanted:
             if progress is not None:
                 progress(said.run)
-            found.append(_Adopting(client, name, store, ledger).adopt(said))
+            found.append(Adopting(client, name, store, ledger).adopt(said))
     return tuple(found)
 
 
@@ -139,7 +139,7 @@ def _result(said: Said, came: Came, told: Deposit | None, notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Adopting:
+class Adopting:
     """From one store, into one ledger."""
 
     client: Client

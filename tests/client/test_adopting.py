@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client import Came
+from orchestrator.client.adopting import Adopting
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.deposit import GENERATION_MAX
 from orchestrator.core.event import CheckpointAccepted
@@ -21,6 +22,7 @@ from orchestrator.engine.depositing import deposit
 from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.folder import FolderStore
 from orchestrator.uplink.registers import raise_fence
 from tests.core.runs import NOW, RUN, record, running
@@ -133,6 +135,25 @@ def test_a_fence_that_no_session_can_reach_is_damage(houses: Houses) -> None:
     [found] = houses.client.stores.adopt("shared")
     assert found.came is Came.DAMAGED
     assert houses.client.runs(all=True) == ()
+
+
+class Bare(FolderStore):
+    """A store without compare-and-swap."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.registers = None  # type: ignore[assignment]
+
+
+def test_a_store_that_cannot_fence_is_said(houses: Houses) -> None:
+    bare = Bare(houses.store._root)
+    said = deposits.said_of(bare, RUN)
+    assert said is not None
+    with houses.client.ledgers.made() as ledger:
+        found = Adopting(houses.client, "shared", bare, ledger).adopt(said)
+    assert (found.came, found.phase) == (Came.ADOPTED, Phase.HELD)
+    assert "has no registers" in found.notes[0]
+    assert houses.adopted().generation == 2
 
 
 def test_the_newest_checkpoint_of_the_present_session_is_not_lost(houses: Houses) -> None:
