@@ -19,6 +19,10 @@ class InputError(OrchestratorError):
     """The user must edit something and try again (exit code 2)."""
 
 
+class AmbiguousRun(InputError):
+    """Several runs have names that start like this; the message lists them."""
+
+
 @dataclass(frozen=True)
 class Mistake:
     """One mistake in a file the user wrote: where, what was given, what is valid.

@@ -27,6 +27,7 @@ TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
 PREPARING = "preparing"
 UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
+DEPOSITED = "deposited"  # what the run's home store was last told of it
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")
 

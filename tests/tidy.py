@@ -52,6 +52,7 @@ PROTOCOLS = (
     "orchestrator.stores.store",
     "orchestrator.stores.checkpoints",
     "orchestrator.stores.opening",
+    "orchestrator.stores.deposits",
 )
 SPOKEN = (
     "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
@@ -108,6 +109,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.uplink",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
+        "orchestrator.freeze.packing",  # inputs on their way into a store
     ),
     "orchestrator.pruning": (
         *PURE,

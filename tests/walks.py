@@ -8,6 +8,7 @@ from random import Random
 
 from orchestrator.core.event import (
     ActionFailed,
+    Adopted,
     Assigned,
     Began,
     Cancelled,
@@ -23,6 +24,7 @@ from orchestrator.core.event import (
     GaveUp,
     Held,
     Launched,
+    Moved,
     Noted,
     Prepared,
     Regained,
@@ -118,4 +120,6 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.RELEASED: lambda _record, _, at: Released(at),
     Kind.FAULTED: lambda _record, r, at: Faulted(at, NASTY, awaits=r.choice([None, *Awaited])),
     Kind.REGAINED: lambda _record, _, at: Regained(at, (NASTY,)),
+    Kind.ADOPTED: lambda record, _, at: Adopted(at, NASTY, record.generation + 1, (), record.adoptions + 1),
+    Kind.MOVED: lambda record, _, at: Moved(at, "other", record.store),
 }

@@ -55,6 +55,12 @@ DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
 LATEST = _flag("--latest", help="the newest intact checkpoint (the default)")
+STORE = _option("--store", metavar="NAME", help="look in this store instead of the ledger")
+IN_STORE = _option("--store", metavar="NAME", help="list the runs in this store, whoever started them")
+FROM = _option("store", metavar="STORE", help="a store of the config")
+RUNS = _option("runs", metavar="RUN", nargs="*", help="only these runs, by their full names")
+TO = _option("--to", metavar="STORE", required=True, help="the store of the config to copy to")
+DELETE_SOURCE = _flag("--delete-source", help="then remove the copy in the old store")
 VERIFY = _flag(
     "--verify", help="read every byte in the home store; exit code 4 if a checkpoint is not intact"
 )
@@ -131,16 +137,20 @@ COMMANDS = (
         (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, PLATFORM, OUTPUT),
     ),
     Command("plan", "show where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
-    Command("ps", "list the runs", "listing:ps", (ALL,)),
+    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
     Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
-    Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN,), (VERIFY,)),
-    Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT),
+    Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN, STORE), (VERIFY,)),
+    Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT, STORE),
             (STEP, BEST, LATEST)),
+    Command("adopt", "record the runs of a store in this ledger, if their own ledger is lost",
+            "adopting:adopt", (FROM, RUNS, DRY_RUN)),
+    Command("copy", "copy a run to another store, which becomes its home store", "adopting:copy",
+            (RUN, TO, DELETE_SOURCE)),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),

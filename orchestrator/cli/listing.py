@@ -15,7 +15,10 @@ AT_REST = FINAL | {Phase.HELD}  # these phases need no controller
 
 
 def ps(call: Call) -> int:
-    """Lists the runs that are not over, or every run with --all; the newest first."""
+    """Lists the runs that are not over, or every run with --all; the newest first. With --store it lists the
+    runs that a store has, by name."""
+    if call.options.store:
+        return _of_store(call, call.options.store)
     found = call.client.runs(all=call.options.all)
     call.out.document({"runs": [
         {**vars(status), "phase": None if status.unreadable else status.phase,
@@ -36,6 +39,28 @@ def ps(call: Call) -> int:
         call.out.facts(notes)
     if any(status.phase not in AT_REST for status in found):
         health.tell_absence(call, call.client.ledgers.owner())
+    return Exit.OK
+
+
+def _of_store(call: Call, store: str) -> int:
+    found = call.client.stores.runs(store)
+    call.out.document({"store": store, "runs": [
+        {"run": each.run, "phase": each.phase, "step": each.step, "checkpoints": each.checkpoints_count,
+         "adoptable": each.told, "troubles": each.troubles}
+        for each in found
+    ]})  # fmt: skip
+    if not found:
+        call.out.say(f"the store {store} has no runs")
+        return Exit.OK
+    headers = ("RUN", "PHASE", "STEP", "CHECKPOINTS")
+    call.out.table(headers, [
+        (each.run, "–" if each.phase is None else each.phase.value,
+         "–" if each.step is None else f"{each.step:,}", f"{each.checkpoints_count:,}")
+        for each in found
+    ], right=frozenset({2, 3}))  # fmt: skip
+    for each in found:
+        for trouble in each.troubles:
+            call.out.remark(f"{each.run}: ignored what the store was told: {trouble}")
     return Exit.OK
 
 

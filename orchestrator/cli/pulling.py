@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import number_text
-from orchestrator.client import Checkpoint, Pulled, Run
+from orchestrator.client import Checkpoint, Pulled, Run, StoredRun
 from orchestrator.client.pulling import Progressed, Wanted
 from orchestrator.core.wording import size_text
-from orchestrator.errors import CorruptCheckpoint
+from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, SpecError
 
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
 NOT_PROVED = "not authenticated"
@@ -24,20 +24,56 @@ def checkpoints(call: Call) -> int:
 
     With --verify it exits with 4 if one of them is not intact.
     """
-    run = call.client.run(call.options.run)
+    run = _found(call)
+    name = run.name if isinstance(run, Run) else run.run
     found = run.checkpoints(verify=call.options.verify)
-    call.out.document({"run": run.name, "checkpoints": [
+    call.out.document({"run": name, "store": None if isinstance(run, Run) else run.store, "checkpoints": [
         {"name": each.name, "step": each.step, "generation": each.generation, "size": each.size,
          "metrics": each.metrics, "marks": _marks(each), "resumed": each.resumed,
          "trouble": each.trouble or None}
         for each in found
     ]})  # fmt: skip
     if not found:
-        call.out.say(f"{run.name} has no checkpoint yet")
+        call.out.say(f"{name} has no checkpoint yet")
         return Exit.OK
     headers = ("STEP", "BY", "SIZE", "RESUMED", "", "METRICS")
     call.out.table(headers, [_row(each) for each in found], right=frozenset({0, 2}))
-    return _tell_whole(call, found)
+    return _tell_whole(call, found, _why_not_proved(run))
+
+
+def _found(call: Call) -> Run | StoredRun:
+    """The run in the ledger, or else in a store. With --store the ledger is not asked."""
+    given, store = call.options.run, call.options.store
+    if store is None:
+        try:
+            return call.client.run(given)
+        except AmbiguousRun:
+            raise
+        except InputError as error:
+            unknown = error
+        try:
+            found = call.client.stores.run(given)
+        except InputError as error:
+            if isinstance(error, SpecError):
+                raise unknown from error
+            raise InputError(f"{unknown}\nIn the stores: {error}") from error
+    else:
+        found = call.client.stores.run(given, store)
+    word = f", which says that it is {found.phase.value}" if found.phase is not None else ""
+    call.out.remark(f"{found.run} is not in this ledger; found in the store {found.store}{word}"
+                    if store is None else f"{found.run} in the store {found.store}{word}")  # fmt: skip
+    for trouble in found.troubles:
+        call.out.remark(f"ignored what the store was told: {trouble}")
+    return found
+
+
+def _why_not_proved(run: Run | StoredRun) -> str:
+    """Why a checkpoint of this run may be not authenticated."""
+    if isinstance(run, Run):
+        return "an older version accepted it without recording its manifest's sha256"
+    if not run.told:
+        return "the store does not say what was accepted; its own manifest alone vouches for it"
+    return "the store does not say that it was accepted; its own manifest alone vouches for it"
 
 
 def _row(each: Checkpoint) -> tuple[str, ...]:
@@ -63,13 +99,13 @@ def _marks(each: Checkpoint) -> list[str]:
     return [mark for holds, mark in marks if holds]
 
 
-def _tell_whole(call: Call, found: Sequence[Checkpoint]) -> Exit:
+def _tell_whole(call: Call, found: Sequence[Checkpoint], why_not_proved: str) -> Exit:
     """Explains the table's notes below it, and says what --verify found."""
     troubles = [each for each in found if each.trouble]
     for each in troubles:
         call.out.remark(f"step {each.step:,} ({each.name}) cannot be used: {each.advice}")
     if any(not each.authenticated for each in found):
-        call.out.remark(f"{NOT_PROVED}: an older version accepted it without recording its manifest's sha256")
+        call.out.remark(f"{NOT_PROVED}: {why_not_proved}")
     if not call.options.verify:
         return Exit.OK
     call.out.say(f"verified: {len(found) - len(troubles)} of {len(found)} intact")
@@ -81,22 +117,21 @@ def _tell_whole(call: Call, found: Sequence[Checkpoint]) -> Exit:
 
 def pull(call: Call) -> int:
     """Copies the requested checkpoint, by default the newest intact one."""
-    run, step = call.client.run(call.options.run), call.options.step
+    run, step = _found(call), call.options.step
     wanted: Wanted = "best" if call.options.best else "latest" if step is None else step
     pulled = bring(call, run, call.options.output or None, wanted)
     call.out.document({
-        "run": run.name, "checkpoint": pulled.checkpoint, "step": pulled.step,
+        "run": pulled.run, "checkpoint": pulled.checkpoint, "step": pulled.step,
         "folder": str(pulled.folder), "skipped": pulled.skipped, "renamed": dict(pulled.renamed),
+        "store": None if isinstance(run, Run) else run.store, "authenticated": pulled.authenticated,
     })  # fmt: skip
     if not pulled.authenticated:
-        call.out.remark(
-            "intact, but not authenticated: an older version accepted it without recording a sha256"
-        )
-    call.out.say(f"{pulled.folder}: step {pulled.step:,} of {run.name}, verified")
+        call.out.remark(f"intact, but {NOT_PROVED}: {_why_not_proved(run)}")
+    call.out.say(f"{pulled.folder}: step {pulled.step:,} of {pulled.run}, verified")
     return Exit.OK
 
 
-def bring(call: Call, run: Run, target: str | None, step: Wanted = "latest") -> Pulled:
+def bring(call: Call, run: Run | StoredRun, target: str | None, step: Wanted = "latest") -> Pulled:
     """Pulls with a progress bar, and says what was skipped or renamed."""
     try:
         with _shown(call) as progress:

@@ -26,7 +26,17 @@ from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make no garbage, and looking for it took a fifth of a listing's time
 SHARES = ("pull",)  # its files belong to the user, so they get the user's own umask
-TIGHTENS = ("up", "submit", "init", "doctor", "prune", "hold", "release", "cancel")  # listings change nothing
+TIGHTENS = (
+    "up",
+    "submit",
+    "init",
+    "doctor",
+    "prune",
+    "hold",
+    "release",
+    "cancel",
+    "adopt",
+)  # listings change nothing
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 

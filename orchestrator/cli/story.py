@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator.clock import utc_text
 from orchestrator.core.event import (
     ActionFailed,
+    Adopted,
     Assigned,
     Began,
     Cancelled,
@@ -22,6 +23,7 @@ from orchestrator.core.event import (
     GaveUp,
     Held,
     Launched,
+    Moved,
     Noted,
     Prepared,
     Regained,
@@ -120,6 +122,10 @@ def event_text(event: Event) -> str:
             return f"held as it is: {reason}"
         case TurnedAway(reason=reason):
             return f"its platform does not start it now; what is staged there stays: {reason}"
+        case Adopted(reason=reason):
+            return reason
+        case Moved(store=store, source=source):
+            return f"its checkpoints are now in the store {store}, copied from {source}"
         case Regained(found=()):
             return "continues: what it awaited is there"
         case Regained(found=found):

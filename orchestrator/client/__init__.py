@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from orchestrator.client.client import Client
 
 if TYPE_CHECKING:
+    from orchestrator.client.adopting import Adoption, Came
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller, Started
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
+    from orchestrator.client.moving import Move
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.client.sessions import SessionSummary
     from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
+    from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
     from orchestrator.core.estimate import Hop
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from orchestrator.ledger import Owner, Stored
 
 _HOMES = {
+    "Adoption": "client.adopting",
+    "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
     "Controller": "client.controlling",
     "Finding": "client.checkup",
@@ -47,6 +52,7 @@ _HOMES = {
     "JudgedClaim": "client.routing",
     "Leftovers": "client.leftovers",
     "LogLine": "client.logs",
+    "Move": "client.moving",
     "NoAnswer": "client.quota",
     "Orphan": "client.leftovers",
     "Owner": "ledger",
@@ -68,6 +74,7 @@ _HOMES = {
     "SetUp": "client.setting_up",
     "Started": "client.controlling",
     "Stored": "ledger",
+    "StoredRun": "client.stored",
     "Submission": "client.submitting",
     "Then": "client.wishing",
     "Verdict": "core.route",
@@ -75,6 +82,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adoption",
+    "Came",
     "Checkpoint",
     "Client",
     "Controller",
@@ -84,6 +93,7 @@ __all__ = [
     "JudgedClaim",
     "Leftovers",
     "LogLine",
+    "Move",
     "NoAnswer",
     "Orphan",
     "Owner",
@@ -105,6 +115,7 @@ __all__ = [
     "SetUp",
     "Started",
     "Stored",
+    "StoredRun",
     "Submission",
     "Then",
     "Verdict",

@@ -13,7 +13,8 @@ from orchestrator.core.checkpoint import Accepted, Grade, Manifest, grade, newes
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import CorruptCheckpoint, NotFound
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store, is_empty
+from orchestrator.stores import deposits
+from orchestrator.stores.store import Store
 
 MISSING = "missing in the store"
 
@@ -97,7 +98,7 @@ def manifest(
 
 def gone(store: Store) -> str:
     """Why a checkpoint may be missing, in words."""
-    empty = is_empty(store)
+    empty = deposits.is_empty(store)
     return "it is gone from the home store" + (", which is empty: is its disk there?" if empty else "")
 
 

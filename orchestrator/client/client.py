@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Client:
         self.home = home if isinstance(home, Home) else Home.of(os.fspath(home) if home is not None else None)
         self.clock: Clock = clock or SystemClock()
         self.ledgers = Ledgers(self.home)
+        self.stores = Stores(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()

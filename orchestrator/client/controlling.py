@@ -24,7 +24,8 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import controller, tidying
+from orchestrator.engine import controller, depositing, tidying
+from orchestrator.engine.depositing import Depositor
 from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import BackendError, InputError, OrchestratorError
@@ -145,21 +146,23 @@ def _control(
                 for what, runs in lost.lost(ledger, wired.config).items():
                     say(lost.sentence(what, runs))
                 writer = live.Writer(wired.folders)
-                watchers = Watchers(told, writer.reading, writer.silence, unreadable)
                 backends = wired.backends(unforeseen)
+                depositor = Depositor(backends, clock, say)
+                watchers = Watchers(_both(told, depositor.told), writer.reading, writer.silence, unreadable)
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)
-                outdated = controller.run(
-                    engine,
-                    clock,
-                    wake,
-                    stopped,
-                    leave_when_idle=until_idle,
-                    outdated=partial(_after_tick, note, changes),
-                    say=say,
-                    unforeseen=unforeseen,
-                )
+                with depositor.at_work(depositing.untold(ledger, wired.folders)):
+                    outdated = controller.run(
+                        engine,
+                        clock,
+                        wake,
+                        stopped,
+                        leave_when_idle=until_idle,
+                        outdated=partial(_after_tick, note, changes),
+                        say=say,
+                        unforeseen=unforeseen,
+                    )
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
             # the config, a run that was held may be able to go on.
             left = changes.unread or ledger.anything_left(besides=engine.faulted)
@@ -167,6 +170,16 @@ def _control(
                 break
         say(f"controller {os.getpid()} {'restarts' if outdated else 'leaves'}")
     return outdated
+
+
+def _both(
+    told: Callable[[RunRecord, Event], None], also: Callable[[RunRecord, Event], None]
+) -> Callable[[RunRecord, Event], None]:
+    def both(record: RunRecord, event: Event) -> None:
+        also(record, event)
+        told(record, event)
+
+    return both
 
 
 def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.client.logs import LogLine
     from orchestrator.client.looking import Look
+    from orchestrator.client.moving import Copied, Move
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
     from orchestrator.client.routing import Routing
     from orchestrator.client.sessions import SessionSummary
@@ -201,3 +202,15 @@ class Run:
         store = self.client.wired().store(record.store)
         folder = Path(target) if target is not None else None
         return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+
+    def copy(self, to: str, *, delete_source: bool = False, progress: Copied | None = None) -> Move:
+        """Copies its accepted checkpoints to the store `to`, which becomes its home store once every byte was
+        verified there. The old copy stays, unless `delete_source`. Interrupted, it continues the next time.
+
+        `progress` is called with a checkpoint's name, its number and how many there are. Raises InputError
+        for an unknown store or if the run has a session, CorruptCheckpoint if its newest one is damaged,
+        Transient if the run changed meanwhile, and BackendError if a store does not answer.
+        """
+        from orchestrator.client import moving
+
+        return moving.move(self.client, self.name, to, delete_source=delete_source, progress=progress)

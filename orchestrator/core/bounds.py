@@ -68,6 +68,9 @@ SESSION_PROGRESS_BYTES_MAX = 1 * GIB
 # --- Stores -----------------------------------------------------------------------------------------------
 
 REGISTER_BYTES_MAX = 128 * KIB  # a status, and who wrote it when
+DEPOSIT_BYTES_MAX = 16 * MIB  # a job, and a line for each of its checkpoints
+INPUTS_BYTES_MAX = 64 * MIB  # of one run in a store; larger ones are named by path and sha256 only
+MATERIAL_BYTES_MAX = 256 * MIB  # an archive of source, or of what an image is built from; twice what we write
 
 
 def step(value: int | None) -> int | None:
@@ -167,4 +170,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("progress.jsonl of a session", size_text(SESSION_PROGRESS_BYTES_MAX),
      "the rest stays where it is, and a note says so"),
     ("a register of a store", size_text(REGISTER_BYTES_MAX), "it is neither written nor read"),
+    ("what a store says of a run", size_text(DEPOSIT_BYTES_MAX), "it is neither written nor read"),
+    ("the inputs of a run in a store", size_text(INPUTS_BYTES_MAX), "neither stored nor read"),
+    ("an archive of a run in a store", size_text(MATERIAL_BYTES_MAX), "not read; its run is adopted without"),
 )  # fmt: skip

@@ -308,8 +308,34 @@ class Regained:
     kind: Literal[Kind.REGAINED] = Kind.REGAINED
 
 
+@dataclass(frozen=True)
+class Adopted:
+    """The run comes from another ledger, as a store describes it, and waits for a person. `generation` is
+    above every session that the other ledger may have started; `adoptions` counts the ledgers before."""
+
+    at: float
+    reason: str
+    generation: int
+    accepted: tuple[Accepted, ...]
+    adoptions: int
+    micro_batch_caps: tuple[tuple[str, int], ...] = ()
+    kind: Literal[Kind.ADOPTED] = Kind.ADOPTED
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Everything that was accepted lies verified in `store`, which is the run's home store from now on.
+    `source` was it before."""
+
+    at: float
+    store: str
+    source: str
+    kind: Literal[Kind.MOVED] = Kind.MOVED
+
+
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
     | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
     | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained | TurnedAway
+    | Adopted | Moved
 )  # fmt: skip

@@ -73,6 +73,8 @@ class Kind(StrEnum):
     RELEASED = "released"
     FAULTED = "faulted"
     REGAINED = "regained"
+    ADOPTED = "adopted"
+    MOVED = "moved"
 
 
 P, K = Phase, Kind
@@ -82,6 +84,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.SUBMITTED: P.QUEUED,
         K.DEFERRED: P.QUEUED,
         K.ASSIGNED: P.PREPARING,
+        K.ADOPTED: P.HELD,
         K.HELD: P.HELD,
         K.CANCELLED: P.CANCELLED,
     },
@@ -123,6 +126,8 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
     P.HELD: {
         K.RELEASED: P.QUEUED,
         K.CANCELLED: P.CANCELLED,
+        K.COMPLETED: P.DONE,  # adopted: it was over in the ledger that it comes from
+        K.GAVE_UP: P.FAILED,
     },
     P.DONE: {},
     P.FAILED: {
@@ -132,8 +137,9 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
 }
 
 # Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
-# retention deleted, the end of a session that was given up as lost, a wait for a person and its end.
-EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED)
+# retention deleted, the end of a session that was given up as lost, a wait for a person and its end, another
+# home store.
+EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED, K.MOVED)
 for _phase, _row in TABLE.items():
     _row.update(dict.fromkeys(EVERYWHERE, _phase))
 

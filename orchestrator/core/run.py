@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.event import (
     ActionFailed,
+    Adopted,
     Assigned,
     Began,
     Cancelled,
@@ -26,6 +27,7 @@ from orchestrator.core.event import (
     GaveUp,
     Held,
     Launched,
+    Moved,
     Noted,
     Prepared,
     Regained,
@@ -62,6 +64,7 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
+    `adoptions`: how many ledgers had the run before this one.
     """
 
     run: str
@@ -98,6 +101,7 @@ class RunRecord:
     awaits: Awaited | None = None
     forgone: bool = False
     parked: Order | None = None
+    adoptions: int = 0
 
     @property
     def standing(self) -> Phase:
@@ -178,6 +182,11 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _confirmed(record, event)
         case Wished():
             return _wished(record, event)
+        case Adopted():
+            return replace(record, generation=event.generation, accepted=event.accepted, reason=event.reason,
+                           adoptions=event.adoptions, micro_batch_caps=event.micro_batch_caps)  # fmt: skip
+        case Moved():
+            return replace(record, store=event.store)
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():

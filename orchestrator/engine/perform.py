@@ -54,8 +54,9 @@ from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, RESULT
 from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.opening import carried
-from orchestrator.stores.store import Store, is_empty
+from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
 from orchestrator.uplink.accepting import Look
@@ -291,7 +292,7 @@ def _doubt(store: Store, action: Prepare) -> str:
     if unknown:
         newest = max(unknown, key=lambda ref: ref.step).name
         return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
-    if is_empty(store):
+    if deposits.is_empty(store):
         return "; the store is empty: is its disk there?"
     return ""
 

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,11 +90,14 @@ def key(inputs: tuple[Input, ...]) -> str:
     return hashlib.sha256("".join(f"{each.name} {each.sha256}\n" for each in inputs).encode()).hexdigest()
 
 
-def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
+def stage(
+    inputs: tuple[Input, ...], into: Path, give: Callable[[Input, Path], bool] | None = None
+) -> Path | None:
     """A folder below `into` that holds each input under its name; None if there are no inputs.
 
     It is made once for all sessions of a job, and verified for each. A copy that has changed is thrown away
-    and made again. Raises Rejected if an input has changed since the submit, or is gone.
+    and made again. `give` may write an input to a path, if there is a verified copy elsewhere.
+    Raises Rejected if an input has changed since the submit, or is gone.
 
     Reads every byte. Nothing cheaper is proof, because a writer can set times and sizes as it likes.
     """
@@ -107,7 +110,8 @@ def stage(inputs: tuple[Input, ...], into: Path) -> Path | None:
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(into, 0o700) as draft:
         for each in inputs:
-            _copy(each, draft / each.name)
+            if give is None or not give(each, draft / each.name):
+                _copy(each, draft / each.name)
         if not target.is_dir():
             draft.rename(target)
             sync_folder(into)

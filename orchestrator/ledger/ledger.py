@@ -112,6 +112,19 @@ class Ledger(LedgerReader):
                 check()
         return record
 
+    def adopt(self, submitted: Submitted, then: Sequence[Event]) -> RunRecord:
+        """Records a run of another ledger with these events after its submission, all or nothing. It is not
+        due. Raises LedgerConflict if a run of this name exists."""
+        from orchestrator.core.run import submit
+
+        first = submit(submitted)
+        draft = _draft(Proposal(first, then, None))
+        with self._database.write() as connection:
+            connection.execute(insert(runs), draft.row)
+            rows = [_event_row(submitted, first.run, first.version, None), *draft.event_rows]
+            connection.execute(insert(events), rows)
+        return draft.after
+
     def append(
         self,
         record: RunRecord,

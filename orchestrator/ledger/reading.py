@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.core.wording import did_you_mean
-from orchestrator.errors import BackendError, InputError
+from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import events, measurements, runs
@@ -135,7 +135,7 @@ class LedgerReader:
             if found:
                 more = ", …" if len(found) > CANDIDATES_MAX else ""
                 listed = ", ".join(found[:CANDIDATES_MAX])
-                raise InputError(f"{text!r} matches several runs: {listed}{more}")
+                raise AmbiguousRun(f"{text!r} matches several runs: {listed}{more}")
         known = [str(row.run) for row in self._all(named.limit(_NEAREST_OF))]
         near = did_you_mean(text, known, _NEAREST)
         raise InputError(f"there is no run called {text!r}; {near}`orchestrator ps` lists them")

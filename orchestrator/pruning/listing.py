@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.engine.perform import is_unpublished
 from orchestrator.files import PREFIX, is_locked
-from orchestrator.home import BUNDLES, IMAGES, INPUTS, LIVE, PREPARING, RUNS, STAGED
+from orchestrator.home import BUNDLES, DEPOSITED, IMAGES, INPUTS, LIVE, PREPARING, RUNS, STAGED
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # the ending of a thing that prune has renamed and not deleted yet
@@ -27,7 +27,7 @@ _DRAFT = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
 _OLDER_DRAFT = re.compile(r"\.tmp-([A-Za-z0-9_]+\.tar\.gz|agent\.pyz-[0-9]+-[0-9]+)")
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]*")
 _SESSION = re.compile(r"(?P<run>[a-z0-9][a-z0-9-]*)-s[0-9]{2,9}")
-_OF_A_RUN = frozenset({LIVE, PREPARING})
+_OF_A_RUN = frozenset({LIVE, PREPARING, DEPOSITED})
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 Enough = Callable[[], bool]

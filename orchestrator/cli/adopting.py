@@ -1,0 +1,83 @@
+"""`adopt` and `copy` in words: runs that come from a store, and runs that move to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.cli.call import Call, Exit
+from orchestrator.client import Adoption, Came
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.wording import count_text
+
+
+def adopt(call: Call) -> int:
+    """Records the runs of a store. Exits with 4 if what the store says of one cannot be believed."""
+    options = call.options
+    found = call.client.stores.adopt(
+        options.store, options.runs, dry_run=options.dry_run,
+        progress=lambda run: call.out.remark(f"{run} …") if call.out.is_terminal else None,
+    )  # fmt: skip
+    call.out.document(
+        {"store": options.store, "dry_run": options.dry_run, "runs": [vars(each) for each in found]}
+    )
+    if not found:
+        call.out.say(f"the store {options.store} has no runs")
+        return Exit.OK
+    headers = ("RUN", "", "PHASE", "STEP", "CHECKPOINTS")
+    call.out.table(headers, [_row(each) for each in found], right=frozenset({3, 4}))
+    for each in found:
+        for note in each.notes:
+            call.out.remark(f"{each.run}: {note}")
+    _tell_next(call, found)
+    return Exit.UNAVAILABLE if any(each.came is Came.DAMAGED for each in found) else Exit.OK
+
+
+def _row(each: Adoption) -> tuple[str, ...]:
+    return (
+        each.run,
+        each.came.value,
+        "–" if each.phase is None else each.phase.value,
+        "–" if each.step is None else f"{each.step:,}",
+        f"{each.checkpoints_count:,}",
+    )
+
+
+def _tell_next(call: Call, found: Sequence[Adoption]) -> None:
+    came = [each for each in found if each.came is Came.ADOPTED]
+    held = [each for each in came if each.phase is Phase.HELD]
+    if call.options.dry_run:
+        call.out.say(f"{count_text(len(came), 'run')} would be adopted; nothing was changed")
+        return
+    call.out.say(f"{count_text(len(came), 'run')} adopted")
+    if held:
+        command = call.command("release", held[0].run)
+        call.out.say(f"{count_text(len(held), 'run')} held: stop the old controller, then: {command}")
+
+
+def copy(call: Call) -> int:
+    """Copies a run to another store. Exits with 4 if a checkpoint could not be copied."""
+    run = call.client.run(call.options.run)
+    said = call.out.remark if call.out.is_terminal else None
+    done = run.copy(
+        call.options.to,
+        delete_source=call.options.delete_source,
+        progress=said and (lambda name, number, count: said(f"checkpoint {number} of {count}: {name}")),
+    )
+    call.out.document(vars(done))
+    for each in done.left:
+        call.out.remark(f"not copied: {each}")
+    for note in done.notes:
+        call.out.remark(note)
+    if done.moved:
+        copied = count_text(len(done.copied), "checkpoint")
+        call.out.say(
+            f"{run.name} has its home in {done.to} now: {copied} copied from {done.source} and verified"
+        )
+    else:
+        call.out.say(f"{run.name} has its home in {done.to} already")
+    if done.deleted:
+        call.out.say(f"its copy in {done.source} is removed")
+    elif done.moved and not call.options.delete_source:
+        command = call.command("copy", run.name, "--to", done.to, "--delete-source")
+        call.out.say(f"its copy in {done.source} stays; to remove it: {command}")
+    return Exit.UNAVAILABLE if done.left else Exit.OK

@@ -1,0 +1,60 @@
+"""The runs in the configured stores, whether or not this ledger knows them: `client.stores`.
+
+Imports lazily, so that a listing of the ledger loads no store. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.client.adopting import Adoption
+    from orchestrator.client.client import Client
+    from orchestrator.client.stored import StoredRun
+
+
+class Stores:
+    """What the stores of a client say. Every method raises SpecError for a wrong config."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def runs(self, store: str) -> tuple[StoredRun, ...]:
+        """Every run in this store. Raises InputError for an unknown store, and BackendError if it does not
+        answer."""
+        from orchestrator.client import stored
+        from orchestrator.stores import deposits
+
+        opened = stored.opened_stores(self._client, store)[store]
+        return tuple(stored.stored_run(self._client, store, said) for said in deposits.everything(opened))
+
+    def run(self, name: str, store: str | None = None) -> StoredRun:
+        """Finds a run by its name or a unique prefix, in this store or in all of them. If several have it,
+        the one that was told of it last counts.
+
+        Raises InputError with the nearest names and the stores that were searched, and Transient if it may be
+        in a store that does not answer.
+        """
+        from orchestrator.client import stored
+
+        return stored.find(self._client, name, store)
+
+    def adopt(
+        self,
+        store: str,
+        runs: str | Iterable[str] = (),
+        *,
+        dry_run: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> tuple[Adoption, ...]:
+        """Records the runs of this store, or these, in this ledger. Runs that it has already do not change.
+
+        A run that was over is over. Any other is held until `release`: stop its old controller before.
+        `dry_run`: only say what would happen. `progress` is called with each run's name. Raises InputError
+        for an unknown store or run, and BackendError if the store or the ledger does not answer.
+        """
+        from orchestrator.client import adopting
+
+        names = (runs,) if isinstance(runs, str) else tuple(runs)
+        return adopting.adopt(self._client, store, names, dry_run=dry_run, progress=progress)

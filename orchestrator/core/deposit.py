@@ -1,0 +1,220 @@
+"""What a store says of a run, so that another machine can list, pull and adopt it.
+
+A deposit is a pure function of the run's record, and folds into a record again. Decides what belongs in it,
+and whether one that came out of a store is believed. Must never know stores, files or platforms. It contains
+no secret's value, no log and no message of a session.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from orchestrator.core import bounds, wire
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
+from orchestrator.core.event import Adopted, Cancelled, Completed, Event, GaveUp, Submitted
+from orchestrator.core.job import Job, frozen_image
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord, apply, submit
+
+FORMAT = 1
+GENERATION_MAX = 10**8  # a checkpoint's name has room for ten times as many
+ADOPTIONS_MAX = 9998
+VERSION_MAX = 10**10 - 1
+REASON_BYTES_MAX = 500
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NAME_LENGTH_MAX = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """One run, after the event `version` of a ledger; `adoptions` ledgers had it before.
+
+    `job` is frozen: its bundle, its image archive and its inputs are named by their sha256. `phase` is
+    queued, running (it has a session), held, or a final one. `reason` is that of a final phase. `platform`,
+    `session` and `incarnation` are those of the present session.
+    """
+
+    format: int
+    run: str
+    job: Job
+    submitted_at: float
+    adoptions: int
+    version: int
+    phase: Phase
+    generation: int
+    accepted: tuple[Accepted, ...]
+    reason: str = ""
+    ended_at: float | None = None
+    micro_batch_caps: tuple[tuple[str, int], ...] = ()
+    group: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    schedule: str = ""
+    origin: str = ""
+    platform: str = ""
+    session: str = ""
+    incarnation: str = ""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The larger one is the newer deposit."""
+        return self.adoptions, self.version
+
+
+def deposit_of(record: RunRecord) -> Deposit:
+    """The deposit of a run as it is now."""
+    session = record.session
+    phase = record.phase
+    if session is not None:
+        phase = Phase.RUNNING
+    return Deposit(
+        format=FORMAT,
+        run=record.run,
+        job=record.job,
+        submitted_at=record.submitted_at,
+        adoptions=record.adoptions,
+        version=record.version,
+        phase=phase,
+        generation=record.generation,
+        accepted=record.accepted,
+        reason=bounds.text(record.reason.partition("\n")[0], REASON_BYTES_MAX) if phase.final else "",
+        ended_at=record.ended_at if phase.final else None,
+        micro_batch_caps=record.micro_batch_caps,
+        group=record.group,
+        parameters=record.parameters,
+        schedule=record.schedule,
+        origin=record.origin,
+        platform=session.order.platform if session else "",
+        session=session.name if session else "",
+        incarnation=(session.incarnation or "") if session else "",
+    )
+
+
+def says_the_same(one: Deposit, other: Deposit) -> bool:
+    """Whether two deposits differ in their version only."""
+    return replace(one, version=0) == replace(other, version=0)
+
+
+def archives(job: Job) -> tuple[str, ...]:
+    """The sha256 of each archive that the job's sessions need: its source, and what its image is built
+    from."""
+    image = frozen_image(job.image)
+    return tuple(each for each in (job.bundle, image) if each)
+
+
+# --- Reading one that a store had -----------------------------------------------------------------------
+
+
+def decode(run: str, data: bytes) -> Deposit:
+    """The deposit of this run in these bytes. Raises ValueError, in words, for anything else: another run's,
+    a newer version's, names that could lead outside, numbers outside their limits."""
+    found = wire.decode(Deposit, data)
+    if found.format != FORMAT:
+        raise ValueError(f"a newer version wrote it (format {found.format}): update the orchestrator")
+    if found.run != run:
+        raise ValueError(f"it is about another run: {found.run[:_NAME_LENGTH_MAX]!a}")
+    for holds, what in (*_facts(found), *_job_facts(found.job), *_checkpoint_facts(found)):
+        if not holds:
+            raise ValueError(f"{what} is not valid")
+    return found
+
+
+def is_run(name: str) -> bool:
+    """Whether a run can have this name."""
+    return len(name) <= _NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def _facts(found: Deposit) -> tuple[tuple[bool, str], ...]:
+    return (
+        (is_run(found.run), "the run's name"),
+        (bounds.moment(found.submitted_at) is not None, "the time of the submit"),
+        (found.ended_at is None or bounds.moment(found.ended_at) is not None, "the time of the end"),
+        (0 <= found.adoptions <= ADOPTIONS_MAX, "the number of adoptions"),
+        (0 < found.version <= VERSION_MAX, "the version"),
+        (0 <= found.generation <= GENERATION_MAX, "the generation"),
+        (all(micro_batch >= 1 for _, micro_batch in found.micro_batch_caps), "a micro-batch"),
+    )
+
+
+def _job_facts(job: Job) -> tuple[tuple[bool, str], ...]:
+    work = job.work
+    image = frozen_image(job.image)
+    profiles = [profile for _, profile in job.profiles]
+    return (
+        (is_run(job.name), "the job's name"),
+        (bool(_SHA256.fullmatch(job.bundle)) or (not job.bundle and job.needs.image), "the source's sha256"),
+        (image is None or bool(_SHA256.fullmatch(image)), "the image's sha256"),
+        (0 < work.total <= bounds.STEP_MAX, "work.total"),
+        (work.global_batch >= 1 and work.group >= 1, "work.global_batch"),
+        (all(profile.micro_batch >= 1 for profile in profiles), "a micro-batch"),
+        (job.checkpoint.keep.last >= 1, "checkpoint.keep"),
+        (all(_FILE_NAME.fullmatch(each.name) for each in job.inputs), "an input's name"),
+        (all(_SHA256.fullmatch(each.sha256 or "") for each in job.inputs), "an input's sha256"),
+    )
+
+
+def _checkpoint_facts(found: Deposit) -> tuple[tuple[bool, str], ...]:
+    every = found.accepted
+    names = {each.name for each in every}
+    return (
+        (len(names) == len(every) <= bounds.SESSION_CHECKPOINTS_MAX, "the list of checkpoints"),
+        (all(CheckpointRef.parse(each.name) == each.ref for each in every), "a checkpoint's name"),
+        (all(each.ref.generation <= found.generation for each in every), "a checkpoint's generation"),
+        (all(0 <= each.size <= bounds.CHECKPOINT_BYTES_MAX for each in every), "a checkpoint's size"),
+        (all(not each.sha256 or _SHA256.fullmatch(each.sha256) for each in every), "a manifest's sha256"),
+        (all(len(each.metrics) <= bounds.METRICS_MAX for each in every), "a checkpoint's metrics"),
+    )
+
+
+# --- Into a ledger --------------------------------------------------------------------------------------
+
+
+def submission(found: Deposit, store: str) -> Submitted:
+    """The run's first event in another ledger, which calls its home store `store`."""
+    return Submitted(
+        found.run, found.job, found.submitted_at, store, found.group, found.parameters, found.schedule,
+        found.origin,
+    )  # fmt: skip
+
+
+def adoption(found: Deposit, now: float, *, generation: int, source: str) -> tuple[Event, ...]:
+    """The events after the submission. A run that was over is over; any other waits for a person.
+
+    `generation` is the highest that the store has a trace of. `source`: where it comes from, in words.
+    """
+    after = max(found.generation, generation)
+    if not found.phase.final:
+        after += 1  # the other ledger may have started one more, and not said so
+    adopted = Adopted(now, _reason(found, source), after, found.accepted, found.adoptions + 1,
+                      found.micro_batch_caps)  # fmt: skip
+    ended_at = now if found.ended_at is None else found.ended_at
+    match found.phase:
+        case Phase.DONE:
+            return adopted, Completed(ended_at, found.reason)
+        case Phase.FAILED:
+            return adopted, GaveUp(ended_at, found.reason)
+        case Phase.CANCELLED:
+            return adopted, Cancelled(ended_at, found.reason)
+        case _:
+            return (adopted,)
+
+
+def _reason(found: Deposit, source: str) -> str:
+    told = f"adopted from {source}"
+    if found.phase.final:
+        return told
+    if found.session:
+        told += f"; its last session {found.session} on {found.platform} may still run"
+    at = newest(found.accepted)
+    where = f"from step {at.ref.step:,}" if at is not None else "from the beginning"
+    return f"{told}; once its old controller is stopped, `release` continues {where}"
+
+
+def record_of(found: Deposit, store: str) -> RunRecord:
+    """The run as an adoption would record it, to look at."""
+    record = submit(submission(found, store))
+    for event in adoption(found, found.submitted_at, generation=0, source=store):
+        record = apply(record, event)
+    return record
