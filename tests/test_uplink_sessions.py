@@ -118,6 +118,14 @@ def test_a_store_of_this_machine_is_refused_elsewhere(tmp_path: Path) -> None:
         list(contents(HERE, materials))
 
 
+def test_a_container_without_a_network_is_refused(tmp_path: Path) -> None:
+    options = {"host": "unix:///nowhere", "uplink": True}
+    docker = catalog.build("box", "docker", options, folder=tmp_path / "box", clock=SystemClock())
+    materials = Materials(tmp_path, tmp_path, shipping=Shipping(tmp_path, b"{}"))
+    with pytest.raises(Rejected, match="has no network"):
+        docker.prepare(replace(HERE, platform="box"), materials)
+
+
 def test_an_encrypted_store_is_never_opened_as_a_plain_one(tmp_path: Path) -> None:
     plain = FolderStore(tmp_path / "store")
     encrypted = replace(plain.portable(), recipients=("age1example",))

@@ -1,4 +1,5 @@
-"""The uplink's process beside the agent: starts it, hears it, starts it again when it dies, ends it.
+"""The uplink's process beside the agent: starts it, hears it, starts it again when it dies, ends it. Installs
+what it lacks, where only the uplink sees it.
 
 Nothing that happens to the uplink fails the session: without it the session only ships nothing. Must never
 know what the uplink does, nor open the store.
@@ -15,15 +16,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.agent.folder import Folder, write_whole
+from orchestrator.agent.requirements import masked
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.core.wire import encode
 from orchestrator.processes import SESSION
-from orchestrator.session.words import SHIPPED, SUPERSEDED, USELESS, WORD_BYTES_MAX, heard
+from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, WORD_BYTES_MAX, heard
 
+# List → what it names, as in our own pyproject.toml.
+PACKAGES = {
+    "drive": ("PyDrive2>=1.21.3,<2",),
+    "pyrage": ("pyrage>=1.4,<2",),
+    "s3": ("obstore>=0.12.1,<0.13",),
+}
+NOT_INSTALLED = "the uplink's packages could not be installed yet: the session's log says why"
+_PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:")
 DIED = "the uplink died, and was started again"
 # One thread each, for every library that may be loaded: the rest of the machine is the training's.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS")
@@ -95,19 +106,23 @@ class Companion(threading.Thread):
         self.join(_JOIN_SECONDS)
 
     def run(self) -> None:
-        failures = 0
+        failures, installed = 0, False
         while not self._over.is_set():
             began = self._clock.monotonic()
             code = self._live()
             if self._over.is_set() or self._is_final(code):
                 return
+            if code == LACKING and not installed:
+                installed = self._installs()
+                if installed:
+                    continue
             failures = 0 if self._clock.monotonic() - began > self._settings.uplink_calm else failures + 1
             pause = min(
                 self._settings.uplink_restart_max,
                 self._settings.uplink_restart * 2.0 ** min(max(0, failures - 1), _DOUBLINGS_MAX),
             )
-            self._say(f"the uplink died ({_how(code)}); it starts again in {pause:.0f} s")
-            self._warnings.append(DIED)
+            self._say(f"the uplink ended ({_how(code)}); it starts again in {pause:.0f} s")
+            self._warnings.append(NOT_INSTALLED if code == LACKING else DIED)
             self._clock.wait(self._over, pause)
 
     def _is_final(self, code: int | None) -> bool:
@@ -115,13 +130,43 @@ class Companion(threading.Thread):
         self.superseded = code == SUPERSEDED
         return code in (SUPERSEDED, USELESS) or (code == SHIPPED and self.result_written)
 
+    def _installs(self) -> bool:
+        """Installs the lists of packages that the store needs. Nothing else in the session sees them."""
+        wanted = [each for name in _packages_in(self._given) for each in PACKAGES.get(name, ())]
+        if not wanted:
+            return False
+        self._say(f"installing for the uplink: {', '.join(wanted)}")
+        command = [sys.executable, *_PIP, "--target", str(self._site), *wanted]
+        process = subprocess.Popen(
+            command,
+            cwd=self._folder.root,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        self._process = process
+        with process:
+            assert process.stdout is not None
+            last = b""
+            while line := process.stdout.readline(WORD_BYTES_MAX):
+                last = line.strip() or last
+        if process.returncode:
+            self._say(f"pip failed: {masked(last.decode(errors='replace'))}")
+        return process.returncode == 0
+
+    @property
+    def _site(self) -> Path:
+        return self._folder.shipping / "site"
+
     def _live(self) -> int | None:
         """Runs the process until it exits, and hears what it says. None if it could not be started."""
         try:
             process = subprocess.Popen(
                 self._command,
                 cwd=self._folder.root,
-                env=_environment(),
+                env=_environment() | {"PYTHONPATH": str(self._site)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -153,6 +198,14 @@ class Companion(threading.Thread):
             self._warnings.append(word.trouble)
         if word.shipped_seconds is not None:
             self._uploads.append(word.shipped_seconds)
+
+
+def _packages_in(given: bytes) -> list[str]:
+    try:
+        found = json.loads(given.partition(b"\n")[2])["packages"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def secrets_in(given: bytes) -> tuple[str, ...]:

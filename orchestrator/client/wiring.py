@@ -15,7 +15,6 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 from orchestrator import config as configuration
-from orchestrator import references
 from orchestrator.agent import archive
 from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
@@ -29,6 +28,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.retrying import RetryingPlatform
+from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
 from orchestrator.stores import encryption
 from orchestrator.stores.retrying import RetryingStore
@@ -87,7 +87,7 @@ class Wired:
             options = {key: value for key, value in given.options.items() if key != encryption.OPTION}
             made = stores.build(given.name, given.type, options, self.config.home)
             retrying = RetryingStore(made, sleep=self._sleep)  # inside: a retry puts the same encrypted bytes
-            resolve = partial(references.resolve, home=self.config.home)
+            resolve = partial(resolve_reference, home=self.config.home)
             return encryption.applied(given.name, retrying, given.options, resolve)
 
     def _sleep(self, seconds: float) -> None:

@@ -14,7 +14,8 @@ WORD_BYTES_MAX = 16 * 1024  # the rest of a longer line is another line
 # How an uplink's process exits, for the agent that started it. After any other code it is started again.
 SHIPPED = 0  # everything is in the store, including the result
 SUPERSEDED = 3  # somebody else may publish now: this session is of no use any more
-USELESS = 78  # it can never ship from here, such as without the packages that the store needs
+USELESS = 78  # it can never ship from here, such as to a store of a type that it does not know
+LACKING = 79  # a package that the store needs is not installed
 
 
 @dataclass(frozen=True)

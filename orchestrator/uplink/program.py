@@ -22,7 +22,7 @@ from orchestrator.core.order import Order
 from orchestrator.errors import Rejected, Superseded
 from orchestrator.session.layout import Layout
 from orchestrator.session.outbox import FolderOutbox
-from orchestrator.session.words import SHIPPED, SUPERSEDED, USELESS, Word
+from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, Word
 from orchestrator.stores.opening import opened
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import Store
@@ -49,7 +49,10 @@ def main(arguments: list[str]) -> int:
     try:
         order = wire.decode(Order, sys.stdin.buffer.readline())
         store = _store(sys.stdin.buffer.read(), scratch / "store")
-    except (Rejected, ImportError, ValueError, OSError) as error:
+    except ImportError as error:
+        tell(Word(f"the uplink lacks a package: {error}"))
+        return LACKING
+    except (Rejected, ValueError, OSError) as error:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
     outbox = FolderOutbox(layout.outbox)

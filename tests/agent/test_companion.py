@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.agent.companion import DIED, secrets_in
+from orchestrator.agent.companion import DIED, PACKAGES, secrets_in
 from orchestrator.core import wire
 from orchestrator.core.order import Outcome
 from orchestrator.stores import checkpoints as stored
@@ -21,6 +23,7 @@ from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.outbox import StoreOutbox
 from orchestrator.uplink.registers import check_fence, heartbeat, raise_fence
 from tests.agent.sessions import QUICK, Stay, is_alive, new_order, session
+from tests.package_index import wheel
 from tests.waiting import wait_until
 
 RUN, SESSION = new_order().run, new_order().session
@@ -85,7 +88,7 @@ def test_an_uplink_that_is_killed_is_started_again(tmp_path: Path) -> None:
         (stay.root / "stop").touch()
         assert stay.end().outcome is Outcome.STOPPED
         assert newest(store) == stay.manifests()[-1].ref.step
-        assert "the uplink died (killed by signal 9)" in stay.log()
+        assert "the uplink ended (killed by signal 9)" in stay.log()
 
 
 def test_a_superseded_session_leaves(tmp_path: Path) -> None:
@@ -129,6 +132,39 @@ def test_a_session_goes_on_without_an_uplink_that_cannot_ship(tmp_path: Path) ->
         assert "sessions cannot open a store of type 'tape'" in stay.log()
         everything = [path for path in stay.root.rglob("*") if path.is_file()]
         assert not any(secret.encode() in path.read_bytes() for path in everything)
+
+
+LACKS_A_PACKAGE = """
+import json, sys
+sys.stdin.buffer.read()
+import obstore
+if not obstore.__file__.endswith("/site/obstore.py"):
+    sys.exit(79)
+print(json.dumps({"say": "found it"}), flush=True)
+sys.exit(78)
+"""
+
+
+def test_what_an_uplink_lacks_is_installed_for_it_alone(tmp_path: Path) -> None:
+    """The wheel stands for the real package, which the machine of the tests has."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "obstore-0.12.9-py3-none-any.whl").write_bytes(wheel("obstore", "0.12.9"))
+    with shipping(tmp_path, "train.py", "--pause", "0.05", "--say", "trained") as (stay, store):
+        with zipfile.ZipFile(stay.root / "uplink.pyz", "w") as program:
+            program.writestr("__main__.py", LACKS_A_PACKAGE)
+        lacking = replace(store.portable(), packages=("s3",))
+        (stay.root / "store.json").write_bytes(wire.encode(lacking))
+        index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+        result = stay.live(SHIPPING, environment=index)
+        assert result.outcome is Outcome.COMPLETED
+        assert "installing for the uplink: obstore>=0.12.1,<0.13" in stay.log()
+        assert "uplink: found it" in stay.log()
+
+
+def test_packages_are_those_of_our_own_project() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    needed = {*project["dependencies"], *project["optional-dependencies"]["drive"]}
+    assert {each for names in PACKAGES.values() for each in names} <= needed
 
 
 def test_a_session_that_never_trains_ships_why(tmp_path: Path) -> None:

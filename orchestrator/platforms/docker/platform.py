@@ -90,6 +90,12 @@ class DockerPlatform:
 
     def prepare(self, order: Order, materials: Materials) -> str | None:
         self._check(order)
+        if materials.shipping is not None and not order.internet:
+            raise Rejected(
+                f"{order.session} cannot ship to its home store: a container whose job asks for no internet "
+                "has no network; set the job's needs.internet, or `uplink: false` for "
+                f"{self._name} in config.yaml"
+            )
         client = self._connection.client("prepare")
         with self._connection.told("prepare"):
             there = self._cleared(client, order)
