@@ -82,7 +82,7 @@ def test_a_retire_that_comes_late_spares_what_later_generations_hold(
     old, kept, later = (bring(tmp_path, step, g) for step, g in ((10, 1), (20, 1), (15, 2)))
     for manifest in (old, kept, later):
         stored.publish(backends.store("home"), RUN, manifest, tmp_path)
-    perform(Retire(RUN, frozenset({kept.name}), generation=1, live=None), backends)
+    perform(Retire(RUN, frozenset({kept.name}), generation=1), backends)
     assert {ref.name for ref in stored.names(backends.store("home"), RUN)} == {kept.name, later.name}
     stored.fetch(backends.store("home"), RUN, later.name, tmp_path / "fetched")
 

@@ -46,7 +46,7 @@ def test_actions_of_one_session_come_in_order_and_a_stop_overtakes_only_a_collec
     found.finished(Failed(launch, Trouble.TRANSIENT, "no"))
     collect = Collect(RUN, NEW, "here", 2, None, frozenset(), last=False)
     found = tracked()
-    assert started(found, collect, Retire(RUN, frozenset(), 2, 2), stop) == [collect, stop]
+    assert started(found, collect, Retire(RUN, frozenset(), 2), stop) == [collect, stop]
 
 
 def test_nothing_is_asked_any_more_of_a_session_that_is_gone_for_good() -> None:

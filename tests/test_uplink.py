@@ -82,6 +82,8 @@ class Session:
         for _ in range(rounds):
             for _step in self.uplink.ship():
                 pass
+            if not self.uplink.done:
+                self.uplink.retire()
 
 
 @pytest.fixture

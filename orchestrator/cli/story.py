@@ -100,11 +100,12 @@ def event_text(event: Event) -> str:
         case Ended():
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
-            return f"checkpoint {checkpoint.name} is verified in the home store"
+            return f"checkpoint {checkpoint.name} is in the home store"
         case CheckpointCorrupt(name=name, reason=reason, order=order):
             return f"checkpoint {name} cannot be used ({reason}); continues {resume_text(order)}"
-        case Retired(names=names):
-            return f"{count_text(len(names), 'superseded checkpoint')} retired"
+        case Retired(names=names, by=by):
+            text = f"{count_text(len(names), 'superseded checkpoint')} retired"
+            return f"{text} by the uplink of {by}" if by else text
         case Noted(text=text, times=times):
             return counted_text(text, times)
         case Wished(wish=wish):

@@ -28,7 +28,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.retrying import RetryingPlatform
-from orchestrator.references import resolve
+from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
 from orchestrator.stores import encryption
 from orchestrator.stores.retrying import RetryingStore
@@ -87,8 +87,8 @@ class Wired:
             options = {key: value for key, value in given.options.items() if key != encryption.OPTION}
             made = stores.build(given.name, given.type, options, self.config.home)
             retrying = RetryingStore(made, sleep=self._sleep)  # inside: a retry puts the same encrypted bytes
-            looked_up = partial(resolve, home=self.config.home)
-            return encryption.applied(given.name, retrying, given.options, looked_up)
+            resolve = partial(resolve_reference, home=self.config.home)
+            return encryption.applied(given.name, retrying, given.options, resolve)
 
     def _sleep(self, seconds: float) -> None:
         self.clock.wait(threading.Event(), seconds)

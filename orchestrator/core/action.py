@@ -48,10 +48,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Collect:
-    """Fetch the outbox and publish its checkpoints to the run's home `store`.
+    """Fetch the outbox and publish its checkpoints to the run's home `store`. If an `uplink` has shipped them
+    there, judge them where they lie.
 
     `incarnation` None: not known yet; then checkpoints of every incarnation of the generation are published.
     `known`: the names that were accepted before, including retired ones; they are skipped without a request.
+    `kept`: those of the session that were accepted and not retired.
     `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
     store, the outbox is there, and the last collect fences the generation off. `forgone`: the user gave up
     what does not come now, so that the rest is taken without it.
@@ -68,6 +70,7 @@ class Collect:
     store: str = ""
     uplink: Uplink = Uplink.SHARED
     forgone: bool = False
+    kept: frozenset[str] = frozenset()
     kind: Literal["collect"] = "collect"
 
 
@@ -93,15 +96,13 @@ class Discard:
 class Retire:
     """Delete all checkpoints of the generations up to `generation` from the home `store`, except `keep`.
 
-    `live` is the open generation (None: all are closed). Its checkpoints that are newer than the newest kept
-    one stay: they may be published but not accepted yet. Later generations are left to later decisions, even
-    if this action runs late.
+    What is newer than the newest kept one stays, of any generation: it may be published but not accepted yet,
+    or not complete yet. Later generations are left to later decisions, even if this action runs late.
     """
 
     run: str
     keep: frozenset[str]
     generation: int
-    live: int | None
     store: str = ""
     kind: Literal["retire"] = "retire"
 
@@ -135,9 +136,11 @@ class Trouble(StrEnum):
 class Done:
     """An action took effect.
 
-    `checkpoints`: those of the session that are now verified in the home store. `corrupt`: (name, reason) of
-    checkpoints in the outbox that failed. `notes`: what a person should know, such as a file larger than its
-    limit. `more`: the outbox holds more, for the next collect. A stop sets `reply`, a prepare sets `image`.
+    `checkpoints`: those of the session that are now complete in the home store. `corrupt`: (name, reason) of
+    checkpoints in the outbox that failed. `late`: likewise, of shipped checkpoints that are not complete in
+    the home store yet. `gone`: accepted ones that their uplink has deleted. `notes`: what a person should
+    know, such as a file larger than its limit. `more`: the outbox holds more, for the next collect. A stop
+    sets `reply`, a prepare sets `image`.
     """
 
     action: Action
@@ -147,6 +150,8 @@ class Done:
     image: str | None = None
     notes: tuple[str, ...] = ()
     more: bool = False
+    late: tuple[tuple[str, str], ...] = ()
+    gone: tuple[str, ...] = ()
     kind: Literal["done"] = "done"
 
 

@@ -22,6 +22,7 @@ from orchestrator.core import bounds
 from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
+KEEP_OPEN_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
 _NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
 _REASON_BYTES_MAX = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -316,7 +317,7 @@ def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A checkpoint that the engine accepted: verified in the home store, from its session's one incarnation.
+    """A checkpoint that the engine accepted: complete in the home store, from its session's one incarnation.
 
     `metrics` holds only what retention needs. `created_at` is the manifest's; 0: not known. `sha256` is of
     the manifest's bytes; empty: an older version accepted it without one, so it is never authenticated.
@@ -351,3 +352,13 @@ def superseded(
             sign = 1.0 if mode == "max" else -1.0
             kept.add(max(scored, key=lambda c: sign * c.metrics[metric]).name)
     return tuple(c for c in ordered if c.name not in kept)
+
+
+def superseded_while_open(
+    published: Iterable[Accepted], *, last: int, best: tuple[str, str] | None, pinned: frozenset[str]
+) -> tuple[Accepted, ...]:
+    """What the writer of an open lineage may delete of its own. The agent and its uplink use this one rule.
+
+    At least the newest two stay. `pinned`: what others rely on, such as the newest accepted one.
+    """
+    return superseded(published, last=max(KEEP_OPEN_MIN, last), best=best, pinned=pinned)

@@ -238,8 +238,7 @@ def _retire(draft: Draft) -> None:
         draft.emit(Retired(draft.now, gone))
     if gone or closed:
         names = frozenset(c.name for c in draft.record.accepted)
-        live = session.generation if session else None
-        draft.actions.append(Retire(record.run, names, record.generation, live, record.store))
+        draft.actions.append(Retire(record.run, names, record.generation, record.store))
 
 
 def _want(draft: Draft) -> None:
@@ -328,6 +327,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         store=record.store,
         uplink=session.traits.uplink,
         forgone=record.forgone,
+        kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from orchestrator.core.job import Job, Work
-from orchestrator.core.offer import Estimate, Offer, Quota
+from orchestrator.core.offer import Estimate, Offer, Quota, Uplink
 from orchestrator.core.speed import Rate, samples_for, step_after
 
 # 12 bytes a parameter, written at 1,316 MB/s: docs/references/training.md#size-and-speed-of-a-checkpoint
@@ -27,6 +27,8 @@ MTBF_OWNED_SECONDS = 30 * 86400.0
 MTBF_LENT_SECONDS = 4 * 3600.0
 MTBF_BATCH_SECONDS = 100 * 3600.0
 INTERVAL_SECONDS = 300.0  # the longest automatic one: docs/references/training.md#checkpoint-interval
+SHIP_SECONDS = 60.0  # an uplink looks for a new checkpoint this often
+UPLOAD_FACTOR = 1.2  # between the starts of two of its uploads
 WINDOW_SECONDS = 7 * 86400.0  # of a quota without a known refresh
 SESSIONS_MAX = 64  # simulated one by one; the rest is assumed to continue at the same pace
 
@@ -84,7 +86,7 @@ def save_seconds(job: Job, offer: Offer) -> float:
     """The expected time from a save request until the checkpoint is safe from the session's end."""
     size = checkpoint_bytes(job.work)
     write = max(SAVE_SECONDS_MIN, size / WRITE_BYTES_PER_SECOND)
-    return write + (size / UPLOAD_BYTES_PER_SECOND if offer.traits.uplink.value == "store" else 0.0)
+    return write + (size / UPLOAD_BYTES_PER_SECOND if offer.traits.uplink is Uplink.STORE else 0.0)
 
 
 def terms(job: Job, offer: Offer, step_seconds: float = 0.0) -> Terms:
@@ -175,19 +177,28 @@ def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> It
 def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
     """The expected time for repeated training and set-ups because of lost sessions.
 
-    A lost session without uplink costs half of its training and a set-up. Any other lost session costs half a
-    checkpoint interval, a save and a set-up (docs/references/training.md#checkpoint-interval).
+    A lost session that is not durable costs half of its training and a set-up. Any other lost session costs
+    half an interval, a save and a set-up (docs/references/training.md#checkpoint-interval). Platforms that
+    hand over what a session left run it as a batch job, and do not evict it.
     """
     traits = offer.traits
     longest = min(need, terms.productive)
+    each = longest / 2 + terms.setup
     if traits.durable_mid_run:
-        interval = job.checkpoint.interval_seconds or INTERVAL_SECONDS
-        each = min(interval, longest) / 2 + terms.save + terms.setup
-        mtbf = MTBF_OWNED_SECONDS if traits.owned else MTBF_LENT_SECONDS
-    else:
-        each = longest / 2 + terms.setup
-        mtbf = MTBF_OWNED_SECONDS if traits.owned else MTBF_BATCH_SECONDS
-    return need / mtbf * each
+        each = min(each, kept_seconds(job, offer) / 2 + terms.save + terms.setup)
+    batch = traits.hands_over or not traits.durable_mid_run
+    lent = MTBF_BATCH_SECONDS if batch else MTBF_LENT_SECONDS
+    return need / (MTBF_OWNED_SECONDS if traits.owned else lent) * each
+
+
+def kept_seconds(job: Job, offer: Offer) -> float:
+    """How often the work of a durable session becomes safe from its loss: with every checkpoint, or with each
+    one that its uplink ships. An uplink ships the newest, and holds back when uploads take long."""
+    interval = job.checkpoint.interval_seconds or INTERVAL_SECONDS
+    if offer.traits.uplink is not Uplink.STORE:
+        return interval
+    upload = checkpoint_bytes(job.work) / UPLOAD_BYTES_PER_SECOND
+    return max(interval, UPLOAD_FACTOR * upload) + SHIP_SECONDS
 
 
 def estimate(job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, done_steps: int) -> Estimate:

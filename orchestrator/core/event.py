@@ -187,11 +187,13 @@ class CheckpointCorrupt:
 
 @dataclass(frozen=True)
 class Retired:
-    """The intent to delete superseded checkpoints of closed generations from the home store."""
+    """The intent to delete superseded checkpoints from the home store. `by` a session's uplink, named by its
+    session: it has deleted them already, while its generation was open."""
 
     at: float
     names: tuple[str, ...]
     kind: Literal[Kind.RETIRED] = Kind.RETIRED
+    by: str = ""
 
 
 @dataclass(frozen=True)

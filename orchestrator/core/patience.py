@@ -17,6 +17,8 @@ ONLY_COPY_PATIENCE_SECONDS = 3600.0
 COLLECT_PATIENCE_SECONDS_MAX = 3 * 86400.0
 COLLECT_ATTEMPTS = 10
 COLLECT_AGAIN_SECONDS = 300.0  # the longest pause between two attempts
+LATE_PATIENCE_SECONDS = 900.0  # for the blobs of a shipped checkpoint: far longer than a listing is late
+LATE_ATTEMPTS = 6
 
 
 def doubtful(session: Session) -> bool:
@@ -55,3 +57,12 @@ def out_of_patience(session: Session, now: float) -> bool:
     patience = min(COLLECT_PATIENCE_SECONDS_MAX, max(COLLECT_PATIENCE_SECONDS, worth))
     attempts = max(COLLECT_ATTEMPTS, patience / COLLECT_AGAIN_SECONDS)
     return waited > patience and session.failures >= attempts
+
+
+def waits_for_late(session: Session, now: float) -> bool:
+    """Whether to wait for a shipped checkpoint that is not complete in the store. Only its last parts can be
+    late, so this ends sooner than the wait for a store that does not answer."""
+    ended_at = session.ended_at if session.ended_at is not None else now
+    waited = now - ended_at
+    early = -SKEW_SECONDS <= waited <= LATE_PATIENCE_SECONDS
+    return early or session.failures < LATE_ATTEMPTS

@@ -16,6 +16,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.checkpoint import CheckpointRef, newest, superseded_while_open
 from orchestrator.core.closing import closing, cooldown
 from orchestrator.core.damage import lost_resume
 from orchestrator.core.draft import Draft
@@ -28,13 +29,20 @@ from orchestrator.core.event import (
     Launched,
     Prepared,
     Regained,
+    Retired,
     Started,
     TurnedAway,
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
-from orchestrator.core.patience import COLLECT_AGAIN_SECONDS, doubtful, only_there, out_of_patience
+from orchestrator.core.patience import (
+    COLLECT_AGAIN_SECONDS,
+    doubtful,
+    only_there,
+    out_of_patience,
+    waits_for_late,
+)
 from orchestrator.core.session import StopReply
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
@@ -140,13 +148,20 @@ def _collected(draft: Draft, report: Report) -> None:
         _note_all(draft, report)
         for checkpoint in report.checkpoints:
             _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
+        _note_gone(draft, report.gone)
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
         return  # a collect that began before the session ended may have missed its last checkpoint
     if isinstance(report, Done):
         if draft.record.awaits is not None:
             draft.emit(Regained(draft.now, ()))
-        if not report.more:
+        late = [] if report.more else _worth_waiting_for(draft, report)
+        if late and waits_for_late(draft.session, draft.now):
+            name, reason = late[-1]
+            _again_later(draft, "collect", f"checkpoint {name} is not complete yet: {reason}")
+        elif not report.more:
+            for name, reason in late:
+                draft.note(f"checkpoint {name} was not accepted: {reason} in the home store; it stays there")
             _close(draft)
     elif _left_nothing(draft, report):
         _close(draft)
@@ -165,6 +180,27 @@ def _collected(draft: Draft, report: Report) -> None:
     else:
         draft.note(f"the outbox of {draft.session.name} could not be collected: {report.message}")
         _close(draft)
+
+
+def _note_gone(draft: Draft, gone: tuple[str, ...]) -> None:
+    """Takes accepted checkpoints off the record that the session's uplink has deleted. If newer ones do not
+    supersede them, their absence proves nothing: the store may be late, and a resume will tell."""
+    order, accepted = draft.session.order, draft.record.accepted
+    best = None if order.keep.best is None else (order.keep.best.metric, order.keep.best.mode)
+    pinned = frozenset([order.resume] if order.resume else [])
+    superseded = {c.name for c in superseded_while_open(accepted, last=0, best=best, pinned=pinned)}
+    names = tuple(name for name in gone if name in superseded)
+    if names:
+        draft.emit(Retired(draft.now, names, by=draft.session.name))
+
+
+def _worth_waiting_for(draft: Draft, report: Done) -> list[tuple[str, str]]:
+    """The incomplete checkpoints that the run would go on from, oldest first."""
+    best = newest(draft.record.accepted)
+    step = -1 if best is None else best.ref.step
+    given_up = draft.record.forgone or draft.record.discard
+    refs = ((CheckpointRef.parse(name), name, reason) for name, reason in report.late)
+    return [] if given_up else sorted((name, reason) for ref, name, reason in refs if ref and ref.step > step)
 
 
 def _left_nothing(draft: Draft, report: Failed) -> bool:
@@ -228,10 +264,13 @@ def _close(draft: Draft) -> None:
 
 
 def _failed(draft: Draft, report: Failed) -> None:
-    failures = draft.session.failures
-    pause = min(RETRY_SECONDS * 2.0 ** min(failures, 20), RETRY_SECONDS_MAX)
-    action = type(report.action).__name__.lower()
-    draft.emit(ActionFailed(draft.now, action, report.message, draft.now + pause))
+    _again_later(draft, type(report.action).__name__.lower(), report.message)
+
+
+def _again_later(draft: Draft, action: str, message: str) -> None:
+    """The action is repeated after a pause, which doubles."""
+    pause = min(RETRY_SECONDS * 2.0 ** min(draft.session.failures, 20), RETRY_SECONDS_MAX)
+    draft.emit(ActionFailed(draft.now, action, message, draft.now + pause))
 
 
 def _has_result(draft: Draft) -> bool:

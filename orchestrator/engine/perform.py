@@ -51,13 +51,15 @@ from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, RESULT
-from orchestrator.session.outbox import Forgone, Outbox, collect, refuse
+from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store, is_empty
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
+from orchestrator.uplink.accepting import Look
+from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.registers import raise_fence
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -314,16 +316,39 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    accepted: list[Accepted] = []
-    corrupt: list[tuple[str, str]] = []
-    notes: list[str] = []
-    more = False
+    found = Done(action)
     for outbox in _outboxes(action, backends, into):
-        given = Forgone(outbox) if action.forgone else outbox
-        collected = collect(given, into, action.known, last=action.last)
-        corrupt += collected.corrupt
-        notes += collected.notes
-        more |= collected.more
+        if isinstance(outbox, uplinked.StoreOutbox):
+            found = _look(action, store, outbox, into)
+        else:
+            found = _bring(action, store, outbox, into, found)
+    return found
+
+
+def _look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Done:
+    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
+    says."""
+    keys = SessionKeys(action.run, action.session)
+    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
+    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
+    try:
+        notes, more = listen(outbox, into)
+    except BackendError:
+        if not accepted:
+            raise
+        notes, more = (), True  # what was found is worth a report
+    told = tuple(dict.fromkeys((*found.notes, *notes)))
+    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
+                gone=found.gone)  # fmt: skip
+
+
+def _bring(action: Collect, store: Store, outbox: Outbox, into: Path, before: Done) -> Done:
+    """Copies an outbox and publishes its checkpoints, except those that were found `before`."""
+    action = replace(action, known=action.known | {each.name for each in before.checkpoints})
+    given = Forgone(outbox) if action.forgone else outbox
+    collected = collect(given, into, action.known, last=action.last)
+    accepted: list[Accepted] = []
+    corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
     for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
         try:
             manifest, foreign = _publish(store, action.run, ref, into)
@@ -337,7 +362,15 @@ def _collect(action: Collect, backends: Backends) -> Report:
             more |= manifest is None
             notes += [_REPLACED.format(ref.name)] if foreign else []
     _drop_blobs(into)
-    return Done(action, tuple(accepted), tuple(corrupt), notes=tuple(notes), more=more)
+    names = {each.name for each in accepted}
+    return replace(
+        before,
+        checkpoints=(*before.checkpoints, *accepted),
+        corrupt=(*before.corrupt, *corrupt),
+        notes=(*before.notes, *notes),
+        more=before.more or more,
+        late=tuple(each for each in before.late if each[0] not in names),
+    )
 
 
 def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbox]:
@@ -449,9 +482,7 @@ def _retire(action: Retire, backends: Backends) -> Report:
     gone = [
         ref.name
         for ref in refs
-        if ref.name not in action.keep
-        and ref.generation <= action.generation
-        and not (ref.generation == action.live and ref.step > newest_kept)
+        if ref.name not in action.keep and ref.generation <= action.generation and ref.step <= newest_kept
     ]
     if gone:
         listed = {ref.name for ref in refs}

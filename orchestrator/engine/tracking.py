@@ -142,7 +142,7 @@ class Tracked:
         action = report.action
         self._under_way.remove(action)
         if isinstance(action, Collect):  # the record has what it knew; do not journal it again
-            report = replace(report, action=replace(action, known=frozenset()))
+            report = replace(report, action=replace(action, known=frozenset(), kept=frozenset()))
         self.reports.append(report)
         self._touched = True
         watch = self.watches.get(action.session)

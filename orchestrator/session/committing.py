@@ -30,14 +30,13 @@ from orchestrator.core.checkpoint import (
     Manifest,
     Part,
     safe_path,
-    superseded,
+    superseded_while_open,
 )
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order
 from orchestrator.files import Odd, draft_file, sync_folder, write_whole
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, Layout
 
-KEEP_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
 _SAVED = re.compile(r"step-(\d{1,19})")
 _CHUNK = 1024 * 1024
 
@@ -158,9 +157,8 @@ class Outbox:
         keep = self._order.keep
         best = None if keep.best is None else (keep.best.metric, keep.best.mode)
         known = [Accepted(m.ref, m.size, m.metrics) for m in self.manifests]
-        gone = {
-            c.name for c in superseded(known, last=max(KEEP_MIN, keep.last), best=best, pinned=frozenset())
-        }
+        superseded = superseded_while_open(known, last=keep.last, best=best, pinned=frozenset())
+        gone = {c.name for c in superseded}
         if not gone:
             return
         self.manifests = tuple(m for m in self.manifests if m.name not in gone)

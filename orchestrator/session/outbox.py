@@ -81,6 +81,14 @@ def collect(
     """Copies checkpoints, then log, progress and status, and the result last. All of it is bounded and
     incremental. `known`, `last` and `sync` as in `bring`."""
     found = bring(outbox, into, known, last=last, sync=sync)
+    told, more = listen(outbox, into)
+    notes = tuple(dict.fromkeys((*found.notes, *told)))
+    return Collected(found.manifests, found.corrupt, notes, found.more or more)
+
+
+def listen(outbox: Outbox, into: Path) -> tuple[tuple[str, ...], bool]:
+    """Copies what an outbox says: log, progress and status, and the result last. Returns notes, and whether
+    there is more to copy."""
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         try:
             growth = outbox.growing(into, Path(folder))
@@ -96,8 +104,7 @@ def collect(
         else:
             if data is not None and read_small(into / name, len(data)) != data:
                 write_whole(into / name, data, sync=False)
-    told = tuple(dict.fromkeys((*found.notes, *notes, *grown)))
-    return Collected(found.manifests, found.corrupt, told, found.more or growth.more or more)
+    return (*notes, *grown), growth.more or more
 
 
 def bring(
@@ -120,9 +127,9 @@ def bring(
     except Odd as odd:
         return Collected(notes=(f"no checkpoint was copied: {odd}",))
     listed = {name for name in there if CheckpointRef.parse(name)}
-    brought, refused = _found(checkpoints)
+    brought, refused = found_here(checkpoints)
     seen = brought | refused.keys() | (listed & known)
-    fresh, notes = _new(listed - seen, len(seen))
+    fresh, notes = within_limit(listed - seen, len(seen))
     again = [
         name
         for name in sorted((listed & refused.keys()) - known, key=lambda name: (refused[name].at, name))
@@ -152,7 +159,7 @@ def bring(
     return Collected(ordered, tuple(corrupt), (*cut, *notes), more)
 
 
-def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
+def within_limit(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
     """The new checkpoints to copy, oldest first; only the newest if the session has too many."""
     fresh, room = sorted(names), max(0, bounds.SESSION_CHECKPOINTS_MAX - known)
     if len(fresh) <= room:
@@ -161,14 +168,14 @@ def _new(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
     return fresh[:room] or fresh[-1:], (note,)
 
 
-class _Refused(NamedTuple):
+class Refused(NamedTuple):
     """When a checkpoint was last found incomplete, and how often."""
 
     at: int
     times: int
 
 
-def _found(checkpoints: Path) -> tuple[set[str], dict[str, _Refused]]:
+def found_here(checkpoints: Path) -> tuple[set[str], dict[str, Refused]]:
     """The checkpoints here: the copied ones, and the refused ones."""
     brought, refused = set(), {}
     for entry in checkpoints.iterdir():
@@ -179,7 +186,7 @@ def _found(checkpoints: Path) -> tuple[set[str], dict[str, _Refused]]:
             continue
         with suppress(FileNotFoundError):
             mark = (entry / REFUSED).stat()
-            refused[entry.name] = _Refused(mark.st_mtime_ns, mark.st_size)
+            refused[entry.name] = Refused(mark.st_mtime_ns, mark.st_size)
     return brought, refused
 
 

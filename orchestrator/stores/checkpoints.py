@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -121,6 +122,25 @@ def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) 
     _get(store, key, target, sha256, ref.name)
 
 
+def blob_sizes(store: Store, run: str, ref: CheckpointRef) -> dict[str, int]:
+    """sha256 → size of the blobs of a checkpoint's lineage. As late as the store's listings are."""
+    prefix = _blob_key(run, _lineage(ref), "")
+    found = islice(store.list(prefix), bounds.LISTED_MAX)
+    return {stat.key.removeprefix(prefix): stat.size for stat in found}
+
+
+def lacking(store: Store, run: str, manifest: Manifest, listed: Mapping[str, int]) -> str:
+    """Why a checkpoint is incomplete, judged by the sizes of its blobs; else empty. Blobs that are `listed`
+    with their right size are believed, others are looked up one by one."""
+    for sha256, size in manifest.blobs().items():
+        if listed.get(sha256) == size:
+            continue
+        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
+        if there is None or there.size != size:
+            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
+    return ""
+
+
 def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
     """Fetches a checkpoint into a folder, in outbox layout. Verifies every blob; the manifest comes last.
     `sha256` is the accepted manifest's, as in `read`.
@@ -214,11 +234,7 @@ def lacks(store: Store, run: str, name: str) -> str:
         return "it has no manifest"
     except CorruptCheckpoint as error:
         return error.reason
-    for sha256, size in manifest.blobs().items():
-        there = store.stat(_blob_key(run, _lineage(manifest.ref), sha256))
-        if there is None or there.size != size:
-            return f"blob {sha256[:12]}… is {'missing' if there is None else 'of another size'}"
-    return ""
+    return lacking(store, run, manifest, {})
 
 
 def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:

@@ -16,7 +16,9 @@ from orchestrator.stores.store import Store
 
 # Type → the function that opens it. `scratch` is an empty folder of its own, where it may keep files.
 OPENERS: Mapping[str, str] = {
+    "drive": "orchestrator.stores.drive.opening:carried",
     "folder": "orchestrator.stores.folder:carried",
+    "s3": "orchestrator.stores.s3.opening:carried",
 }
 
 

@@ -15,6 +15,7 @@ _FILES = (
     "__init__.py",
     "clock.py",
     "errors.py",
+    "references.py",
     "shut.py",
     "core/__init__.py",
     "core/bounds.py",

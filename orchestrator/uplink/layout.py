@@ -5,6 +5,7 @@ For the keys of checkpoints see `orchestrator.stores.checkpoints`. Below `runs/<
     fence                                       register
     sessions/<session>/claim                     register
     sessions/<session>/heartbeat                 register
+    sessions/<session>/pins                      register, which only the engine writes
     sessions/<session>/result.json/<sha256>      object, which the heartbeat names
     sessions/<session>/<name>/<offset>-<sha256>  objects: pieces of progress.jsonl, log/000001.log, …
 """
@@ -43,6 +44,10 @@ class SessionKeys:
     @property
     def heartbeat(self) -> str:
         return f"{self.root}heartbeat"
+
+    @property
+    def pins(self) -> str:
+        return f"{self.root}pins"
 
     def result(self, sha256: str) -> str:
         return f"{self.root}{RESULT}/{sha256}"

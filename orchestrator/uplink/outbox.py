@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.checkpoint import CheckpointRef
+from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound
 from orchestrator.files import Odd
 from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STATUS, segment_number
@@ -54,18 +54,39 @@ class StoreOutbox:
         return self._object(key, beats.result)
 
     def checkpoints(self) -> Iterable[str]:
-        """Adds the newest checkpoint from the heartbeat, because a listing may be out of date."""
+        return self.published()
+
+    def published(self) -> dict[str, str | None]:
+        """Name → the sha256 of its manifest, if the heartbeat knows it, oldest first. Adds what the heartbeat
+        names, because a listing may be out of date."""
         incarnation = registers.claimant(self._store, self._keys)
+        named = self.named()
+        found: dict[str, str | None] = {ref.name: None for ref in stored.names(self._store, self._keys.run)}
+        lineage = (self._generation, incarnation)
+        refs = {name: CheckpointRef.parse(name) for name in found | named}
+        ours = (name for name, ref in refs.items() if ref and (ref.generation, ref.incarnation) == lineage)
+        return {name: named.get(name) for name in sorted(ours)}
+
+    def named(self) -> dict[str, str | None]:
+        """Name → the sha256 of its manifest, for the checkpoints that the heartbeat names. Anything may be
+        in it."""
         beats = registers.heartbeat(self._store, self._keys)
-        newest = CheckpointRef.parse(beats.status.checkpoint or "") if beats is not None else None
-        found = {*stored.names(self._store, self._keys.run), *([] if newest is None else [newest])}
-        return [r.name for r in found if (r.generation, r.incarnation) == (self._generation, incarnation)]
+        if beats is None:
+            return {}
+        newest = {beats.status.checkpoint: None} if beats.status.checkpoint else {}
+        return newest | {each.name: each.sha256 for each in beats.published}
 
     def manifest(self, name: str) -> bytes | None:
         self._ref = CheckpointRef.parse(name)
+        found = self.read(name)
+        return None if found is None else found.encode()
+
+    def read(self, name: str, sha256: str | None = None) -> Manifest | None:
+        """The manifest; None if it is missing. Raises Odd if it is too large, and CorruptCheckpoint if it is
+        damaged or does not have this sha256."""
         self._check_size(stored.manifest_key(self._keys.run, name), bounds.MANIFEST_BYTES_MAX, "its manifest")
         try:
-            return stored.read(self._store, self._keys.run, name).encode()
+            return stored.read(self._store, self._keys.run, name, sha256)
         except NotFound:
             return None
 
@@ -148,7 +169,7 @@ def remove(store: Store, run: str, session: str) -> None:
     keys, own = SessionKeys(run, session), registers.registers_of(store)
     for stat in list(store.list(keys.root)):
         store.delete(stat.key)
-    for key in (keys.heartbeat, keys.claim):
+    for key in (keys.heartbeat, keys.claim, keys.pins):
         own.delete(key)
 
 

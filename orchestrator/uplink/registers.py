@@ -1,12 +1,13 @@
-"""The registers of an uplink: a run's fence, a session's claim and heartbeat, and how they may change.
+"""The registers of an uplink: a run's fence, a session's claim, heartbeat and pins, and how they may change.
 
 The fence is the generation that may publish. It only rises, and only the engine raises it. A claim is made
-once, by the first agent that comes. A heartbeat changes as long as its agent lives.
-Knows no clock: only a reader that watches a heartbeat change can tell how old it is.
+once, by the first agent that comes. A heartbeat changes as long as its agent lives. The engine pins what the
+uplink must not delete. Knows no clock: only a reader that watches a heartbeat change can tell how old it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,12 +36,30 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Published:
+    """A checkpoint in the store, by its name and the sha256 of its manifest."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """The agent's last shipped status, with its counter. The checkpoint that it names is in the store.
-    `result`: the sha256 of the agent's result, once that is in the store, as the last object."""
+    `result`: the sha256 of the agent's result, once that is in the store, as the last object. `published`:
+    the last few publications that are still there, the newest last, because a listing may be late."""
 
     status: AgentStatus
     result: str | None = None
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Checkpoints that the engine relies on: the session's newest accepted one, and those that it is about to
+    accept. The uplink deletes none of them."""
+
+    names: frozenset[str] = frozenset()
 
 
 def registers_of(store: Store) -> Registers:
@@ -108,6 +127,28 @@ def beat(store: Store, keys: SessionKeys, beats: Heartbeat) -> None:
 def heartbeat(store: Store, keys: SessionKeys) -> Heartbeat | None:
     """The last heartbeat; None if there is no valid one."""
     return _decoded(Heartbeat, registers_of(store).read(keys.heartbeat))
+
+
+def pin(store: Store, keys: SessionKeys, names: Set[str]) -> None:
+    """Pins these checkpoints, unless they are pinned already. Those that were pinned before may then go.
+
+    Raises Conflict if another controller changes the pins at the same moment: try again.
+    """
+    registers = registers_of(store)
+    held = registers.read(keys.pins)
+    before = _decoded(Pins, held)
+    if before is None or not names <= before.names:
+        value = wire.encode(Pins(frozenset(names)))
+        registers.swap(keys.pins, value, None if held is None else held.version)
+
+
+def pinned(store: Store, keys: SessionKeys) -> frozenset[str]:
+    """The checkpoints that the engine relies on. Raises Rejected if nobody can tell, so that none goes."""
+    held = registers_of(store).read(keys.pins)
+    there = _decoded(Pins, held)
+    if held is not None and there is None:
+        raise Rejected(f"{keys.pins} cannot be read: no checkpoint of {keys.session} is deleted")
+    return frozenset() if there is None else there.names
 
 
 def _decoded(kind: type[T], held: Held | None) -> T | None:

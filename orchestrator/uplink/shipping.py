@@ -8,14 +8,21 @@ driver says when, retries after the store's errors, and stops it for good after 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from orchestrator.core import bounds, wire
-from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode, superseded
+from orchestrator.core.checkpoint import (
+    KEEP_OPEN_MIN,
+    Accepted,
+    CheckpointRef,
+    Manifest,
+    decode,
+    superseded_while_open,
+)
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import Odd, remove_tree, write_whole
@@ -27,7 +34,7 @@ from orchestrator.stores.store import Store
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
 
-KEPT_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
+TOLD_MAX = 8  # publications that a heartbeat names
 _PUBLISHED = "published"  # marks a checkpoint in the scratch folder that is in the store
 Wanted = Callable[[Manifest], bool]
 
@@ -77,7 +84,9 @@ class Uplink:
         newest = self._newest
         shown = replace(status, checkpoint=None if newest is None else newest.name,
                         checkpoint_step=None if newest is None else newest.step)  # fmt: skip
-        beats = registers.Heartbeat(shown, self._result)
+        last = sorted(self.published.values(), key=lambda each: each.name)[-TOLD_MAX:]
+        told = tuple(registers.Published(each.name, each.sha256) for each in last)
+        beats = registers.Heartbeat(shown, self._result, told)
         if len(wire.encode(beats)) > bounds.REGISTER_BYTES_MAX:
             beats = replace(beats, status=replace(shown, warnings=()))
         registers.beat(self._store, self._keys, beats)
@@ -109,21 +118,43 @@ class Uplink:
             self.done = True
 
     def retire(self) -> tuple[str, ...]:
-        """Deletes those of its own checkpoints in the store that the order's retention no longer keeps.
-        Returns their names. Never touches those of other sessions, such as the one that this one resumed."""
-        keep = self._order.keep
-        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
-        known = [Accepted(each.ref, each.size, each.metrics) for each in self.published.values()]
-        gone = superseded(known, last=max(KEPT_MIN, keep.last), best=best, pinned=frozenset())
-        names = tuple(each.name for each in gone)
+        """Deletes those of its own checkpoints in the store that the order's retention no longer keeps, and
+        that the engine has not pinned. Returns their names. Deletes nothing unless the store shows the newest
+        two as complete. Never touches those of other sessions, such as the one that this one resumed."""
+        names = self._superseded(frozenset())
+        if names and not self._shows_the_newest():
+            return ()
         if names:
             self._check()
-            left = self.published.keys() - set(names)
+            pins = registers.pinned(self._store, self._keys)
+            names = self._superseded(pins)
+            left = (self.published.keys() | self._own(pins)) - set(names)
             stored.retire(self._store, self._order.run, names, keep=left, older=False)
         for name in names:
             (self._scratch / CHECKPOINTS / name / _PUBLISHED).unlink(missing_ok=True)
             del self.published[name]
         return names
+
+    def _shows_the_newest(self) -> bool:
+        """Whether those for which the others are to go are there: a put that was acknowledged may be lost."""
+        newest = [self.published[name] for name in sorted(self.published)[-KEEP_OPEN_MIN:]]
+        listed = stored.blob_sizes(self._store, self._order.run, newest[0].ref)
+        whole = not any(stored.lacking(self._store, self._order.run, each, listed) for each in newest)
+        names = [each.name for each in newest]
+        return whole and len(stored.present(self._store, self._order.run, names)) == len(names)
+
+    def _superseded(self, pinned: frozenset[str]) -> tuple[str, ...]:
+        keep = self._order.keep
+        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
+        known = [Accepted(each.ref, each.size, each.metrics) for each in self.published.values()]
+        gone = superseded_while_open(known, last=keep.last, best=best, pinned=pinned)
+        return tuple(each.name for each in gone)
+
+    def _own(self, names: Iterable[str]) -> set[str]:
+        """Those of its own lineage."""
+        own = (self._order.generation, self._incarnation)
+        refs = (CheckpointRef.parse(name) for name in names)
+        return {ref.name for ref in refs if ref is not None and (ref.generation, ref.incarnation) == own}
 
     def _check(self) -> None:
         """Raises Superseded if somebody else may publish."""

@@ -66,6 +66,14 @@ def test_a_wish_is_noted(tmp_path: Path, events: tuple[Event, ...], wish: Wish, 
     assert answer.wish is run.record().wish
 
 
+@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.HOLD])
+def test_a_session_with_an_uplink_is_stopped_without_discard(tmp_path: Path, wish: Wish) -> None:
+    """Its work is in the home store, except for minutes. Without an uplink it would be refused."""
+    shipped = replace(FAR, uplink=Uplink.STORE, durable_mid_run=True)
+    run = run_after(tmp_path, assigned(traits=shipped), *running()[1:])
+    assert asked(run, wish).then is Then.SAVED
+
+
 @pytest.mark.parametrize(
     ("wish", "discard", "then"),
     [

@@ -470,7 +470,6 @@ def test_retention_keeps_the_newest_and_the_resume_point() -> None:
     assert {c.ref.step for c in decision.record.accepted} == {30, 40}
     (retire,) = [a for a in decision.actions if isinstance(a, Retire)]
     assert retire.keep == {accepted(30).name, accepted(40).name}
-    assert retire.live == 1
 
 
 def test_a_collect_knows_what_was_retired_of_its_session() -> None:

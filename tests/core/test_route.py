@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.estimate import INTERVAL_SECONDS, SHIP_SECONDS, UPLOAD_FACTOR, kept_seconds
 from orchestrator.core.event import Cooldown
 from orchestrator.core.job import (
     Claim,
@@ -40,6 +41,8 @@ from orchestrator.core.offer import (
 )
 from orchestrator.core.route import Verdict, commands, opens_at, plan, route, verdict
 from orchestrator.core.speed import Measurement
+from orchestrator.uplink import driving
+from orchestrator.uplink.driving import Pace
 
 HOUR, DAY = 3600.0, 86400.0
 NOW = 1_790_000_000.0
@@ -418,6 +421,31 @@ def test_a_session_that_is_not_durable_may_lose_more_and_so_finishes_later() -> 
     assert safe is not None
     assert risky.estimate.expected_loss_seconds > 10 * safe.estimate.expected_loss_seconds
     assert risky.estimate.finish > safe.estimate.finish
+
+
+def test_an_uplink_loses_minutes_and_not_half_a_session() -> None:
+    """As many sessions are lost with it as without: their platform is the same."""
+    alone = replace(KAGGLE, hands_over=True)
+    shipped = replace(alone, uplink=Uplink.STORE, durable_mid_run=True)
+    losses = {}
+    for traits in (alone, shipped):
+        found = route(GRAPHMER, [kaggle("T4", traits=traits)], now=NOW).chosen
+        assert found is not None
+        losses[traits.uplink] = found.estimate.expected_loss_seconds
+    assert losses[Uplink.STORE] < losses[Uplink.NONE] / 10
+
+
+def test_slow_uploads_make_a_loss_larger() -> None:
+    offer = kaggle("T4", traits=replace(KAGGLE, uplink=Uplink.STORE, durable_mid_run=True))
+    small = replace(GRAPHMER, work=replace(WORK, parameters=1e6))
+    large = replace(GRAPHMER, work=replace(WORK, parameters=2e9))
+    assert kept_seconds(small, offer) == INTERVAL_SECONDS + SHIP_SECONDS
+    assert kept_seconds(large, offer) == pytest.approx(UPLOAD_FACTOR * 24e9 / 24e6 + SHIP_SECONDS)
+    assert kept_seconds(large, home("T4")) == INTERVAL_SECONDS
+
+
+def test_the_estimate_knows_how_an_uplink_holds_back() -> None:
+    assert (Pace().ship, driving._UPLOAD_FACTOR) == (SHIP_SECONDS, UPLOAD_FACTOR)
 
 
 def test_measuring_moves_the_estimate_and_narrows_its_error_bar() -> None:

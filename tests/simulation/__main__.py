@@ -1,4 +1,7 @@
-"""Plays simulated schedules for a given time: `python -m tests.simulation --minutes 20 [--seed N]`."""
+"""Plays simulated schedules for a given time: `python -m tests.simulation --minutes 20 [--seed N]`.
+
+With `--shipping`, every session ships its own outbox.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.simulation.play import play
+from tests.simulation.play import play, play_shipping
 
 
 def main() -> int:
@@ -14,11 +17,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0, help="the first seed; the others follow it")
     parser.add_argument("--count", type=int, help="so many schedules instead of minutes")
+    parser.add_argument("--shipping", action="store_true", help="every session ships its own outbox")
     options = parser.parse_args()
+    game = play_shipping if options.shipping else play
     end = time.monotonic() + 60.0 * options.minutes
     seed, failed = options.seed, []
     while (seed - options.seed < options.count) if options.count else (time.monotonic() < end):
-        violations = play(seed)
+        violations = game(seed)
         if violations:
             failed.append(seed)
             print(f"seed {seed}:", *violations, sep="\n  ", flush=True)

@@ -36,7 +36,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
-from orchestrator.uplink import registers, shipping
+from orchestrator.stores import checkpoints as stored
+from orchestrator.uplink import accepting, outbox, registers, shipping
 from orchestrator.uplink.layout import fence_key
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -346,8 +347,53 @@ def claims_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
 
 
 def closes_without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    real = perform._outbox
-    patch.setattr(perform, "_outbox", lambda action, backends: real(replace(action, last=False), backends))
+    real = perform._outboxes
+
+    def unfenced(action: Any, *rest: Any) -> Any:
+        return real(replace(action, last=False), *rest)
+
+    patch.setattr(perform, "_outboxes", unfenced)
+
+
+def retires_without_looking_at_the_pins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(registers, "pinned", lambda _store, _keys: frozenset())
+
+
+def retires_all_but_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    def superseded(published: Any, *, pinned: Any, **_: Any) -> Any:
+        return [each for each in list(published)[1:] if each.name not in pinned]
+
+    patch.setattr(shipping, "superseded_while_open", superseded)
+
+
+def accepts_what_another_agent_ships(patch: pytest.MonkeyPatch) -> None:
+    """The claim is not asked whose checkpoints count."""
+
+    def published(self: Any) -> dict[str, None]:
+        refs = stored.names(self._store, self._keys.run)
+        return {ref.name: None for ref in refs if ref.generation == self._generation}
+
+    patch.setattr(outbox.StoreOutbox, "published", published)
+    claims_what_is_claimed(patch)
+    accepts_every_incarnation(patch)
+
+
+def accepts_without_looking_for_blobs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(accepting.Look, "_complete", lambda _self, manifest, _listed: [manifest])
+
+
+def deletes_what_is_not_complete(patch: pytest.MonkeyPatch) -> None:
+    real = accepting.Look._wait
+
+    def impatient(self: Any, name: str, reason: str) -> None:
+        real(self, name, reason)
+        self._store.delete(stored.manifest_key(self._keys.run, name))
+
+    patch.setattr(accepting.Look, "_wait", impatient)
+
+
+def goes_on_without_what_is_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reports, "waits_for_late", lambda _session, _now: False)
 
 
 def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:

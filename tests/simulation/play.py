@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.simulation import checks as states
 from tests.simulation import hostile, leavings, promises, unforeseen, uplinks
 from tests.simulation.checks import Check
+from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
 
 ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL)
@@ -43,6 +44,11 @@ def play_hostile(seed: int) -> list[str]:
 def play_unforeseen(seed: int, make: Callable[[int, Path], World] = unforeseen.BuggyWorld) -> list[str]:
     """Platforms and a store with unforeseen bugs."""
     return play(seed, ALL, CALM_HOURS, make)
+
+
+def play_shipping(seed: int) -> list[str]:
+    """Every session ships its own outbox, through bad weather."""
+    return play(seed, ALL, CALM_HOURS, ShippingWorld)
 
 
 @contextmanager

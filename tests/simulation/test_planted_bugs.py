@@ -9,6 +9,7 @@ import pytest
 from orchestrator.platforms.simulated import platform
 from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
 from tests.simulation.play import play
+from tests.simulation.shipping import ShippingWorld
 
 SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is where it once did
 
@@ -69,6 +70,26 @@ def test_a_planted_bug_is_caught(
 ) -> None:
     plant(monkeypatch)
     caught = any(play(seed, [check], hours=4) for seed in range(first, first + SEEDS))
+    assert caught, f"{check.__name__} caught nothing"
+
+
+@pytest.mark.parametrize(
+    ("plant", "check", "first"),
+    [
+        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 11),
+        (bugs.accepts_what_another_agent_ships, checks.one_incarnation_a_generation, 3),
+        (bugs.accepts_without_looking_for_blobs, uplinks.what_is_accepted_is_complete, 19),
+        (bugs.retires_without_looking_at_the_pins, uplinks.uplinks_delete_only_what_is_superseded, 1),
+        (bugs.retires_all_but_the_oldest, uplinks.uplinks_delete_only_what_is_superseded, 1),
+        (bugs.deletes_what_is_not_complete, uplinks.what_is_late_is_kept, 3),
+        (bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 1),
+    ],
+)
+def test_a_planted_bug_in_shipping_is_caught(
+    plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    caught = any(play(seed, [check], 4, ShippingWorld) for seed in range(first, first + SEEDS))
     assert caught, f"{check.__name__} caught nothing"
 
 

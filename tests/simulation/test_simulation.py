@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.play import play, play_hostile, play_unforeseen
+from tests.simulation.play import play, play_hostile, play_shipping, play_unforeseen
 from tests.simulation.unforeseen import BuggyWorld
 
 SHARES, SEEDS_A_SHARE = 8, 20
@@ -20,6 +20,12 @@ SOAK_SECONDS = 1200.0
 def test_worlds_of_faults(share: int) -> None:
     for seed in range(share * SEEDS_A_SHARE, (share + 1) * SEEDS_A_SHARE):
         assert play(seed) == [], f"to reproduce: python -m tests.simulation --seed {seed} --count 1"
+
+
+def test_worlds_in_which_every_session_ships() -> None:
+    for seed in range(16):
+        found = play_shipping(seed)
+        assert found == [], f"to reproduce: python -m tests.simulation --shipping --seed {seed} --count 1"
 
 
 def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
@@ -41,7 +47,9 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("game", "share"), [(play, 0.6), (play_hostile, 0.2), (play_unforeseen, 0.2)])
+@pytest.mark.parametrize(
+    ("game", "share"), [(play, 0.5), (play_shipping, 0.2), (play_hostile, 0.15), (play_unforeseen, 0.15)]
+)
 def test_worlds_for_twenty_minutes(game: Callable[[int], list[str]], share: float) -> None:
     """Starts from the current time as seed; a failure prints the seed."""
     first = seed = int(time.time()) * 10_000

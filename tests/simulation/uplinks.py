@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.event import Assigned
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
@@ -56,6 +57,7 @@ class WatchedUplinkStore:
             self._begun(key)
         try:
             self._inner.put(key, source, sha256)
+            self._witness.shipped(key)
         finally:
             if is_last:
                 self._fence = None
@@ -76,6 +78,8 @@ class WatchedUplinkStore:
         yield from self._inner.list(prefix)
 
     def delete(self, key: str) -> None:
+        ref = CheckpointRef(0, self._order.generation, self._incarnation)
+        self._witness.retires(self._order.run, ref, key)
         self._inner.delete(key)
 
 
@@ -150,7 +154,32 @@ def _believed(beats: list[float], looks: list[ReadingTime], traits: Traits) -> l
     return seconds
 
 
+def what_is_accepted_is_complete(world: World) -> list[str]:
+    """When a checkpoint is accepted, the store has its manifest and all its blobs, whatever it shows."""
+    return world.witness.incomplete
+
+
+def what_is_late_is_kept(world: World) -> list[str]:
+    """Nothing newer than the newest accepted checkpoint is deleted, complete or not."""
+    return world.witness.wasted
+
+
+def what_is_late_is_waited_for(world: World) -> list[str]:
+    """No generation closes without a checkpoint that was there in time, however late the store showed it."""
+    return world.witness.missed
+
+
+def uplinks_delete_only_what_is_superseded(world: World) -> list[str]:
+    """An uplink deletes nothing of others, never the newest accepted checkpoint, and never the newest two in
+    the store."""
+    return world.witness.overdone
+
+
 ALL = (
+    what_is_accepted_is_complete,
+    uplinks_delete_only_what_is_superseded,
+    what_is_late_is_kept,
+    what_is_late_is_waited_for,
     superseded_sessions_publish_nothing,
     one_incarnation_publishes,
     generations_are_fenced_before_they_close,

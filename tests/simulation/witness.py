@@ -7,17 +7,20 @@ be judged later: why a session was given up, and which session a deleted checkpo
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.event import Ended, Event
+from orchestrator.core.checkpoint import CheckpointRef, newest
+from orchestrator.core.event import CheckpointAccepted, Ended, Event
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting
 from orchestrator.engine.engine import Watchers
 from orchestrator.platforms.simulated import SimulatedPlatform
+from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.memory import MemoryRegisters, MemoryStore
 from tests.simulation.clock import VirtualClock
 from tests.simulation.ledger import SimulatedLedger
@@ -57,12 +60,14 @@ class Raised:
 
 
 class Witness:
-    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`.
+    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`, `incomplete`, `overdone`,
+    `wasted`, `missed`.
 
     Observations: `phases`: each run's phases and since when. `fences`: the raised fences. `beats`: when each
     session's heartbeat changed in the store, and its new value. `publishers`: the incarnations that
-    published, by session. `reading_times`: for each session, one list for each time in which somebody looked
-    without a break.
+    published, by session. `published`: the checkpoints that uplinks have put into the store, and
+    when. `retired`: those that they have deleted. `reading_times`: for each
+    session, one list for each time in which somebody looked without a break.
     """
 
     def __init__(
@@ -78,6 +83,13 @@ class Witness:
         self.beats: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self.superseded: list[str] = []
         self.unfenced: list[str] = []
+        self.incomplete: list[str] = []
+        self.overdone: list[str] = []
+        self.wasted: list[str] = []
+        self.missed: list[str] = []
+        self.published: dict[str, float] = {}
+        self.retired: set[str] = set()
+        self._home: WatchedStore | None = None
         self._records: dict[str, RunRecord] = {}
         self.publishers: dict[str, set[str]] = defaultdict(set)
         self.hasty: list[str] = []
@@ -121,6 +133,8 @@ class Witness:
         agreed = record.forgone or record.discard
         if isinstance(event, Ended) and not event.confirmed and session is not None and not agreed:
             self._judge(session)
+        if isinstance(event, CheckpointAccepted):
+            self._judge_accepted(record.run, event.checkpoint.name)
 
     # --- Sessions given up ------------------------------------------------------------------------------
 
@@ -190,8 +204,65 @@ class Witness:
         if before.phase is not Phase.COLLECTING or after.session is not None or session is None:
             return
         fence = max((each.generation for each in self.fences if each.run == before.run), default=0)
-        if session.traits.uplink is Uplink.STORE and fence <= session.generation:
+        if session.traits.uplink is not Uplink.STORE:
+            return
+        if fence <= session.generation:
             self.unfenced.append(f"{session.name} was closed with the fence at {fence}")
+        if not (before.forgone or before.discard):
+            self._judge_what_was_left(before, session)
+
+    def _judge_what_was_left(self, record: RunRecord, session: Session) -> None:
+        """Everything is accepted that the session had published before it was fenced off, that is complete,
+        and that the run would go on from."""
+        assert self._home is not None
+        fenced = [
+            each.at
+            for each in self.fences
+            if (each.run, each.generation - 1) == (record.run, session.generation)
+        ]
+        best = newest(record.accepted)
+        for ref in stored.names(self._home, record.run):
+            own = (ref.generation, ref.incarnation) == (session.generation, session.incarnation)
+            newer = best is None or ref.step > best.ref.step
+            early = self.published.get(ref.name, math.inf) < min(fenced, default=0.0)
+            if own and newer and early and not stored.lacks(self._home, record.run, ref.name):
+                self.missed.append(f"{ref.name} was there when {session.name} was closed without it")
+
+    def watch(self, home: WatchedStore) -> None:
+        self._home = home
+
+    def _judge_accepted(self, run: str, name: str) -> None:
+        """An accepted checkpoint is complete in the store, unless its uplink has deleted it since."""
+        assert self._home is not None
+        lacks = stored.lacks(self._home, run, name)
+        if lacks and name not in self.retired:
+            self.incomplete.append(f"{name} was accepted, but {lacks}")
+
+    def retires(self, run: str, writer: CheckpointRef, key: str) -> None:
+        """An uplink deletes an object. It may delete a checkpoint of its own lineage that is neither the
+        newest accepted one nor among the newest two in the store; and blobs of that lineage."""
+        assert self._home is not None
+        _, _, kind, name, *_ = key.split("/")
+        lineage = writer.name.partition("-")[2]
+        if kind == "blobs" and name == lineage:
+            return
+        ref = CheckpointRef.parse(name)
+        if kind != "checkpoints" or ref is None or not name.endswith(lineage):
+            self.overdone.append(f"the uplink of {lineage} deleted {key}")
+            return
+        best = newest(self._ledger.latest(run).accepted)
+        there = [each.name for each in stored.names(self._home, run) if each.name.endswith(lineage)]
+        if best is not None and best.name == name:
+            self.overdone.append(f"{name} was deleted by its uplink: it is the newest accepted one")
+        if name in sorted(there)[-2:]:
+            self.overdone.append(f"{name} was deleted by its uplink: it is among the newest in the store")
+        self.retired.add(name)
+
+    def shipped(self, key: str) -> None:
+        """An uplink has put an object into the store."""
+        _, _, kind, name, *_ = key.split("/")
+        if kind == "checkpoints":
+            self.published.setdefault(name, self._clock.elapsed())
 
     def swapped(self, key: str, value: bytes) -> None:
         """A register was written."""
@@ -205,9 +276,14 @@ class Witness:
 
     def deleted(self, key: str) -> None:
         """The checkpoint that the current session was ordered to resume from may not be deleted before the
-        session ends."""
+        session ends, and nothing that is newer than the newest accepted one."""
         _, run, kind, name, *_ = key.split("/")
-        session = self._ledger.latest(run).session
+        record = self._ledger.latest(run)
+        session = record.session
+        ref, best = CheckpointRef.parse(name), newest(record.accepted)
+        newer = ref is not None and (best is None or ref.step > best.ref.step)
+        if kind == "checkpoints" and newer and name not in self.retired:
+            self.wasted.append(f"{name} was deleted: it is newer than the newest accepted one")
         if kind == "checkpoints" and session is not None and session.order.resume == name:
             self.robbed.append(f"{name} was deleted while {session.name} goes on from it")
 
@@ -237,6 +313,7 @@ class WatchedStore(MemoryStore):
         super().__init__()
         self._witness = witness
         self.registers = WatchedRegisters(witness)
+        witness.watch(self)
 
     def delete(self, key: str) -> None:
         if self.stat(key) is not None:

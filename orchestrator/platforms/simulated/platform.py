@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -323,8 +324,8 @@ class SimulatedPlatform:
         session.agents.append(agent)
         if self._uplinks is not None and self.scenario.uplink is Uplink.STORE:
             local = SimulatedOutbox([agent], start)
-            shipping = self._uplinks(order, agent.incarnation, self._local(session, local))
-            session.uplinks.append(SimulatedUplink(agent, local, shipping, self.scenario, random))
+            process = partial(self._uplinks, order, agent.incarnation, self._local(session, local))
+            session.uplinks.append(SimulatedUplink(agent, local, process, self.scenario, random))
 
     def _local(self, session: _Session, outbox: SimulatedOutbox) -> Outbox:
         """What the process beside an agent finds in its outbox."""

@@ -49,6 +49,7 @@ class Faults:
     refusal_seconds: float = 1800.0  # on average
     uplink_cut: float = 0.0  # incarnation: its uplink does not reach the store for a while
     uplink_cut_seconds: float = 1800.0  # at most
+    uplink_dies: float = 0.0  # step of an uplink: its process dies right after it, and is started again
     outages_per_hour: float = 0.0  # every verb raises Transient
     outage_seconds: float = 300.0  # on average, as the two below
     denials_per_hour: float = 0.0  # every verb raises AccessDenied

@@ -21,7 +21,7 @@ from orchestrator.session.outbox import Outbox
 
 
 class Shipping(Protocol):
-    """Ships one agent's outbox. Both verbs raise Superseded if somebody else may publish."""
+    """Ships one agent's outbox. All verbs raise Superseded if somebody else may publish."""
 
     @property
     def done(self) -> bool:
@@ -31,28 +31,34 @@ class Shipping(Protocol):
 
     def ship(self) -> Iterator[None]: ...
 
+    def retire(self) -> object: ...
+
 
 Uplinks = Callable[[Order, str, Outbox], Shipping]  # of an order and its incarnation
 
 
 class SimulatedUplink:
-    """Drives one agent's shipping at drawn moments, as long as its machine lives."""
+    """Drives one agent's shipping at drawn moments, as long as its machine lives. `start` makes the process
+    that ships; if that dies, it is started again."""
 
     def __init__(
         self,
         agent: SimulatedAgent,
         local: SimulatedOutbox,
-        shipping: Shipping,
+        start: Callable[[], Shipping],
         scenario: Scenario,
         random: Random,
     ) -> None:
         self.agent = agent
         self._local = local
-        self._shipping = shipping
+        self._start = start
+        self._shipping = start()
+        self._dies = scenario.faults.uplink_dies
         self._seconds = scenario.uplink_seconds
         self._random = random
         self._beat_at = self._ship_at = agent.life.started_at
         self._steps: Iterator[None] | None = None  # a shipment under way
+        self._shipped = False  # and its superseded ones are to be deleted
         self._over = False
 
     def next_event(self) -> float:
@@ -85,23 +91,31 @@ class SimulatedUplink:
         try:
             self._step(at)
         except BackendError:  # of the store: try again later
-            self._steps = None
-            self._ship_at = at + self._pause()
+            self._rest(at)
+        if self._dies > 0.0 and self._random.random() < self._dies:  # whatever it was doing
+            self._shipping = self._start()
+            self._rest(at)
         if self._shipping.done and self.agent.result is not None:  # otherwise the training has forged one
             self._over = True
             self.agent.shipped(at)
 
     def _step(self, at: float) -> None:
         """One step of a shipment; time passes between a look at the fence and what it allows."""
+        if self._shipped:
+            self._rest(at)
+            self._shipping.retire()
+            return
         if self._steps is None:
             self._steps = self._shipping.ship()
         try:
             next(self._steps)
         except StopIteration:
-            self._steps = None
-            self._ship_at = at + self._pause()
-        else:
-            self._ship_at = at + 0.2 * self._pause()
+            self._steps, self._shipped = None, True
+        self._ship_at = at + 0.2 * self._pause()
+
+    def _rest(self, at: float) -> None:
+        self._steps, self._shipped = None, False
+        self._ship_at = at + self._pause()
 
     def _pause(self) -> float:
         most = 0.2 if self.agent.result is not None else 1.0
