@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, is_empty
 
 
 class Wrapping:
@@ -32,8 +32,7 @@ class Wrapping:
 
     def is_empty(self) -> bool:
         """Asks the inner store, which may find out without a listing."""
-        asked = getattr(self._inner, "is_empty", None)
-        return next(iter(self._inner.list("")), None) is None if asked is None else bool(asked())
+        return is_empty(self._inner)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""
