@@ -176,7 +176,7 @@ def test_a_consent_makes_a_login_and_a_folder_of_our_own(
     assert stat.S_IMODE((tmp_path / "login.json").stat().st_mode) == 0o600
     assert REFRESH not in output
     (folder,) = re.findall(r"type: drive, folder: ([\w-]+)", output)
-    store = configured(drive, tmp_path, folder=folder, credentials="file:login.json")
+    store = configured(drive, tmp_path, folder=folder, credentials="login.json")
     store.put(KEY, *source(b"bytes"))
     assert store.stat(KEY) is not None
 

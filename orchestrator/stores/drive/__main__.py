@@ -32,8 +32,9 @@ def main() -> int:
     except (OrchestratorError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    line = f"drive: {{type: drive, folder: {folder}, credentials: 'file:{given.login_file}'}}"
-    sys.stdout.write(f"stores:\n  {line}\n")
+    sys.stdout.write(
+        f"stores:\n  drive: {{type: drive, folder: {folder}, credentials: {given.login_file}}}\n"
+    )
     return 0
 
 
