@@ -164,7 +164,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_memory_stays_within_its_bound_however_many_are_under_way(seaweedfs: Seaweed, tmp_path: Path) -> None:
     assert transfers.MEMORY_BYTES_MAX <= 256 * MIB
-    data = bytes(range(256)) * (80 * MIB // 256)  # all its parts are under way at once
+    data = bytes(range(256)) * (65 * MIB // 256)  # all its parts are under way at once
     (tmp_path / "large").write_bytes(data)
     (tmp_path / "small").write_bytes(b"x")
     script = SENDS_AND_FETCHES % (BUCKET, sha256(b"x"))

@@ -117,6 +117,7 @@ def test_each_answer_means_what_to_do_next(
     assert registers is not None
     proxy.each(says)
     verbs: list[Callable[[], object]] = [
+        lambda: store.stat(KEY),
         lambda: store.put(KEY, *source(b"x")),
         lambda: store.get(KEY, tmp_path / "target"),
         lambda: list(store.list("")),
@@ -129,10 +130,8 @@ def test_each_answer_means_what_to_do_next(
         with pytest.raises(BackendError) as caught:
             verb()
         assert type(caught.value) is kind, told(caught.value)
-        assert phrase in str(caught.value)
+        assert phrase in str(caught.value) or (verb is verbs[0] and kind is LATER), "HEAD has no reason"
         assert not [secret for secret in HIDDEN if secret in told(caught.value)]
-    with pytest.raises(BackendError):  # an answer to HEAD has no body that explains it
-        store.stat(KEY)
     assert not (tmp_path / "target").exists()
     proxy.calm()
     store.put(KEY, *source(b"x"))

@@ -46,7 +46,6 @@ class S3Store:
         self._name = name
         self._lock = threading.Lock()
         self._tried = clients.place.conditions
-        self._has_bucket = False
 
     # --- the verbs ------------------------------------------------------------------------------------------
 
@@ -96,11 +95,8 @@ class S3Store:
     def delete(self, key: str) -> None:
         check_key(key)
         client = self._clients.now()
-        try:
-            with self._clients.reporting("delete", key):
-                obstore.delete(client.small, key)
-        except NotFound:
-            self._check_bucket()
+        with suppress(NotFound), self._clients.reporting("delete", key):
+            obstore.delete(client.small, key)
 
     def is_empty(self) -> bool:
         return next(self._listed(""), None) is None
@@ -229,18 +225,15 @@ class S3Store:
         try:
             with self._clients.reporting(operation, key):
                 result = obstore.get(client.small, key, options={"head": True})
-        except NotFound:
-            self._check_bucket()
-            return None
-        self._has_bucket = True
+        except (AccessDenied, QuotaExhausted, Rejected):
+            try:  # the answer to HEAD has no body that says why, so ask for one
+                with self._clients.reporting(operation, key):
+                    result = obstore.get(client.small, key)
+            except NotFound:
+                return None
         if result.meta["e_tag"] is None:  # every S3 service gives one
             raise Transient(f"{operation} {key}: {HTML}", backend=self._name, operation=operation)
         return result.meta["size"], str(result.attributes.get(transfers.SHA256, ""))
-
-    def _check_bucket(self) -> None:
-        """Raises AccessDenied if there is no such bucket. The answer to `stat` has no body that says so."""
-        if not self._has_bucket:
-            self.is_empty()
 
     def _listed(self, prefix: str) -> Iterator[Stat]:
         """Page by page, as the service orders them."""
@@ -255,7 +248,6 @@ class S3Store:
                         yield Stat(key, each["size"])
         if count % _PAGE_MAX == 0:
             self._check_service()
-        self._has_bucket = True
 
     def _check_service(self) -> None:
         """Raises Transient unless it is the service that answers: any page of the web is an empty listing to
