@@ -14,6 +14,7 @@ from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
 
 KEY_CHARACTERS_MAX = 8192
+CLOCK_SECONDS_MIN = 2.0  # servers tell the time in whole seconds
 _TEXTS = {"access_key": "Access key", "secret_key": "Secret key"}
 
 
@@ -76,7 +77,7 @@ def _tell(call: Call, made: HomeStore) -> None:
         "options": dict(made.store.options),
         "config": str(made.config),
         "kept": None if made.kept is None else str(made.kept),
-        "changed": made.kept is not None,
+        "changed": made.changed,
         "registers": proof.registers,
         "upload_bytes_per_second": proof.upload,
         "download_bytes_per_second": proof.download,
@@ -85,15 +86,24 @@ def _tell(call: Call, made: HomeStore) -> None:
     })  # fmt: skip
     yes = "honoured: a session can ship its checkpoints here while it trains"
     no = "not honoured by this server: a session cannot ship its checkpoints while it trains"
-    config = f"{made.config}, the old one is {made.kept}" if made.kept else f"{made.config}, not changed"
+    config = f"{made.config}, {'changed' if made.changed else 'not changed'}"
+    config += f"; the old one is {made.kept}" if made.kept else ""
     out.facts([
         ("store", home_store.described(made.store)),
         ("tested", "put, get, list, conditional creation, delete"),
         ("registers", yes if proof.registers else no),
         ("speed", f"{size_text(proof.upload)}/s up, {size_text(proof.download)}/s down, of one small object"),
-        ("clock", "" if made.skew is None else f"{home_store.clock_text(made.skew)} the store's"),
+        ("clock", _clock_text(made.skew)),
         *(("kept", f"{path}, which only you can read") for path in made.files),
         ("config", config),
         ("home store", f"{made.store.name}, for new runs. Runs keep the store that they began with."),
         ("next", call.command("doctor", made.store.name)),
     ])  # fmt: skip
+
+
+def _clock_text(ahead: float | None) -> str:
+    if ahead is None:
+        return ""
+    if abs(ahead) < CLOCK_SECONDS_MIN:
+        return "agrees with the store's"
+    return f"{home_store.clock_text(ahead)} the store's"

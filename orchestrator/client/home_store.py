@@ -29,7 +29,7 @@ from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 
 CREDENTIALS = "credentials"  # the folder in the home, with a file for each
-ATTEMPTS = 2  # a person waits for the answer
+ATTEMPTS = 4  # with pauses of 3.5 s together: a person waits for the answer
 GOOGLE = "https://www.googleapis.com/"
 _TELLING = ("bucket", "prefix", "endpoint", "path", "folder")
 
@@ -58,11 +58,12 @@ class Credentials:
 
 @dataclass(frozen=True)
 class HomeStore:
-    """What was done. `kept`: where the old config is; None if it did not change. `skew`: by how many seconds
-    this machine's clock is ahead of the store's, if known. `files`: new credentials."""
+    """What was done. `kept`: where the old config is, if there was one and it `changed`. `skew`: by how many
+    seconds this machine's clock is ahead of the store's, if known. `files`: new credentials."""
 
     store: StoreConfig
     config: Path
+    changed: bool
     kept: Path | None
     proof: Proof
     skew: float | None
@@ -141,10 +142,15 @@ def _made(home: Home, clock: Clock, wanted: Wanted, given: StoreConfig, store: S
     ahead = round_trip.skew(where, clock) if where else None
     with _advising(wanted, ahead):
         proof = round_trip.prove(store, clock)
-    if not home.folders.config.exists():
+    is_first = not home.folders.config.exists()
+    if is_first:
         setting_up.init(home, force=False)
     amended = amending.add_home_store(home.path, given)
-    return HomeStore(given, amended.config, amended.kept, proof, ahead)
+    changed, kept = amended.kept is not None, amended.kept
+    if is_first and kept is not None:  # it was written a moment ago
+        kept.unlink()
+        kept = None
+    return HomeStore(given, amended.config, changed, kept, proof, ahead)
 
 
 def _keep(folder: Path, store: str, values: Mapping[str, str], files: dict[str, Path]) -> None:

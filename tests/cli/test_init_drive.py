@@ -167,6 +167,22 @@ def test_what_fails_leaves_nothing_in_drive_and_at_home(
     unchanged(user, drive, before)
 
 
+def test_a_login_that_cannot_be_renewed_comes_back(user: Caller, drive: LocalDrive) -> None:
+    """The consent is over; the person agrees, but then the store does not work."""
+    child = user.start(*words(user, drive), "--json")
+    [login] = json.loads(agree(child, drive)[0])["files"]
+    before = Path(login).read_bytes().replace(REFRESH.encode(), b"1//ended")
+    Path(login).write_bytes(before)
+    for error, fault, code in (("access_denied", "", 3), ("", "quota", 4)):
+        drive.fail(fault or "none", "start")
+        child = user.start("init", "drive")
+        _, err = agree(child, drive, **({"error": error} if error else {}))
+        assert child.returncode == code, err
+        assert Path(login).read_bytes() == before
+    Path(login).unlink()
+    assert "give --client-secrets" in user("init", "drive", code=2).err
+
+
 def test_nobody_agrees_in_time(user: Caller, drive: LocalDrive) -> None:
     before = len(folders(drive))
     answer = user(*words(user, drive), "--timeout", "0.2", code=3)

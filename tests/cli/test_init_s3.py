@@ -51,7 +51,14 @@ def test_a_bucket_becomes_the_home_store(
     user.config(MINE)
     prefix = seaweedfs.prefix()
     answer = user(*words(seaweedfs, prefix), **KEYS)
-    for told in ("registers", "honoured", "/s up", "clock", "s3, for new runs. Runs keep", "doctor s3"):
+    for told in (
+        "registers",
+        "honoured",
+        "/s up",
+        "agrees with the store's",
+        "s3, for new runs. Runs keep",
+        "doctor s3",
+    ):
         assert told in answer.out, answer.out
     text = (user.home / "config.yaml").read_text()
     assert text.startswith(MINE)
@@ -75,19 +82,25 @@ def test_a_bucket_becomes_the_home_store(
 def test_keys_from_standard_input_are_kept_in_files_that_only_the_user_can_read(
     user: Caller, seaweedfs: Seaweed
 ) -> None:
-    """Also: a config is made first if there is none, and a run of `doctor` needs no environment."""
+    """Also: a config is made first if there is none, `doctor` needs no environment, and the key of a store
+    that was taken out of the config stays."""
+    old = user.home / "credentials" / "mine-access-key"
+    old.parent.mkdir(parents=True, mode=0o700)
+    old.write_text("of another store")
     answer = user(
         *words(seaweedfs, seaweedfs.prefix()), "--stdin", "--name", "mine", "--json",
         given=f"{ACCESS_KEY}\n{SECRET_KEY}\n",
     )  # fmt: skip
     files = [Path(each) for each in answer.json["files"]]
     assert [path.read_text() for path in files] == [ACCESS_KEY, SECRET_KEY]
+    assert old.read_text() == "of another store"
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert files[0].parent.stat().st_mode & 0o777 == 0o700
     text = (user.home / "config.yaml").read_text()
     assert SECRET_KEY not in text + answer.out + answer.err
     assert "secret_key: file:credentials/mine-secret-key" in text
     assert "here:" in text
+    assert not list(user.home.glob("config.yaml.old-*"))
     doctor = user("doctor", "mine", "--json").json
     assert [each["state"] for each in doctor["findings"] if each["what"] == "store mine"] == ["ok"]
 
