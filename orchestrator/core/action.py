@@ -95,7 +95,7 @@ class Retire:
 
     `live` is the open generation (None: all are closed). Its checkpoints that are newer than the newest kept
     one stay: they may be published but not accepted yet. Later generations are left to later decisions, even
-    if this action runs late.
+    if this action runs late. If a ledger with more `adoptions` has the run now, nothing is deleted.
     """
 
     run: str
@@ -103,6 +103,7 @@ class Retire:
     generation: int
     live: int | None
     store: str = ""
+    adoptions: int = 0
     kind: Literal["retire"] = "retire"
 
     @property

@@ -239,7 +239,8 @@ def _retire(draft: Draft) -> None:
     if gone or closed:
         names = frozenset(c.name for c in draft.record.accepted)
         live = session.generation if session else None
-        draft.actions.append(Retire(record.run, names, record.generation, live, record.store))
+        retire = Retire(record.run, names, record.generation, live, record.store, record.adoptions)
+        draft.actions.append(retire)
 
 
 def _want(draft: Draft) -> None:
