@@ -169,6 +169,8 @@ class Adopting:
         assert told is not None
         notes += said.troubles
         if under_way and not told.phase.final:
+            # From here on the old controller deletes nothing that is about to be adopted.
+            deposits.write(self.store, replace(told, adoptions=told.adoptions + 1, version=1))
             told = self._with_the_last(told, said, notes)
             notes += self._brought(told)
         return self._record(said, told, generation, notes)

@@ -97,13 +97,15 @@ class Retire:
     """Delete all checkpoints of the generations up to `generation` from the home `store`, except `keep`.
 
     What is newer than the newest kept one stays, of any generation: it may be published but not accepted yet,
-    or not complete yet. Later generations are left to later decisions, even if this action runs late.
+    or not complete yet. Later generations are left to later decisions, even if this action runs late. If a
+    ledger with more `adoptions` has the run now, nothing is deleted.
     """
 
     run: str
     keep: frozenset[str]
     generation: int
     store: str = ""
+    adoptions: int = 0
     kind: Literal["retire"] = "retire"
 
     @property

@@ -238,7 +238,8 @@ def _retire(draft: Draft) -> None:
         draft.emit(Retired(draft.now, gone))
     if gone or closed:
         names = frozenset(c.name for c in draft.record.accepted)
-        draft.actions.append(Retire(record.run, names, record.generation, record.store))
+        retire = Retire(record.run, names, record.generation, record.store, record.adoptions)
+        draft.actions.append(retire)
 
 
 def _want(draft: Draft) -> None:

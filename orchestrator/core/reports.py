@@ -13,6 +13,7 @@ from orchestrator.core.action import (
     Launch,
     Prepare,
     Report,
+    Retire,
     Stop,
     Trouble,
 )
@@ -67,6 +68,9 @@ _LASTING = frozenset({Trouble.DENIED, Trouble.REJECTED, Trouble.UNFORESEEN})
 def take_report(draft: Draft, report: Report) -> None:
     session = draft.record.session
     name = report.action.session
+    if isinstance(report.action, Retire) and isinstance(report, Done):
+        for text in report.notes:
+            draft.note(text)
     if isinstance(report.action, Discard):
         if isinstance(report, Done) and any(s.session == name for s in draft.record.strays):
             draft.emit(Confirmed(draft.now, name))

@@ -66,6 +66,10 @@ from orchestrator.uplink.registers import raise_fence
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _REPLACED = "the home store had a different manifest for {}: replaced by the session's own"
+_ADOPTED = (
+    "another ledger has adopted this run from its store, so its old checkpoints are no longer deleted here: "
+    "go on in one of the two, and cancel the run in the other"
+)
 
 
 def _remove(folder: Path) -> None:
@@ -485,6 +489,8 @@ def _retire(action: Retire, backends: Backends) -> Report:
         for ref in refs
         if ref.name not in action.keep and ref.generation <= action.generation and ref.step <= newest_kept
     ]
+    if gone and deposits.adopted_since(store, action.run, action.adoptions):
+        return Done(action, notes=(_ADOPTED,))
     if gone:
         listed = {ref.name for ref in refs}
         stored.retire(store, action.run, gone, keep=(listed | action.keep) - set(gone))

@@ -76,7 +76,7 @@ def write(store: Store, said: Deposit) -> None:
     data = wire.encode(said)
     if len(data) > bounds.DEPOSIT_BYTES_MAX:
         raise Rejected(f"what is to be said of {said.run} is too large: {len(data):,} bytes")
-    before = [stat for stat in store.list(f"runs/{said.run}/deposit/") if _order(stat) is not None]
+    before = _deposits(store, said.run)
     if any((_order(stat) or (0, 0))[0] > said.adoptions for stat in before):
         raise Superseded(f"another ledger has adopted {said.run}")
     sha256 = hashlib.sha256(data).hexdigest()
@@ -88,6 +88,15 @@ def write(store: Store, said: Deposit) -> None:
     older = sorted((s for s in before if s.key != key and (_order(s) or (0, 0)) <= said.order), key=_rank)
     for stat in older[: len(older) - (KEPT - 1)]:
         store.delete(stat.key)
+
+
+def adopted_since(store: Store, run: str, adoptions: int) -> bool:
+    """Whether another ledger has adopted the run after the one that counts so many adoptions."""
+    return any((_order(stat) or (0, 0))[0] > adoptions for stat in _deposits(store, run))
+
+
+def _deposits(store: Store, run: str) -> list[Stat]:
+    return [stat for stat in store.list(f"runs/{run}/deposit/") if _order(stat) is not None]
 
 
 def put_material(store: Store, run: str, sha256: str, archive: Path) -> None:
@@ -184,9 +193,8 @@ def remove(store: Store, run: str) -> None:
     """Removes the run's archives, then its deposits. For a run whose home is elsewhere."""
     for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
         store.delete(stat.key)
-    for stat in tuple(store.list(f"runs/{run}/deposit/")):
-        if _order(stat) is not None:
-            store.delete(stat.key)
+    for stat in _deposits(store, run):
+        store.delete(stat.key)
 
 
 def _listed(store: Store, starting: str) -> dict[str, _Listed]:

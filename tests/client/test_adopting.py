@@ -12,6 +12,7 @@ import pytest
 from orchestrator import Client
 from orchestrator.client import Came
 from orchestrator.client.adopting import Adopting
+from orchestrator.core.action import Done, Retire
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.deposit import GENERATION_MAX
 from orchestrator.core.event import CheckpointAccepted
@@ -19,6 +20,7 @@ from orchestrator.core.job import Input
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.engine.depositing import deposit
+from orchestrator.engine.perform import Backends, perform
 from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.stores import checkpoints as stored
@@ -135,6 +137,20 @@ def test_a_fence_that_no_session_can_reach_is_damage(houses: Houses) -> None:
     [found] = houses.client.stores.adopt("shared")
     assert found.came is Came.DAMAGED
     assert houses.client.runs(all=True) == ()
+
+
+def test_an_old_controller_that_goes_on_deletes_nothing_of_an_adopted_run(houses: Houses) -> None:
+    backends = Backends({}, {"shared": houses.store}, "shared", houses.old, lambda _name: "")
+    retire = Retire(RUN, frozenset(), generation=1, store="shared")
+    houses.client.stores.adopt("shared")
+    report = perform(retire, backends)
+    assert isinstance(report, Done)
+    assert "another ledger has adopted this run" in report.notes[0]
+    assert houses.client.run(RUN).checkpoints(verify=True)[0].trouble == ""
+    perform(replace(retire, adoptions=1), backends)
+    assert houses.client.run(RUN).checkpoints()[0].trouble, (
+        "the ledger that has it now deletes what it retires"
+    )
 
 
 class Bare(FolderStore):
