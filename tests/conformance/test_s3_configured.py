@@ -140,6 +140,10 @@ def test_a_session_opens_the_store_with_what_it_is_given(
     far = catalog.build("mine", "s3", KEYS | {"region": "x", "access_key": "a", "secret_key": "b"}, tmp_path)
     assert isinstance(far, S3Store)
     assert not far.portable().this_machine
+    again = far.portable()
+    copy = catalog.build("home", again.type, {**again.options, **again.secret}, tmp_path)
+    assert isinstance(copy, S3Store)
+    assert copy._clients.place == far._clients.place, "and it knows what the service documents"
 
 
 SENDS_AND_FETCHES = """

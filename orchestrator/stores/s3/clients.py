@@ -95,9 +95,11 @@ class Clients:
                 self._last = keys, self._made(keys)
             return self._last[1]
 
-    def reporting(self, operation: str, key: str = "") -> AbstractContextManager[None]:
-        """Turns the errors of obstore into ours."""
-        return reporting(self._backend, operation, key, self.place.words)
+    def reporting(
+        self, operation: str, key: str = "", *, conditional: bool = False
+    ) -> AbstractContextManager[None]:
+        """Turns the errors of obstore into ours, except UNMET for a conditional write."""
+        return reporting(self._backend, operation, key, self.place.words, conditional=conditional)
 
     def ours(self, error: BaseException, operation: str, key: str) -> OrchestratorError:
         """The error of ours that an error of obstore means."""
