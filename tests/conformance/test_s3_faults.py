@@ -186,8 +186,14 @@ def test_a_bucket_that_does_not_exist_is_said_by_every_verb(
     ],
 )
 def test_no_connection_is_said_in_plain_words(
-    seaweedfs: Seaweed, source: Source, tmp_path: Path, endpoint: str, phrase: str
+    seaweedfs: Seaweed,
+    source: Source,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    endpoint: str,
+    phrase: str,
 ) -> None:
+    monkeypatch.delenv(clients.NO_PRODUCTION)  # the host without a name is none
     store = configured(endpoint.format(port=seaweedfs.port), tmp_path)
     with pytest.raises(Transient, match=phrase) as caught:
         store.put(KEY, *source(b"x"))
