@@ -15,7 +15,7 @@ from orchestrator.errors import AccessDenied, InputError, Rejected
 from orchestrator.stores import catalog
 from orchestrator.stores.portable import Portability
 from orchestrator.stores.s3 import transfers
-from orchestrator.stores.s3.clients import Place
+from orchestrator.stores.s3.clients import NO_PRODUCTION, Place
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.store import S3Store
 from tests.conformance.store_suite import KEY, Source, sha256, source
@@ -125,6 +125,14 @@ def test_the_environment_leads_nothing_elsewhere(
         list(store.list(""))
 
 
+def test_no_test_reaches_a_real_service(tmp_path: Path) -> None:
+    store = catalog.build(
+        "mine", "s3", KEYS | {"region": "x", "access_key": "a", "secret_key": "b"}, tmp_path
+    )
+    with pytest.raises(InputError, match=NO_PRODUCTION):
+        store.stat(KEY)
+
+
 def test_a_session_opens_the_store_with_what_it_is_given(
     seaweedfs: Seaweed, tmp_path: Path, source: Source
 ) -> None:
@@ -140,6 +148,10 @@ def test_a_session_opens_the_store_with_what_it_is_given(
     far = catalog.build("mine", "s3", KEYS | {"region": "x", "access_key": "a", "secret_key": "b"}, tmp_path)
     assert isinstance(far, S3Store)
     assert not far.portable().this_machine
+    again = far.portable()
+    copy = catalog.build("home", again.type, {**again.options, **again.secret}, tmp_path)
+    assert isinstance(copy, S3Store)
+    assert copy._clients.place == far._clients.place, "and it knows what the service documents"
 
 
 SENDS_AND_FETCHES = """

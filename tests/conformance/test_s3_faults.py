@@ -186,8 +186,14 @@ def test_a_bucket_that_does_not_exist_is_said_by_every_verb(
     ],
 )
 def test_no_connection_is_said_in_plain_words(
-    seaweedfs: Seaweed, source: Source, tmp_path: Path, endpoint: str, phrase: str
+    seaweedfs: Seaweed,
+    source: Source,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    endpoint: str,
+    phrase: str,
 ) -> None:
+    monkeypatch.delenv(clients.NO_PRODUCTION)  # the host without a name is none
     store = configured(endpoint.format(port=seaweedfs.port), tmp_path)
     with pytest.raises(Transient, match=phrase) as caught:
         store.put(KEY, *source(b"x"))
@@ -300,6 +306,22 @@ def test_a_part_that_fails_is_sent_again_alone(
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_a_conflict_where_no_condition_was_set_passes(
+    store: S3Store, proxy: FaultProxy, source: Source, tmp_path: Path
+) -> None:
+    proxy.each(Says(409, "OperationAborted", "https://x/?token=supersecret"))
+    verbs: list[Callable[[], object]] = [
+        lambda: store.put(KEY, *source(bytes_of(LARGE))),
+        lambda: store.get(KEY, tmp_path / "target"),
+        lambda: store.delete(KEY),
+    ]
+    for verb in verbs:
+        with pytest.raises(Transient) as caught:
+            verb()
+        assert "supersecret" not in told(caught.value)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_fails_leaves_no_parts(
     store: S3Store, proxy: FaultProxy, source: Source, seaweedfs: Seaweed
 ) -> None:
@@ -350,6 +372,7 @@ def test_without_metadata_the_bytes_are_compared(
     proxy.drops = ("x-amz-meta-",)
     data = bytes_of(size)
     store.put(KEY, *source(data))
+    assert not [request for request in proxy.seen if request.headers["Range"]], "read back after it was sent"
     store.put(KEY, *source(data))
     for other in (bytes_of(size, seed=2), data + b"x"):
         with pytest.raises(Rejected, match="objects never change"):

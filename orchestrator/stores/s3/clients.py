@@ -8,6 +8,7 @@ key. Takes nothing but the proxy (`HTTPS_PROXY`) from the environment, because a
 from __future__ import annotations
 
 import ipaddress
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 from obstore.store import S3Store as Connection
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.credentials import Credentials, Keys
 from orchestrator.stores.s3.faults import ours, reporting
@@ -26,6 +27,7 @@ from orchestrator.stores.s3.faults import ours, reporting
 if TYPE_CHECKING:  # obstore has these for type checkers alone
     from obstore.store import ClientConfig, RetryConfig, S3Credential
 
+NO_PRODUCTION = "ORCHESTRATOR_NO_PRODUCTION"  # set: only endpoints on this machine's loopback
 CONNECT_SECONDS = 10
 SMALL_SECONDS = 60  # a request without much of a body
 PART_SECONDS = 600  # 4 parts of 16 MiB at a time then need 0.9 Mbit/s
@@ -95,9 +97,11 @@ class Clients:
                 self._last = keys, self._made(keys)
             return self._last[1]
 
-    def reporting(self, operation: str, key: str = "") -> AbstractContextManager[None]:
-        """Turns the errors of obstore into ours."""
-        return reporting(self._backend, operation, key, self.place.words)
+    def reporting(
+        self, operation: str, key: str = "", *, conditional: bool = False
+    ) -> AbstractContextManager[None]:
+        """Turns the errors of obstore into ours, except UNMET for a conditional write."""
+        return reporting(self._backend, operation, key, self.place.words, conditional=conditional)
 
     def ours(self, error: BaseException, operation: str, key: str) -> OrchestratorError:
         """The error of ours that an error of obstore means."""
@@ -121,6 +125,8 @@ class Clients:
 
     def _store(self, keys: Keys, retry: RetryConfig, limits: ClientConfig) -> Connection:
         place = self.place
+        if os.environ.get(NO_PRODUCTION) and not place.is_loopback:
+            raise InputError(f"{NO_PRODUCTION} is set, and {place.words} is not on this machine's loopback")
         plain = place.endpoint.startswith("http://")
         with self.reporting("connect"):
             return Connection(

@@ -44,26 +44,29 @@ class Options:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a service. `{account}` and `{region}` are filled in. `conditions`: what it says about
-    conditional writes (docs/references/s3.md#conditional-writes); None: that depends on the version."""
+    """What is known of a service. `{account}` and `{region}` are filled in."""
 
     endpoint: str = ""
     region: str = ""
     style: str = "path"
-    conditions: Conditions | None = None
-
-
-_HONOURED = Conditions(True, True)
-_REFUSED = Conditions(False, False, "Backblaze B2 refuses conditional writes")
 
 
 _PRESETS = {
-    "aws": _Known("https://s3.{region}.amazonaws.com", style="virtual", conditions=_HONOURED),
-    "r2": _Known("https://{account}.r2.cloudflarestorage.com", "auto", conditions=_HONOURED),
-    "b2": _Known("https://s3.{region}.backblazeb2.com", conditions=_REFUSED),
+    "aws": _Known("https://s3.{region}.amazonaws.com", style="virtual"),
+    "r2": _Known("https://{account}.r2.cloudflarestorage.com", "auto"),
+    "b2": _Known("https://s3.{region}.backblazeb2.com"),
     "minio": _Known(region="us-east-1"),
     "seaweedfs": _Known(region="us-east-1"),
-    "huggingface": _Known("https://s3.hf.co/{account}", "us-east-1", conditions=_HONOURED),
+    "huggingface": _Known("https://s3.hf.co/{account}", "us-east-1"),
+}
+
+_HONOURED = Conditions(True, True)
+# What services say about conditional writes: docs/references/s3.md#conditional-writes. Others are tried.
+_CONDITIONS = {
+    ".amazonaws.com": _HONOURED,
+    ".r2.cloudflarestorage.com": _HONOURED,
+    ".s3.hf.co": _HONOURED,
+    ".backblazeb2.com": Conditions(False, False, "Backblaze B2 refuses conditional writes"),
 }
 
 
@@ -102,8 +105,9 @@ def _place(options: Options) -> tuple[Place | None, list[str]]:
     if mistake:
         return None, [f"option 'endpoint': {mistake}"]
     style = options.style or ("path" if options.endpoint or "." in options.bucket else known.style)
-    conditions = None if options.endpoint else known.conditions
-    return Place(endpoint, options.bucket, prefix, region or "us-east-1", style == "virtual", conditions), []
+    host = f".{urlsplit(endpoint).hostname}"
+    documented = next((found for suffix, found in _CONDITIONS.items() if host.endswith(suffix)), None)
+    return Place(endpoint, options.bucket, prefix, region or "us-east-1", style == "virtual", documented), []
 
 
 def _address_mistake(endpoint: str) -> str:

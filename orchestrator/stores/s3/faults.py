@@ -168,20 +168,25 @@ def _clean(message: str) -> str:
 
 
 @contextmanager
-def reporting(backend: str, operation: str, key: str, where: str) -> Iterator[None]:
+def reporting(
+    backend: str, operation: str, key: str, where: str, *, conditional: bool = False
+) -> Iterator[None]:
     """Turns what obstore raises into ours. `where`: the bucket, in words. Errors of local files stay as
-    they are. So does the answer that a condition did not hold."""
+    they are. With `conditional`, so does the answer that a condition did not hold."""
     try:
         yield
-    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-        raise
     except (exceptions.BaseError, FileNotFoundError) as error:
+        if conditional and isinstance(error, UNMET):
+            raise
         if isinstance(error, OSError) and error.errno is not None:  # obstore's has no number
             raise
         found = ours(error, backend, operation, key, where)
         if isinstance(found, Transient):
             found.retried = _is_exhausted(str(error))
         raise found from None  # the cause quotes URLs and bodies
+
+
+UNMET = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
 
 
 def is_unmet(error: BaseException) -> bool:

@@ -10,13 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import obstore
-from obstore import exceptions
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, NotFound, Rejected, Transient
 from orchestrator.stores.register import Held, check_value
 from orchestrator.stores.s3.clients import Clients
-from orchestrator.stores.s3.faults import HTML, is_unmet
+from orchestrator.stores.s3.faults import HTML, UNMET, is_unmet
 from orchestrator.stores.store import check_key, check_prefix
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ class S3Registers:
         mode: PutMode = "create" if version is None else {"e_tag": version}
         client = self._clients.now()
         try:
-            with self._clients.reporting("swap", key):
+            with self._clients.reporting("swap", key, conditional=True):
                 result = obstore.put(client.small, FOLDER + key, value, mode=mode, use_multipart=False)
-        except (exceptions.PreconditionError, exceptions.AlreadyExistsError) as error:
+        except UNMET as error:
             if is_unmet(error):
                 raise Conflict(f"{key} has changed", backend=self._name, operation="swap") from None
             raise self._clients.ours(error, "swap", key) from None

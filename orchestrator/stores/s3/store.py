@@ -19,7 +19,6 @@ from io import FileIO
 from pathlib import Path
 
 import obstore
-from obstore import exceptions
 
 from orchestrator.errors import AccessDenied, CorruptCheckpoint, NotFound, QuotaExhausted, Rejected, Transient
 from orchestrator.files import draft_file
@@ -30,7 +29,7 @@ from orchestrator.stores.register import Registers
 from orchestrator.stores.s3 import checkup, conditions, transfers
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import Conditions
-from orchestrator.stores.s3.faults import HTML
+from orchestrator.stores.s3.faults import HTML, UNMET
 from orchestrator.stores.s3.registers import ABSENT, FOLDER, S3Registers
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
 
@@ -152,7 +151,7 @@ class S3Store:
                 return
             client = self._clients.now()
             try:
-                with self._clients.reporting("put", key):
+                with self._clients.reporting("put", key, conditional=True):
                     obstore.put(
                         client.small,
                         key,
@@ -162,7 +161,7 @@ class S3Store:
                         use_multipart=False,
                     )
                 return
-            except exceptions.AlreadyExistsError:
+            except UNMET:
                 if self._is_taken(key, sha256, len(data)):
                     return
         raise Transient(
@@ -170,10 +169,11 @@ class S3Store:
         )
 
     def _put_large(self, key: str, first: bytes, reader: transfers.Source, sha256: str) -> None:
-        """In parts, which no service offers as a conditional write. Of two writers at once the last one wins;
-        both are then told what is there."""
+        """In parts, which no service offers as a conditional write. Of two writers at once the last one wins,
+        and the first may not be told."""
+        known = self._found("put", key) is not None
         try:
-            if self._found("put", key) is not None:
+            if known:
                 size = sum(map(len, transfers.checked(first, reader, sha256)))
             else:
                 client = self._clients.now()
@@ -181,7 +181,7 @@ class S3Store:
                     size = transfers.send(client.sends, key, first, reader, sha256)
         except transfers.OtherBytes as error:
             raise self._wrong_source(key, error.found, sha256) from None
-        if not self._is_taken(key, sha256, size):
+        if not self._is_taken(key, sha256, size, read=known):
             message = f"put {key}: it was gone as soon as it was there"
             raise Transient(message, backend=self._name, operation="put")
 
@@ -189,15 +189,16 @@ class S3Store:
         message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
         return Rejected(f"put {key}: {message}", backend=self._name, operation="put")
 
-    def _is_taken(self, key: str, sha256: str, size: int) -> bool:
-        """Whether exactly these bytes are under the key. False if there is nothing."""
+    def _is_taken(self, key: str, sha256: str, size: int, *, read: bool = True) -> bool:
+        """Whether exactly these bytes are under the key. False if there is nothing. Without metadata the
+        bytes are read back, unless they were sent a moment ago (`read`)."""
         there = self._found("put", key)
         if there is None:
             return False
         told = f"{there[0]:,} bytes"
         if there[0] == size:
             try:
-                found = there[1] or self._read_back(key)
+                found = there[1] or (self._read_back(key) if read else sha256)
             except NotFound:
                 return False
             if found == sha256:
