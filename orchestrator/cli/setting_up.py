@@ -20,7 +20,8 @@ def init(call: Call) -> int:
     if path.exists() and not call.options.force:
         raise InputError(
             f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`\n"
-            f"To use Kaggle: {how_to_add(call.home, 'kaggle')}"
+            f"To use Kaggle: {how_to_add(call.home, 'kaggle')}\n"
+            f"To keep checkpoints elsewhere: `{call.command('init', 'hf')}`, or s3 or drive instead of hf"
         )
     made = call.client.init(force=call.options.force)
     call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,
