@@ -20,10 +20,10 @@ from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFo
 from orchestrator.files import draft_file, draft_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.stores import age
-from orchestrator.stores.portable import Portability, Portable
-from orchestrator.stores.register import Registers
+from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, Store, check_prefix
 from orchestrator.stores.unencrypted import SUFFIX, check_plain_key
+from orchestrator.stores.wrapping import Wrapping
 
 PACKAGES = "age"  # the list of packages that a session needs for this
 _BUFFER_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class _Found:
     size: int
 
 
-class EncryptedStore:
+class EncryptedStore(Wrapping):
     """Implements `Store`. Encrypts for `recipients`, which are public keys (age1…).
 
     `identity` returns the text of an identity file, or raises InputError. It is called when something is
@@ -61,21 +61,16 @@ class EncryptedStore:
         *,
         name: str = "",
     ) -> None:
-        self._inner = inner
+        super().__init__(inner, name)
         self._given = tuple(recipients)
         self._public = age.recipients(self._given)
         self._identity = identity
-        self._name = name
         self._lock = threading.Lock()
         self._keys: Sequence[age.Identity] | None = None
         if identity is None:
             own = age.new_identity()
             self._keys = [own]
             self._public.append(own.to_public())
-
-    @property
-    def registers(self) -> Registers | None:
-        return self._inner.registers
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         """Without an identity, an object that this process has not put is taken for the same if it has the
@@ -141,9 +136,7 @@ class EncryptedStore:
 
     def portable(self) -> Portable:
         """A session gets the recipients, never the identity."""
-        if not isinstance(self._inner, Portability):
-            raise Rejected(f"no session can open the store {self._name!r} itself", backend=self._name)
-        given = self._inner.portable()
+        given = super().portable()
         packages = given.packages if PACKAGES in given.packages else (*given.packages, PACKAGES)
         return replace(given, recipients=self._given, packages=packages)
 

@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import NoIdentity, NotFound, Rejected
-from orchestrator.stores.portable import Portability, Portable
-from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Stat, Store, check_key
+from orchestrator.stores.store import Stat, check_key
+from orchestrator.stores.wrapping import Wrapping
 
 SUFFIX = ".age"  # of the key of an encrypted object
 
@@ -26,16 +25,8 @@ def check_plain_key(key: str) -> None:
     check_key(key + SUFFIX)
 
 
-class UnencryptedStore:
+class UnencryptedStore(Wrapping):
     """Implements `Store`. Raises NoIdentity for an object that is there, but encrypted."""
-
-    def __init__(self, inner: Store, *, name: str = "") -> None:
-        self._inner = inner
-        self._name = name
-
-    @property
-    def registers(self) -> Registers | None:
-        return self._inner.registers
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._inner.put(key, source, sha256)
@@ -59,11 +50,6 @@ class UnencryptedStore:
 
     def delete(self, key: str) -> None:
         self._inner.delete(key)
-
-    def portable(self) -> Portable:
-        if not isinstance(self._inner, Portability):
-            raise Rejected(f"no session can open the store {self._name!r} itself", backend=self._name)
-        return self._inner.portable()
 
     def _check_not_encrypted(self, key: str) -> None:
         found = None

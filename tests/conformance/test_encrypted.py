@@ -249,6 +249,27 @@ def test_a_session_gets_the_recipients_and_not_the_identity(inner: MemoryStore) 
             closed.portable()
 
 
+def test_what_the_inner_store_offers_beyond_the_protocol_is_passed_on(
+    inner: MemoryStore, source: Source
+) -> None:
+    class Offering(MemoryStore):
+        def is_empty(self) -> bool:
+            return True
+
+        def checkup(self) -> tuple[str, ...]:
+            return ("the bucket keeps no versions",)
+
+    for wrap in (encrypted, UnencryptedStore):
+        offering = wrap(Offering())
+        offering.put(KEY, *source(b"x"))
+        assert (offering.is_empty(), offering.checkup()) == (True, Offering().checkup())
+        plain = wrap(inner)
+        assert (plain.is_empty(), plain.checkup()) == (True, ())
+        plain.put(KEY, *source(b"x"))
+        assert not plain.is_empty()
+        plain.delete(KEY)
+
+
 # --- What else may lie there ------------------------------------------------------------------------------
 
 
@@ -410,6 +431,18 @@ def test_errors_that_age_would_hide_are_raised(tmp_path: Path, source: Source) -
         age.unseal(tmp_path / "sealed", Full(), [ME.identity])
     with pytest.raises(OSError, match="No space left"):
         age.seal(path, Path("/dev/full"), age.recipients([ME.public]))
+
+
+def test_what_a_store_does_not_show_yet_is_known_by_its_bytes(source: Source) -> None:
+    """An uplink that starts again puts what `stat` of a slow store does not show."""
+    slow, inner, _ = faulty(FaultRates(hides=1.0, hidden_seconds=30.0))
+    encrypted(slow).put(KEY, *source(b"secret"))
+    assert slow.stat(f"{KEY}.age") is None
+    encrypted(slow).put(KEY, *source(b"secret"))
+    EncryptedStore(slow, [ME.public]).put(KEY, *source(b"secret"))
+    with pytest.raises(Rejected, match="other bytes"):
+        encrypted(slow).put(KEY, *source(b"others"))
+    assert len(list(inner.list(""))) == 1
 
 
 def test_a_retry_puts_the_same_encrypted_bytes(source: Source, tmp_path: Path) -> None:
