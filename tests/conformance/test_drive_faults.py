@@ -192,6 +192,23 @@ def test_what_arrives_damaged_is_deleted_and_sent_again(
     assert objects(drive) == [DATA]
 
 
+def test_a_damaged_copy_that_could_not_be_deleted_blocks_nothing(
+    drive: LocalDrive, home: Path, parts: DriveStore, source: Source
+) -> None:
+    """Its writer was cut off, or killed before it compared."""
+    path, digest = source(DATA)
+    drive.fail("damage", "chunk", skip=4)
+    drive.fail("503", "delete")
+    with pytest.raises(Transient):
+        parts.put(KEY, path, digest)
+    assert len(objects(drive)) == 1
+    another = configured(drive, home)
+    with pytest.raises(Rejected):
+        another.put(KEY, *source(b"other bytes"))
+    another.put(KEY, path, digest)
+    assert objects(drive) == [DATA]
+
+
 def test_other_bytes_are_never_committed(drive: LocalDrive, parts: DriveStore, source: Source) -> None:
     path, _ = source(DATA)
     with pytest.raises(Rejected, match="nothing was stored"):

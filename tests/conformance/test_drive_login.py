@@ -22,6 +22,10 @@ from tests.conformance.store_suite import KEY, Source, sha256, source
 from tests.stand_ins.drive import LocalDrive, local_drive
 from tests.stand_ins.drive.tokens import REFRESH, write_login
 
+NO_REFRESH = """{"_class": "OAuth2Credentials", "_module": "oauth2client.client", "access_token": "a",
+"client_id": "c", "client_secret": "s", "refresh_token": null, "token_expiry": "2020-01-01T00:00:00Z",
+"token_uri": "http://127.0.0.1:1/", "user_agent": null, "invalid": false}"""
+
 __all__ = ["drive", "home", "parts", "source", "store"]  # fixtures
 
 
@@ -66,7 +70,7 @@ def test_a_login_server_in_trouble_is_worth_another_try(
     assert drive.faults.left == 0
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"_class": 1}', "\0"])
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"_class": 1}', "\0", NO_REFRESH])
 def test_a_login_that_is_missing_or_broken_is_told_with_its_remedy(
     drive: LocalDrive, home: Path, store: DriveStore, text: str | None
 ) -> None:

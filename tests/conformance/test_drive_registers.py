@@ -119,8 +119,12 @@ def test_a_value_that_arrives_damaged_is_no_success(drive: LocalDrive, store: Dr
         store.registers.swap(KEY, b"2", version)
 
 
-def test_a_drive_that_ignores_conditions_gets_no_registers(drive: LocalDrive, store: DriveStore) -> None:
-    drive.disk.ignores_conditions = True
+@pytest.mark.parametrize("how", ["ignores conditions", "keeps etags"])
+def test_a_drive_that_ignores_conditions_gets_no_registers(
+    drive: LocalDrive, store: DriveStore, how: str
+) -> None:
+    drive.disk.ignores_conditions = how == "ignores conditions"
+    drive.disk.keeps_etags = how == "keeps etags"
     with pytest.raises(Rejected, match="If-Match"):
         store.registers.swap(KEY, b"1", None)
     assert store.registers.read(KEY) is None

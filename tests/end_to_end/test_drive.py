@@ -21,8 +21,9 @@ def test_a_run_goes_on_from_its_checkpoint_in_drive_with_the_same_result(
     user = new_user()
     chance = random.Random(13)
     with local_drive() as drive:
-        write_login(user.home / "drive-credentials.json", drive.url)
-        store = {"type": "drive", "folder": drive.disk.folder, "endpoint": drive.url}
+        write_login(user.home / "login.json", drive.url)
+        given = {"folder": drive.disk.folder, "endpoint": drive.url, "credentials": "file:login.json"}
+        store = {"type": "drive", **given}
         user.configure({"platforms": {"here": QUICK}, "stores": {"drive": store}})
         run = user.submit(
             command="python train.py {steps} --save-every 20 --pause 0.02 --hold-at 60",

@@ -187,7 +187,7 @@ class Account:
             try:
                 auth.Refresh()  # never opens a browser
             finally:
-                auth.http.close()
+                _close([auth.http] if auth.http is not None else [])
         return auth
 
     def _service_login(self) -> Any:

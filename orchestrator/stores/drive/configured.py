@@ -27,9 +27,9 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 @dataclass(frozen=True)
 class Options:
     """`folder`: the folder's id, or its address in a browser. `credentials`: a file with the user's consent.
-    `service_account`: a key file instead, for a folder of a shared drive. Relative paths are below the
-    orchestrator's home. `endpoint`: another server that speaks Drive's protocol, such as a local one in
-    tests."""
+    `service_account`: a key file instead, for a folder of a shared drive. Both are references, `file:PATH`;
+    relative paths are below the orchestrator's home. `endpoint`: another server that speaks Drive's protocol,
+    such as a local one in tests."""
 
     folder: str = Field(pattern=r"^(https://drive\.google\.com/\S*folders/)?[A-Za-z0-9_-]{3,200}([?#]\S*)?$")
     credentials: Path | None = None
@@ -55,7 +55,8 @@ def configured(name: str, options: Options, home: Path) -> DriveStore:
     from orchestrator.stores.drive.store import DriveStore
 
     service = options.service_account is not None
-    path = options.service_account or options.credentials or Path(CREDENTIALS)
+    given = options.service_account or options.credentials or Path(CREDENTIALS)
+    path = Path(str(given).removeprefix("file:"))  # a config may only refer to a secret
     login = Login(home / path.expanduser(), is_service=service)
     return DriveStore(Account(name, login, options.endpoint), folder_id(options.folder))
 

@@ -31,7 +31,6 @@ _ANCHOR = "orchestrator-registers"  # the folder's property with the directory's
 _DIRECTORY_BYTES_MAX = 16 * bounds.MIB
 _LOOKS = 20  # at a value that changes while it is read
 _TRIES = 30  # against others who change the directory
-_NEVER = '"never"'  # no file's etag
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,8 @@ class DriveRegisters:
     # --- Whether Drive honours If-Match ---------------------------------------------------------------------
 
     def _prove(self) -> None:
-        """Once per process: a swap with a wrong version must be refused. Raises Rejected if it is not.
+        """Once per process, on a file made for it: a change with an old version must be refused. Raises
+        Rejected if it is not.
 
         If-Match is not in Drive's documentation (docs/references/drive.md#conditions), and a server that
         ignores it would give one claim to two owners.
@@ -275,15 +275,18 @@ class DriveRegisters:
         if self._is_proved:
             return
         id = self._account.new_id()
-        self._insert(id, ".probe", "probe", b"probe")
+        old = self._insert(id, ".probe", "probe", b"old")
         try:
-            for attempt in (lambda: self._update(id, b"probe", _NEVER), lambda: self._patch(id, {}, _NEVER)):
+            self._update(id, b"new", old)
+            for attempt in (lambda: self._update(id, b"newer", old), lambda: self._patch(id, {}, old)):
                 try:
                     attempt()
                 except Conflict:
                     continue
                 message = "this Drive ignores If-Match, so registers in it are not safe; use another store"
                 raise rejected(self._account, "swap", message)
+        except Conflict:  # our own first change: an answer was lost, or its etags change by themselves
+            raise self._account.strange("swap") from None
         finally:
             with suppress(BackendError):
                 self._delete(id)

@@ -44,10 +44,9 @@ class DriveStore:
             if not stat.S_ISREG(found.st_mode):
                 raise self._refused(f"put {key}: {source} is not a regular file")
             there = self._copies.find(key)
-            if there:
-                self._check_same(key, stream.fileno(), found.st_size, sha256, there)
-            else:
-                self._uploads.send(key, stream.fileno(), found.st_size, sha256)
+            if there and self._is_stored(key, stream.fileno(), found.st_size, sha256, there):
+                return
+            self._uploads.send(key, stream.fileno(), found.st_size, sha256)
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:
         check_key(key)
@@ -110,8 +109,11 @@ class DriveStore:
             draft.replace(target)
         return ""
 
-    def _check_same(self, key: str, fd: int, size: int, sha256: str, there: Sequence[Copy]) -> None:
-        """Raises Rejected unless the source is what it should be, and a copy has its bytes."""
+    def _is_stored(self, key: str, fd: int, size: int, sha256: str, there: Sequence[Copy]) -> bool:
+        """Whether a copy has the source's bytes. Deletes copies that claim them, but arrived damaged.
+
+        Raises Rejected for another source than `sha256`, and for other bytes under the key.
+        """
         source = Source(size, sha256, self._chunk)
         source.fd = fd
         try:
@@ -119,8 +121,13 @@ class DriveStore:
         except Mismatch:
             message = f"put {key}: the source does not have the sha256 {sha256[:12]}…; nothing was stored"
             raise self._refused(message) from None
-        if not any(copy.md5 == md5 and copy.size == size for copy in there):
+        if any(copy.md5 == md5 and copy.size == size for copy in there):
+            return True
+        if any(copy.sha256 != sha256 for copy in there):
             raise self._refused(f"put {key}: the key has other bytes, and objects never change")
+        for copy in there:
+            self._copies.delete(copy.id)
+        return False
 
     def _refused(self, message: str) -> Rejected:
         return Rejected(message, backend=self._account.name, operation="put")
