@@ -29,6 +29,7 @@ from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
+from orchestrator.stores.checkup import Checkup as StoreCheckup
 from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
@@ -90,6 +91,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
                 f"store {given.name}",
                 lambda given=given: _store(clock, given.type, wired.built(given)),  # type: ignore[misc]
             )
+            yield from _remarks(f"store {given.name}", lambda given=given: wired.built(given))  # type: ignore[misc]
 
 
 def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Finding]:
@@ -98,6 +100,15 @@ def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Fin
         yield Finding(what, *look())
     except (OrchestratorError, OSError) as error:
         yield _trouble(what, error)
+
+
+def _remarks(what: str, built: Callable[[], Store]) -> Iterator[Finding]:
+    """What the store says about itself. An error was reported by the store's own check already."""
+    with contextlib.suppress(OrchestratorError, OSError):
+        store = built()
+        for remark in store.checkup() if isinstance(store, StoreCheckup) else ():
+            state = State.WARNING if remark.advice else State.OK
+            yield Finding(f"{what}: {remark.what}", state, remark.text, remark.advice)
 
 
 def _trouble(what: str, error: OrchestratorError | OSError) -> Finding:

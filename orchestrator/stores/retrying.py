@@ -14,6 +14,7 @@ from pathlib import Path
 import tenacity
 
 from orchestrator.errors import Conflict, Transient, is_worth_retrying
+from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
@@ -88,6 +89,9 @@ class RetryingStore:
 
     def is_empty(self) -> bool:
         return self._again(is_empty, self._inner)
+
+    def checkup(self) -> tuple[Remark, ...]:
+        return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)

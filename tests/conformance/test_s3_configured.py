@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.core.bounds import MIB
 from orchestrator.errors import AccessDenied, InputError, Rejected
@@ -163,7 +164,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_memory_stays_within_its_bound_however_many_are_under_way(seaweedfs: Seaweed, tmp_path: Path) -> None:
     assert transfers.MEMORY_BYTES_MAX <= 256 * MIB
-    data = bytes(range(256)) * (80 * MIB // 256)  # all its parts are under way at once
+    data = bytes(range(256)) * (65 * MIB // 256)  # all its parts are under way at once
     (tmp_path / "large").write_bytes(data)
     (tmp_path / "small").write_bytes(b"x")
     script = SENDS_AND_FETCHES % (BUCKET, sha256(b"x"))
@@ -200,3 +201,26 @@ def test_a_source_that_changes_while_it_is_sent_is_rejected(
         store.put("another", path, sha256(data))
     assert [stat.key for stat in store.list("")] == [KEY]
     assert seaweedfs.uploads() == []
+
+
+# --- docs/stores.md -----------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
+
+
+def test_every_example_of_the_page_can_be_built(tmp_path: Path) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) >= 5
+    for example in examples:
+        options = dict(yaml.safe_load(example)["away"])
+        assert isinstance(catalog.build("away", options.pop("type"), options, tmp_path), S3Store)
+
+
+def test_every_row_of_the_fault_matrix_names_its_test() -> None:
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_s3*.py"))
+    rows = [
+        row for row in PAGE.splitlines() if row.startswith("| ") and re.search("`(test_|TestShaken)", row)
+    ]
+    assert len(rows) >= 28
+    named = re.findall(r"`(test_\w+|Test\w+)`", "\n".join(rows))
+    assert [name for name in named if not re.search(rf"(def|class) {name}\b", tests)] == []

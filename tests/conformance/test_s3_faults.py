@@ -18,9 +18,7 @@ from orchestrator.core.bounds import MIB
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
-    Conflict,
     CorruptCheckpoint,
-    NotFound,
     QuotaExhausted,
     Rejected,
     Transient,
@@ -119,6 +117,7 @@ def test_each_answer_means_what_to_do_next(
     assert registers is not None
     proxy.each(says)
     verbs: list[Callable[[], object]] = [
+        lambda: store.stat(KEY),
         lambda: store.put(KEY, *source(b"x")),
         lambda: store.get(KEY, tmp_path / "target"),
         lambda: list(store.list("")),
@@ -131,10 +130,8 @@ def test_each_answer_means_what_to_do_next(
         with pytest.raises(BackendError) as caught:
             verb()
         assert type(caught.value) is kind, told(caught.value)
-        assert phrase in str(caught.value)
+        assert phrase in str(caught.value) or (verb is verbs[0] and kind is LATER), "HEAD has no reason"
         assert not [secret for secret in HIDDEN if secret in told(caught.value)]
-    with pytest.raises(BackendError):  # an answer to HEAD has no body that explains it
-        store.stat(KEY)
     assert not (tmp_path / "target").exists()
     proxy.calm()
     store.put(KEY, *source(b"x"))
@@ -358,95 +355,3 @@ def test_without_metadata_the_bytes_are_compared(
         with pytest.raises(Rejected, match="objects never change"):
             store.put(KEY, *source(other))
     assert store.stat(KEY) == Stat(KEY, size)
-
-
-# --- conditional writes -----------------------------------------------------------------------------------
-
-
-def careless(proxy: FaultProxy, seaweedfs: Seaweed, home: Path, *, fault: Fault | Says) -> S3Store:
-    proxy.each(
-        fault, "PUT", lambda request: bool(request.headers["If-Match"] or request.headers["If-None-Match"])
-    )
-    made = configured(proxy.endpoint, home, prefix=seaweedfs.prefix())
-    assert isinstance(made, S3Store)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        (Fault.UNCONDITIONAL, "ignores If-None-Match"),
-        (Says(501, "NotImplemented"), "refuses conditional writes"),
-    ],
-    ids=["ignored", "refused"],
-)
-def test_a_service_without_conditional_writes_has_no_registers_and_is_asked_before_each_put(
-    proxy: FaultProxy, seaweedfs: Seaweed, source: Source, tmp_path: Path, fault: Fault | Says, why: str
-) -> None:
-    store = careless(proxy, seaweedfs, tmp_path, fault=fault)
-    assert store.registers is None
-    assert why in store.conditions().why
-    store.put(KEY, *source(b"first"))
-    store.put(KEY, *source(b"first"))
-    with pytest.raises(Rejected, match="objects never change"):
-        store.put(KEY, *source(b"other"))
-    assert list(store.list("")) == [Stat(KEY, 5)]
-
-
-def test_a_service_that_ignores_only_if_match_has_no_registers(
-    proxy: FaultProxy, seaweedfs: Seaweed, tmp_path: Path
-) -> None:
-    proxy.each(Fault.UNCONDITIONAL, "PUT", lambda request: bool(request.headers["If-Match"]))
-    store = configured(proxy.endpoint, tmp_path, prefix=seaweedfs.prefix())
-    assert isinstance(store, S3Store)
-    assert store.registers is None
-    assert store.conditions().creates
-    assert "ignores If-Match" in store.conditions().why
-
-
-def test_a_swap_during_another_is_tried_again(store: S3Store, proxy: FaultProxy) -> None:
-    registers = RetryingStore(store, sleep=lambda _: None).registers
-    assert registers is not None
-    for version, value in ((None, b"1"), ("", b"2")):
-        proxy.once(Says(409, "ConditionalRequestConflict"), "PUT")
-        held = registers.read("fence")
-        registers.swap("fence", value, held.version if held and version is not None else None)
-        held = registers.read("fence")
-        assert held is not None
-        assert held.value == value
-
-
-def test_a_swap_of_a_register_that_is_gone_is_a_conflict(store: S3Store, proxy: FaultProxy) -> None:
-    """AWS answers 404, SeaweedFS 412."""
-    assert store.registers is not None
-    proxy.once(Says(404, "NoSuchKey"), "PUT")
-    with pytest.raises(Conflict):
-        store.registers.swap("fence", b"2", '"0123456789abcdef"')
-
-
-# --- listings ---------------------------------------------------------------------------------------------
-
-
-def test_whether_a_store_is_empty_costs_one_request_however_full_it_is(
-    store: S3Store, proxy: FaultProxy
-) -> None:
-    client = store._clients.now().small
-    for number in range(1001):  # one page has 1,000
-        client.put(f"runs/r/{number:04}", b"x")
-    retried = RetryingStore(store)
-    proxy.seen.clear()
-    assert not retried.is_empty()
-    assert len(proxy.seen) == 1
-    assert [stat.key for stat in store.list("runs/r/")] == [f"runs/r/{number:04}" for number in range(1001)]
-    assert len(proxy.seen) == 3
-
-
-def test_what_others_put_into_the_bucket_is_not_listed(store: S3Store, source: Source) -> None:
-    client = store._clients.now().small
-    for key in ("runs/notes .txt", "runs/.DS_Store", ".hidden/x"):
-        client.put(key, b"x")
-    assert store.is_empty()
-    store.put(KEY, *source(b"x"))
-    assert list(store.list("")) == [Stat(KEY, 1)]
-    with pytest.raises(NotFound):
-        store.get("absent", Path("nowhere"))

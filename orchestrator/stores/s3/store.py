@@ -24,9 +24,10 @@ from obstore import exceptions
 from orchestrator.errors import AccessDenied, CorruptCheckpoint, NotFound, QuotaExhausted, Rejected, Transient
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
+from orchestrator.stores.checkup import Remark
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.s3 import conditions, transfers
+from orchestrator.stores.s3 import checkup, conditions, transfers
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.faults import HTML
@@ -38,14 +39,13 @@ _PAGE_MAX = 1000  # keys in one answer to a listing
 
 
 class S3Store:
-    """Implements `Store` and `Portability`. May be shared by threads."""
+    """Implements `Store`, `Portability`, `Emptiness` and `Checkup`. May be shared by threads."""
 
     def __init__(self, clients: Clients, name: str = "s3") -> None:
         self._clients = clients
         self._name = name
         self._lock = threading.Lock()
         self._tried = clients.place.conditions
-        self._has_bucket = False
 
     # --- the verbs ------------------------------------------------------------------------------------------
 
@@ -95,11 +95,8 @@ class S3Store:
     def delete(self, key: str) -> None:
         check_key(key)
         client = self._clients.now()
-        try:
-            with self._clients.reporting("delete", key):
-                obstore.delete(client.small, key)
-        except NotFound:
-            self._check_bucket()
+        with suppress(NotFound), self._clients.reporting("delete", key):
+            obstore.delete(client.small, key)
 
     def is_empty(self) -> bool:
         return next(self._listed(""), None) is None
@@ -123,6 +120,9 @@ class S3Store:
                 except (AccessDenied, QuotaExhausted):
                     return Conditions(True, True)
             return self._tried
+
+    def checkup(self) -> tuple[Remark, ...]:
+        return tuple(checkup.remarks(self._clients))
 
     def portable(self) -> Portable:
         place, keys = self._clients.place, self._clients.credentials.now(self._name)
@@ -225,18 +225,15 @@ class S3Store:
         try:
             with self._clients.reporting(operation, key):
                 result = obstore.get(client.small, key, options={"head": True})
-        except NotFound:
-            self._check_bucket()
-            return None
-        self._has_bucket = True
+        except (AccessDenied, QuotaExhausted, Rejected):
+            try:  # the answer to HEAD has no body that says why, so ask for one
+                with self._clients.reporting(operation, key):
+                    result = obstore.get(client.small, key)
+            except NotFound:
+                return None
         if result.meta["e_tag"] is None:  # every S3 service gives one
             raise Transient(f"{operation} {key}: {HTML}", backend=self._name, operation=operation)
         return result.meta["size"], str(result.attributes.get(transfers.SHA256, ""))
-
-    def _check_bucket(self) -> None:
-        """Raises AccessDenied if there is no such bucket. The answer to `stat` has no body that says so."""
-        if not self._has_bucket:
-            self.is_empty()
 
     def _listed(self, prefix: str) -> Iterator[Stat]:
         """Page by page, as the service orders them."""
@@ -251,7 +248,6 @@ class S3Store:
                         yield Stat(key, each["size"])
         if count % _PAGE_MAX == 0:
             self._check_service()
-        self._has_bucket = True
 
     def _check_service(self) -> None:
         """Raises Transient unless it is the service that answers: any page of the web is an empty listing to
