@@ -51,6 +51,7 @@ class ShippingWorld(World):
         hides = draw.choice((0.0, 0.1, 0.5, 0.9))
         seconds = draw.choice((20.0, 60.0, 300.0))
         self.store.rates = replace(self.store.rates, hides=hides, hidden_seconds=seconds)
+        self.witness.hidden_seconds = seconds
 
     def calm(self) -> None:
         super().calm()

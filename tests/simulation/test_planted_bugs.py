@@ -82,7 +82,7 @@ def test_a_planted_bug_is_caught(
         (bugs.retires_without_looking_at_the_pins, uplinks.uplinks_delete_only_what_is_superseded, 1),
         (bugs.retires_all_but_the_oldest, uplinks.uplinks_delete_only_what_is_superseded, 1),
         (bugs.deletes_what_is_not_complete, uplinks.what_is_late_is_kept, 3),
-        (bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 1),
+        (bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 7),
     ],
 )
 def test_a_planted_bug_in_shipping_is_caught(

@@ -60,14 +60,14 @@ class Raised:
 
 
 class Witness:
-    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`, `incomplete`, `overdone`,
-    `wasted`, `missed`.
+    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`, `incomplete`, `overdone`, `wasted`, `missed`.
 
     Observations: `phases`: each run's phases and since when. `fences`: the raised fences. `beats`: when each
-    session's heartbeat changed in the store, and its new value. `publishers`: the incarnations that
-    published, by session. `published`: the checkpoints that uplinks have put into the store, and
-    when. `retired`: those that they have deleted. `reading_times`: for each
-    session, one list for each time in which somebody looked without a break.
+    session's heartbeat changed in the store, and its new value; `named`: the checkpoints that it names.
+    `publishers`: the incarnations that published, by session. `published`: the checkpoints that uplinks have
+    put into the store, and when; `retired`: those that they have deleted. `reading_times`: for each session,
+    one list for each time in which somebody looked without a break. The store's listings are at most
+    `hidden_seconds` late.
     """
 
     def __init__(
@@ -88,6 +88,8 @@ class Witness:
         self.wasted: list[str] = []
         self.missed: list[str] = []
         self.published: dict[str, float] = {}
+        self.named: dict[str, frozenset[str]] = defaultdict(frozenset)
+        self.hidden_seconds = 0.0
         self.retired: set[str] = set()
         self._home: WatchedStore | None = None
         self._records: dict[str, RunRecord] = {}
@@ -209,23 +211,21 @@ class Witness:
         if fence <= session.generation:
             self.unfenced.append(f"{session.name} was closed with the fence at {fence}")
         if not (before.forgone or before.discard):
-            self._judge_what_was_left(before, session)
+            self._judge_what_was_left(after, session)
 
     def _judge_what_was_left(self, record: RunRecord, session: Session) -> None:
-        """Everything is accepted that the session had published before it was fenced off, that is complete,
-        and that the run would go on from."""
+        """All is accepted that the run would go on from, that is complete, and that the last look could
+        see: the store listed it by then, or the last heartbeat named it."""
         assert self._home is not None
-        fenced = [
-            each.at
-            for each in self.fences
-            if (each.run, each.generation - 1) == (record.run, session.generation)
-        ]
-        best = newest(record.accepted)
+        here = (record.run, session.generation + 1)
+        fenced_at = min((each.at for each in self.fences if (each.run, each.generation) == here), default=0.0)
+        best, named = newest(record.accepted), self.named[session.name]
         for ref in stored.names(self._home, record.run):
             own = (ref.generation, ref.incarnation) == (session.generation, session.incarnation)
             newer = best is None or ref.step > best.ref.step
-            early = self.published.get(ref.name, math.inf) < min(fenced, default=0.0)
-            if own and newer and early and not stored.lacks(self._home, record.run, ref.name):
+            listed = self.published.get(ref.name, math.inf) + self.hidden_seconds < fenced_at
+            shown = listed or ref.name in named
+            if own and newer and shown and not stored.lacks(self._home, record.run, ref.name):
                 self.missed.append(f"{ref.name} was there when {session.name} was closed without it")
 
     def watch(self, home: WatchedStore) -> None:
@@ -271,6 +271,7 @@ class Witness:
             self.fences.append(Raised(self._clock.elapsed(), run, json.loads(value)["generation"]))
         elif rest[-1] == "heartbeat":
             beats, count = self.beats[rest[0]], json.loads(value)["status"]["heartbeat"]
+            self.named[rest[0]] = frozenset(each["name"] for each in json.loads(value)["published"])
             if not beats or beats[-1][1] != count:
                 beats.append((self._clock.elapsed(), count))
 

@@ -80,6 +80,7 @@ class World:
             self.memory, draw_rates(random), Random(random.random()), now=self.clock.elapsed,
             wait=lambda _seconds: None,
         )  # fmt: skip
+        self.witness.hidden_seconds = self.store.rates.hidden_seconds
         self.folders = Folders(folder / "home")
         self.runs: list[str] = []
         self.restarts = 0
