@@ -81,7 +81,10 @@ def test_everything_is_in_the_store_when_the_agent_exits(tmp_path: Path) -> None
 def test_an_uplink_that_is_killed_is_started_again(tmp_path: Path) -> None:
     with shipping(tmp_path, *ENDLESS) as (stay, store):
         stay.start(SHIPPING)
-        os.kill(uplink_pid(stay), signal.SIGKILL)
+        pid = uplink_pid(stay)
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19, "the lowest priority")
+        wait_until(lambda: len(os.sched_getaffinity(pid)) == 1, "a core of its own")
+        os.kill(pid, signal.SIGKILL)
         stay.wait_for(lambda status: DIED in status.warnings, "a warning")
         before = newest(store)
         wait_until(lambda: newest(store) > before, "a checkpoint of the second one")
