@@ -66,6 +66,7 @@ def submit(
     client.home.tighten()
     wired = client.wired()
     parsed = planning.parse(wired, job, platforms)
+    warnings = _warnings(wired)  # before anything is recorded, because it finds mistakes in the config
     with client.ledgers.made() as ledger:
         with _alone(client.home) if unless_running else contextlib.nullcontext():
             run = _running(ledger, parsed.job.name) if unless_running else None
@@ -74,7 +75,7 @@ def submit(
                 run, plan = _recorded(client, wired, ledger, parsed)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
-    return Submission(Run(client, run), plan is not None, started, plan, missing, _warnings(wired))
+    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
 
 
 def _warnings(wired: Wired) -> tuple[str, ...]:

@@ -128,6 +128,14 @@ def test_submit_warns_that_nothing_could_be_resumed(user: Caller) -> None:
     assert "nothing in it can be resumed or pulled" in answer.err
 
 
+def test_a_mistake_in_the_store_is_found_before_a_run_is_recorded(user: Caller) -> None:
+    text = (user.home / "config.yaml").read_text()
+    store = CONFIG.format(encrypt=", encrypt: {recipients: []}").partition("\n")[2]
+    (user.home / "config.yaml").write_text(text + store)
+    assert "encrypt.recipients is not a list of 1 to 4" in user("submit", user.job(), code=2).err
+    assert user("ps", "--all", "--json").json["runs"] == []
+
+
 # --- What a config may say --------------------------------------------------------------------------------
 
 SECRET = str(ME.identity)
