@@ -274,6 +274,19 @@ def test_the_uplink_deletes_nothing_that_the_engine_relies_on(
     assert kept(store) == [2, 4, 5, 6]
 
 
+def test_the_uplink_deletes_blobs_though_it_cannot_read_the_store(keeping: Session, store: Counting) -> None:
+    """As in an encrypted store, for which a session has no key."""
+    for step in (1, 2, 3):
+        keeping.saves(step, metrics={"loss": 1.0 / step})
+        keeping.ships()
+    store.asked.clear()
+    for step in (4, 5):
+        keeping.saves(step, metrics={"loss": 1.0 / step})
+        keeping.ships()
+    assert store.asked["get checkpoints"] <= 2, "only the look before each put of a manifest"
+    assert len(list(store.list(f"runs/{RUN}/blobs/"))) == len(kept(store)) == 2
+
+
 def test_pins_that_cannot_be_read_keep_everything(keeping: Session, store: Counting) -> None:
     store.registers.swap(KEYS.pins, b"{", None)
     for step in (1, 2, 3):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
@@ -183,14 +184,22 @@ def restore(folder: Path, manifest: Manifest, target: Path) -> None:
         sync_folder(target.parent)
 
 
-def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str], *, older: bool = True) -> None:
+def retire(
+    store: Store,
+    run: str,
+    names: Iterable[str],
+    keep: Iterable[str],
+    *,
+    older: bool = True,
+    known: Mapping[str, Manifest] = MappingProxyType({}),
+) -> None:
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
     `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
     nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
     remains of an interrupted call. For a generation that still publishes, only its publisher may call this.
     It does not know what was accepted of older generations, so it passes `older=False` and leaves them alone.
-    A lineage with an unreadable manifest is not swept. Idempotent.
+    A lineage with an unreadable manifest is not swept; `known` manifests are not read. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -204,7 +213,7 @@ def retire(store: Store, run: str, names: Iterable[str], keep: Iterable[str], *,
     def is_swept(lineage: str, generation: int) -> bool:
         return lineage in lineages or (older and generation < closed_below)
 
-    for stat in _unneeded(store, run, gone, kept, is_swept):
+    for stat in _unneeded(store, run, gone, kept, is_swept, known):
         store.delete(stat.key)
 
 
@@ -273,6 +282,7 @@ def _unneeded(
     gone: set[CheckpointRef],
     kept: set[CheckpointRef],
     is_swept: Callable[[str, int], bool],
+    known: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> Iterator[Stat]:
     """The run's blobs that no remaining checkpoint needs, in lineages for which `is_swept(name, generation)`
     is true. Skips lineages with an unreadable manifest, and everything that is not named like a blob.
@@ -286,7 +296,8 @@ def _unneeded(
         generation = _generation(lineage)
         if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
             there.append((stat, lineage, sha256))
-    needed = _needed(store, run, gone, kept, {lineage for _, lineage, _ in there}) if there else {}
+    lineages = {lineage for _, lineage, _ in there}
+    needed = _needed(store, run, gone, kept, lineages, known) if there else {}
     for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:
@@ -294,7 +305,12 @@ def _unneeded(
 
 
 def _needed(
-    store: Store, run: str, gone: set[CheckpointRef], kept: set[CheckpointRef], lineages: set[str]
+    store: Store,
+    run: str,
+    gone: set[CheckpointRef],
+    kept: set[CheckpointRef],
+    lineages: set[str],
+    known: Mapping[str, Manifest],
 ) -> dict[str, frozenset[str] | None]:
     """Lineage → the blobs that its remaining checkpoints need; None if one of them cannot be read."""
     needed: dict[str, frozenset[str] | None] = {}
@@ -304,7 +320,7 @@ def _needed(
             continue
         before = needed.get(lineage, frozenset())
         try:
-            blobs = frozenset(read(store, run, ref.name).blobs())
+            blobs = frozenset((known.get(ref.name) or read(store, run, ref.name)).blobs())
             needed[lineage] = None if before is None else before | blobs
         except (CorruptCheckpoint, NoIdentity):
             needed[lineage] = None

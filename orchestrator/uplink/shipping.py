@@ -129,7 +129,7 @@ class Uplink:
             pins = registers.pinned(self._store, self._keys)
             names = self._superseded(pins)
             left = (self.published.keys() | self._own(pins)) - set(names)
-            stored.retire(self._store, self._order.run, names, keep=left, older=False)
+            stored.retire(self._store, self._order.run, names, keep=left, older=False, known=self.published)
         for name in names:
             (self._scratch / CHECKPOINTS / name / _PUBLISHED).unlink(missing_ok=True)
             del self.published[name]
