@@ -18,7 +18,7 @@ from tests.cli.calls import Caller, caller
 from tests.cli.conftest import Finished
 from tests.waiting import wait_until
 
-PLATFORM = "type: process, session_seconds: 60, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2"
+PLATFORM = "type: process, session_seconds: 3600, setup_seconds: 1, grace_seconds: 5, poll_seconds: 0.2"
 
 
 def config(store: Path, *more: Path) -> str:
