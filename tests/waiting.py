@@ -10,7 +10,7 @@ from orchestrator.clock import SystemClock
 
 T = TypeVar("T")
 PATIENCE = 90.0
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.25
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 1.0
 
 
 def wait_until(
