@@ -41,7 +41,7 @@ _TOOLS = (
 _LIBRARIES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2", "libgomp.so.1", "libstdc++.so.6",
               "libgcc_s.so.1")  # fmt: skip
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "__pycache__", "site-packages", "dist-packages"}
+_LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "site-packages", "dist-packages"}
 
 
 @dataclass
@@ -208,8 +208,11 @@ def _place(path: Path) -> str:
 
 
 def _without_ballast(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Without what nothing needs. Compiled modules stay, because each start of Python would compile all that
+    it imports: that takes most of a short session."""
     name = Path(entry.name).name
-    return None if name in _LEFT_OUT or name.endswith(".a") or name.startswith("config-3") else entry
+    ballast = name in _LEFT_OUT or name.endswith(".a") or name.startswith("config-3") or ".opt-" in name
+    return None if ballast else entry
 
 
 def _link(archive: tarfile.TarFile, name: str, target: str) -> None:
