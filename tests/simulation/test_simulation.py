@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.play import play, play_hostile, play_unforeseen
 from tests.simulation.unforeseen import BuggyWorld
 
-SHARES, SEEDS_A_SHARE = 8, 20
+SHARES, SEEDS_A_SHARE = 8, 15
 SOAK_SECONDS = 1200.0
 
 
