@@ -120,14 +120,12 @@ def test_test_suites_and_broken_files_are_left_out(source: Path) -> None:
 STEPS = 120
 
 
-def command(
-    folder: Path, source: Path, workers: int, micro_batch: int = 8, *more: str, total: int = STEPS
-) -> list[str]:
+def command(folder: Path, source: Path, workers: int, micro_batch: int = 8, *more: str) -> list[str]:
     settings = copy.deepcopy(samples.SMALL)
     settings["data"].update(sources=[str(source)], workers=workers)
     path = folder / f"train-{workers}.yaml"
     path.write_text(yaml.safe_dump(settings))
-    given = f"--steps {total} --micro-batch {micro_batch} --precision fp32 --seed 5 --backend cpu"
+    given = f"--steps {STEPS} --micro-batch {micro_batch} --precision fp32 --seed 5 --backend cpu"
     return ["-m", "graphmer.train", "--config", str(path), *given.split(), *(more or ("--accumulate", "2"))]
 
 
@@ -250,16 +248,12 @@ def test_what_is_missing_or_no_number_of_samples_is_named(
     assert "Traceback" not in output
 
 
-def test_two_devices_train_as_one_does_and_leave_together(tmp_path: Path, source: Path) -> None:
-    """Two processes over gloo are stopped once, by a signal to the leader. They cross the curriculum's switch
-    at step 40."""
-    progress, start, total = tmp_path / "progress", 0, 60
-    given: dict[str, object] = {"CHECKPOINT_DIR": tmp_path / "alone"}
-    with started(command(tmp_path, source, 0, total=total), JOB, given) as process:
-        output = finish(process)
-    assert process.returncode == 0, output
-    alone = tmp_path / f"alone/step-{total}"
-    given = {"PROGRESS": progress}
+def test_two_devices_train_as_one_does_and_leave_together(
+    tmp_path: Path, source: Path, uninterrupted: Path
+) -> None:
+    """Two processes over gloo are stopped once. Only the leader is signalled."""
+    progress, start = tmp_path / "progress", 0
+    given: dict[str, object] = {"PROGRESS": progress}
     ends: list[Path] = []
     for name, stops in (("whole", (False,)), ("stopped", (True, False))):
         given.pop("RESUME_FROM", None)
@@ -267,8 +261,7 @@ def test_two_devices_train_as_one_does_and_leave_together(tmp_path: Path, source
             checkpoints = tmp_path / f"{name}-{turn}"
             progress.write_text("")
             given |= {"CHECKPOINT_DIR": checkpoints}
-            two = command(tmp_path, source, 0, 8, "--devices", "2", total=total)
-            with started(two, JOB, given) as process:
+            with started(command(tmp_path, source, 0, 8, "--devices", "2"), JOB, given) as process:
                 if stop:
                     until(partial(reported, progress, 5), process)
                     process.send_signal(signal.SIGTERM)
@@ -276,10 +269,10 @@ def test_two_devices_train_as_one_does_and_leave_together(tmp_path: Path, source
             assert process.returncode == (75 if stop else 0), output
             start = steps(checkpoints)[-1]
             given["RESUME_FROM"] = checkpoints / f"step-{start}"
-        ends.append(checkpoints / f"step-{total}")
+        ends.append(checkpoints / f"step-{STEPS}")
     assert fingerprints(ends[0]) == fingerprints(ends[1])
     # The same mathematics, with sums in another order.
-    one, both = (json.loads((folder / "metrics.json").read_text()) for folder in (alone, ends[0]))
+    one, both = (json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, ends[0]))
     assert both["words"] == pytest.approx(one["words"], rel=0.02)
     assert both["nodes"] == pytest.approx(one["nodes"], rel=0.1)
 
