@@ -5,6 +5,8 @@ PYTHON ?= python3
 # worker, because some share an image that takes a minute to build.
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
+# Empty counts as unset: otherwise every process of a test run compiles what it imports again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo demo-docker kaggle-local test lint lock soak bench docs clean
 

@@ -1,8 +1,13 @@
 """The plugins of the whole suite. Fixtures are defined next to the tests that use them."""
 
+import os
 import signal
 
 from hypothesis import settings
+
+# Before torch is imported: its threads sleep while they wait. Several workers share the processor, and there
+# threads that spin take four times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

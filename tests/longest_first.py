@@ -17,7 +17,14 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_torture.py",
     "tests/conformance/test_platforms.py",
     "tests/simulation/test_planted_bugs.py",
+    "tests/jobs/test_graphmer.py",
+    "tests/cli/test_docker.py",
+    "tests/cli/test_taken_out.py",
     "tests/cli/test_running.py",
+    "tests/training/test_exact.py",
+    "tests/training/test_training.py",
+    "tests/training/test_huggingface.py",
+    "tests/training/test_lightning.py",
 )
 
 

@@ -9,24 +9,26 @@ from typing import TypeVar
 from orchestrator.clock import SystemClock
 
 T = TypeVar("T")
-PATIENCE = 90.0
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 0.25
+PATIENCE = 240.0  # on a machine that others use as well
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 1.0
+LOOKS_PAUSE, WAITED_PAUSE = 4.0, 0.02  # a pause as a multiple of the last look, and of all the waiting so far
 
 
 def wait_until(
     condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
 ) -> T:
     """Polls until the condition returns something true, and returns that. After `seconds` it fails with a
-    message that says what it waited for. The longer one look takes, the rarer they are: what is waited for
-    needs the processor, too."""
+    message that says what it waited for. The longer one look takes and the longer it waits, the rarer they
+    are: what is waited for needs the processor, too."""
     clock, never = SystemClock(), threading.Event()
-    ends = clock.monotonic() + seconds
+    started = clock.monotonic()
     while True:
         began = clock.monotonic()
         if found := condition():
             return found
         now = clock.monotonic()
-        if now >= ends:
+        if now >= started + seconds:
             told = what if isinstance(what, str) else what()
             raise AssertionError(f"waited {seconds:.0f} s for {told}")
-        clock.wait(never, min(max(PAUSE_SECONDS, 4 * (now - began)), PAUSE_SECONDS_MAX))
+        pause = max(PAUSE_SECONDS, LOOKS_PAUSE * (now - began), WAITED_PAUSE * (now - started))
+        clock.wait(never, min(pause, PAUSE_SECONDS_MAX))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.core.run import RunRecord
 from orchestrator.errors import OrchestratorError
 from orchestrator.ledger import Ledger, Owner
 from tests import no_production
@@ -22,7 +23,7 @@ from tests.waiting import wait_until
 
 BINARIES = Path(sys.executable).parent
 SOURCE = Path(__file__).parent / "data" / "source"
-PATIENCE = 90.0
+PATIENCE = 240.0  # on a machine that others use as well
 KEPT = ("LANG", "TMPDIR", no_production.VARIABLE)
 CONFIG = """
 platforms:
@@ -141,12 +142,21 @@ class Caller:
     def phase(self, run: str) -> str:
         return str(self("show", run, "--json").json["phase"])
 
+    def record(self, run: str) -> RunRecord:
+        """As the ledger has it. A command costs a hundred times as much, so waiting looks here."""
+        with Ledger.open(f"sqlite:///{self.home / 'ledger.sqlite'}") as ledger:
+            return ledger.record(run)
+
     def wait_for_phase(self, run: str, *phases: str) -> None:
-        wait_until(lambda: self.phase(run) in phases, f"{run} to be {' or '.join(phases)}")
+        """Until the ledger and then the command says so."""
+        what = f"{run} to be {' or '.join(phases)}"
+        wait_until(lambda: self.record(run).standing in phases, what)
+        wait_until(lambda: self.phase(run) in phases, what)
 
     def wait_for_checkpoint(self, run: str) -> int:
         """The step of the newest accepted checkpoint, once there is one."""
-        found = wait_until(lambda: self("show", run, "--json").json["checkpoints"], "a checkpoint")
+        wait_until(lambda: self.record(run).accepted, "a checkpoint")
+        found = self("show", run, "--json").json["checkpoints"]
         return max(int(each["ref"]["step"]) for each in found)
 
     def owner(self) -> Owner | None:

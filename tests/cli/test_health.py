@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 
 from orchestrator.client.health import TICK_SECONDS_MAX
-from tests.cli.calls import Caller
+from tests.cli.calls import PATIENCE, Caller
 from tests.waiting import wait_until
 
 
 def is_healthy(user: Caller) -> bool:
     probe = user.start("health")
-    probe.communicate(timeout=60)
+    probe.communicate(timeout=PATIENCE)
     return probe.returncode == 0
 
 

@@ -183,7 +183,7 @@ def test_another_process_of_the_same_user_reads_neither_environment_nor_memory()
     def said(mode: str) -> list[str]:
         command, variables = [sys.executable, "-c", LOOK, mode], {**os.environ, "KEY": PLANTED}
         done = subprocess.run(
-            command, env=variables, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+            command, env=variables, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
         )
         return done.stdout.splitlines()
 

@@ -20,7 +20,7 @@ from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog
 from orchestrator.session.staging import Materials
-from tests.cli.calls import CONFIG, Answer, Caller, caller
+from tests.cli.calls import CONFIG, PATIENCE, Answer, Caller, caller
 from tests.conformance.test_platforms import any_order
 from tests.core import runs
 from tests.waiting import wait_until
@@ -196,7 +196,7 @@ def test_a_prune_beside_a_submit_and_another_prune(grown: Grown) -> None:
     prunes = [user.start("prune", "--yes") for _ in range(2)]
     runs.append(user.submitted("job.yaml"))
     for child in prunes:
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=PATIENCE)
         assert child.returncode in (0, 4), err
     for run in runs:
         user.wait_for_phase(run, "done")

@@ -13,7 +13,7 @@ from threading import Event
 from orchestrator.client.controlling import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.ledger import Ledger
-from tests.cli.calls import CONFIG, Caller
+from tests.cli.calls import CONFIG, PATIENCE, Caller
 from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
 
@@ -37,7 +37,7 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     run = follower.stdout.readline().strip()
     assert any("s01 starts" in line for line in iter(follower.stdout.readline, ""))
     follower.send_signal(signal.SIGINT)
-    out, err = follower.communicate(timeout=30)
+    out, err = follower.communicate(timeout=PATIENCE)
     assert follower.returncode == 130, err
     assert f"{run} continues" in out
     assert f"orchestrator show {run} -f" in out
@@ -46,7 +46,7 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     assert again.stdout is not None
     assert again.stdout.readline()
     assert "saved and left" in user("cancel", run).out
-    again.communicate(timeout=60)
+    again.communicate(timeout=PATIENCE)
     assert again.returncode == 1, "the run was not finished"
     assert user.phase(run) == "cancelled"
     assert user("cancel", run, "--json").json["changed"] is False
@@ -62,7 +62,7 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
     wait_until(lambda: list(user.home.glob("runs/*")), "the run's folder")
     submit.send_signal(signal.SIGINT)
     writer.close()
-    _, err = submit.communicate(timeout=60)
+    _, err = submit.communicate(timeout=PATIENCE)
     assert submit.returncode == 130, err
     assert user("ps", "--all", "--json").json["runs"] == []
     assert list(user.home.glob("runs/*")) == []
@@ -77,7 +77,7 @@ def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:
         assert viewer.stdout.readline()
         Event().wait(random.uniform(0.0, 0.6))
         viewer.send_signal(signal.SIGINT)
-        _, err = viewer.communicate(timeout=30)
+        _, err = viewer.communicate(timeout=PATIENCE)
         assert viewer.returncode == 130, err
     user("cancel", run)
 
@@ -105,7 +105,7 @@ def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
     # With a session limit the waiting run would get the slot when the session hits it.
     user.config(CONFIG.replace("session_seconds: 5, ", ""))
     first, second = (user.start("submit", user.job(total=2000), "--json") for _ in range(2))
-    assert [child.wait(timeout=90) for child in (first, second)] == [0, 0]
+    assert [child.wait(timeout=PATIENCE) for child in (first, second)] == [0, 0]
     rows = user("ps", "--json").json["runs"]
     assert len({row["run"] for row in rows}) == 2, "the same file twice is two runs"
     wait_until(lambda: sorted(r["phase"] for r in user("ps", "--json").json["runs"]) == ["queued", "running"],
@@ -137,7 +137,7 @@ def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> N
     wait_until(lambda: user.owner() is None, "the controller to be gone")
     assert "not running: start it with" in user("show", run).out
     assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
-    viewer.communicate(timeout=90)
+    viewer.communicate(timeout=PATIENCE)
     assert viewer.returncode == 0
     sessions = user("show", run, "--json").json["sessions"]
     assert [each["order"]["generation"] for each in sessions] == list(range(1, len(sessions) + 1))
@@ -152,7 +152,7 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
     assert owner is not None
     assert owner.pid == child.pid
     assert user("down", "--json").json["ended"]["pid"] == child.pid
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
     assert "has taken over" in out
     assert "no controller is running" in user("down").out

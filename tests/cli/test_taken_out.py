@@ -56,7 +56,7 @@ def controller(user: Caller) -> subprocess.Popen[str]:
 @pytest.mark.usefixtures("controller")
 def test_a_run_goes_on_with_its_own_home_store(user: Caller, tmp_path: Path) -> None:
     done = user.submitted(named(user, "done", 30))
-    long = user.submitted(named(user, "long", 150))
+    long = user.submitted(named(user, "long", 300))  # so long that it can be held on a busy machine, too
     user.wait_for_checkpoint(long)
     user("hold", long)
     user.wait_for_phase(long, "held")
@@ -83,7 +83,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user: Caller, controller: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     done = user.submitted(named(user, "done", 5))
-    long = user.submitted(named(user, "long", 100))
+    long = user.submitted(named(user, "long", 200))
     user.wait_for_phase(done, "done")
     user.wait_for_checkpoint(long)
     user.config(config("b", "b"))
@@ -113,7 +113,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     assert "continues: the config has the store 'a' again" in user("why", long).out
     assert checkpoints(user, long, "--verify") == in_store(user, "a")[long]
     assert set(in_store(user, "b")) == {new}
-    assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 100
+    assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 200
     user("doctor")
 
 
@@ -164,7 +164,7 @@ def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_pa
     assert user("pull", run, "-o", str(tmp_path / "pulled"), "--json").json["step"]
     user.config(config("a", "a"))
     removed = user("doctor", "--clean", "--yes", "--discard", "--json").json["removed"]
-    assert any(f"{run}-s01" in each for each in removed)
+    assert any(f"{run}-s" in each for each in removed)  # its session then; on a busy machine not the first
 
 
 def test_init_keeps_the_platform_of_a_run_that_was_submitted_before(user: Caller) -> None:

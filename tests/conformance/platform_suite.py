@@ -360,7 +360,7 @@ class SurvivingSuite:
         order = rig.order("a-s01")
         rig.platform.prepare(order, rig.materials())
         launchers = [subprocess.Popen(rig.launcher(order)) for _ in range(4)]
-        assert [launcher.wait(60) for launcher in launchers] == [0, 0, 0, 0]
+        assert [launcher.wait(240) for launcher in launchers] == [0, 0, 0, 0]
         result = rig.until_ended("a-s01").result
         assert result is not None
         assert result.outcome is Outcome.COMPLETED

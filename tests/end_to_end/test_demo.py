@@ -1,4 +1,7 @@
-"""The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to the end."""
+"""The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to the end.
+
+CI runs it with fewer steps, which are paced: it is stopped and resumed as often, for a third of the work.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.training import state
-from tests.end_to_end.user import PATIENCE, ROOT, User, fingerprints
+from tests.end_to_end.user import PATIENCE, ROOT, User, fingerprints, paced_demo
 
 JOB = ROOT / "jobs" / "graphmer_demo.yaml"
+STEPS, PACE_SECONDS = 320, 0.25  # two session limits or more on any machine, and enough to learn something
 
 
-def run_demo(user: User) -> tuple[str, Path]:
+def run_demo(user: User, job: Path) -> tuple[str, Path]:
     """The run's name, and the folder that `submit --follow` prints at the end."""
     shutil.copy(ROOT / "scripts" / "demo_config.yaml", user.home / "config.yaml")
-    said = user.run("submit", str(JOB), "--follow")
+    said = user.run("submit", str(job), "--follow")
     run = str(user.answer("ps", "--all")["runs"][0]["run"])
     assert re.search(rf"^{run} +done in .*, in \d+ sessions$", said, re.MULTILINE), said
     assert re.search(r"saved step \d+ and left for the session's deadline", said), said
@@ -45,15 +49,15 @@ def train(folder: Path, total: int, **given: str) -> str:
     ).stdout  # fmt: skip
 
 
-@pytest.mark.timeout(3600)
-def test_the_demo_crosses_walls_learns_and_hands_its_checkpoint_back(user: User) -> None:
-    run, folder = run_demo(user)
+def check_demo(user: User, job: Path) -> tuple[int, Path]:
+    """Runs the demo and checks what it shows; returns its number of steps and the folder of its result."""
+    run, folder = run_demo(user, job)
     shown = user.answer("show", run)
     assert shown["phase"] == "done"
     assert len(shown["sessions"]) >= 3
     steps = [stay["order"]["resume_step"] for stay in shown["sessions"]]
     assert steps == sorted(set(steps))
-    total = shown["job"]["work"]["total"]
+    total = int(shown["job"]["work"]["total"])
     assert state.step_of(folder) == total
     newest = user.answer("checkpoints", run)["checkpoints"][-1]
     metrics = newest["metrics"]
@@ -65,13 +69,18 @@ def test_the_demo_crosses_walls_learns_and_hands_its_checkpoint_back(user: User)
     [mrr] = re.findall(r"text_mrr ([\d.]+)", again)
     assert float(mrr) == pytest.approx(metrics["text_mrr"], rel=1e-3)
     user.wait_for_silence()
+    return total, folder
+
+
+@pytest.mark.timeout(3600)
+def test_the_demo_crosses_walls_learns_and_hands_its_checkpoint_back(user: User) -> None:
+    check_demo(user, paced_demo(user.folder, STEPS, seconds=PACE_SECONDS, settings={}))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_the_demos_weights_are_those_of_one_uninterrupted_training(user: User) -> None:
-    _, folder = run_demo(user)
-    total = state.step_of(folder)
+def test_the_whole_demos_weights_are_those_of_one_uninterrupted_training(user: User) -> None:
+    total, folder = check_demo(user, JOB)
     train(user.folder / "whole", total)
     whole = user.folder / "whole" / "checkpoints" / f"step-{total}"
     weights = [name for name in fingerprints(whole) if name.endswith(".safetensors")]

@@ -58,15 +58,14 @@ def kaggle(tmp_path: Path) -> Iterator[LocalKaggle]:
         yield kaggle
 
 
-def train_in_one_piece(folder: Path, steps: int) -> dict[str, str]:
+def train_in_one_piece(folder: Path, steps: int, source: Path) -> dict[str, str]:
     """Runs the demo's training directly; returns the fingerprints of its final checkpoint."""
     folder.mkdir()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
-    environ |= {"PYTHONPATH": f"{ROOT / 'jobs' / 'graphmer'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    flags = ["--steps", str(steps), "--micro-batch", "32", "--accumulate", "1", "--precision", "fp32"]
-    config = str(ROOT / "jobs" / "graphmer" / "train_demo.yaml")
+    environ |= {"PYTHONPATH": f"{source}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    flags = f"--steps {steps} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
     subprocess.run(
-        [sys.executable, "-m", "graphmer.train", "--config", config, *flags, "--seed", "1337"],
+        [sys.executable, "-m", "graphmer.train", "--config", str(source / "train_demo.yaml"), *flags],
         cwd=folder, env=environ, check=True, timeout=2 * PATIENCE, capture_output=True,
     )  # fmt: skip
     return fingerprints(folder / "checkpoints" / f"step-{steps}")
@@ -94,7 +93,7 @@ def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
     assert "kaggle" in hops[3:], story
     for words in ("GPU quota was used up while it ran", "session s03 on here/T4", "on kaggle/T4"):
         assert words in story, story
-    whole = train_in_one_piece(tmp_path / "whole", STEPS_PACED)
+    whole = train_in_one_piece(tmp_path / "whole", STEPS_PACED, tmp_path / "graphmer")
     weights = {name for name in whole if name.endswith(".safetensors")}
     found = fingerprints(tmp_path / "final")
     assert weights
@@ -160,7 +159,7 @@ def is_deleted_on_the_page(kaggle: LocalKaggle, session: str) -> None:
     account(kaggle).delete_kernel(session)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("harm", [dies, is_cancelled_on_the_page, is_deleted_on_the_page])
 def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     short: tuple[KaggleUser, LocalKaggle], tmp_path: Path, harm: Callable[[LocalKaggle, str], None]
@@ -195,7 +194,7 @@ def removed(kaggle: LocalKaggle) -> int:
     return kaggle.calls.count("DeleteKernel") + kaggle.calls.count("DeleteDataset")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_an_output_that_is_late_holds_the_run_until_it_appears(
     short: tuple[KaggleUser, LocalKaggle], tmp_path: Path
 ) -> None:
@@ -216,7 +215,7 @@ def test_an_output_that_is_late_holds_the_run_until_it_appears(
     assert fingerprints(tmp_path / "final") == one_piece(tmp_path / "whole", "train.py", 10)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_kernel_that_lives_and_is_not_shown_is_waited_for(short: tuple[KaggleUser, LocalKaggle]) -> None:
     """Far longer than the three seconds after which this user's kernels count as gone."""
     user, kaggle = short

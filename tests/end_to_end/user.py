@@ -40,6 +40,13 @@ QUICK: Mapping[str, Any] = {  # a process platform for tests: polled often, with
     "slack_seconds": 20.0, "grace_seconds": 60.0, "setup_seconds": 1.0, "threads": 1,
 }  # fmt: skip
 
+# Of GraphMER's demo, where only its bits are compared and not what it learns: a quarter of the work.
+TINY: Mapping[str, Mapping[str, Any]] = {
+    "data": {"facts": 8000, "vocabulary": 2048},
+    "model": {"width": 48, "layers": 2, "heads": 2, "feed": 128},
+    "evaluation": {"facts": 100},
+}
+
 
 def wait_until(
     condition: Callable[[], T | None], what: Callable[[], str] | str, seconds: float = PATIENCE
@@ -58,19 +65,34 @@ def train_in_one_piece(folder: Path, script: str, steps: int, *flags: str) -> di
     return fingerprints(folder / "checkpoints" / f"step-{steps}")
 
 
-def paced_demo(folder: Path, steps: int, accelerators: Sequence[str] = ("cpu",), **changes: object) -> Path:
-    """The bundled demo's job with this many steps, each at least a second long. So a session's length limits
-    its number of steps on any machine. `changes` are keys of the spec; None removes one."""
+def paced_demo(
+    folder: Path,
+    steps: int,
+    accelerators: Sequence[str] = ("cpu",),
+    *,
+    seconds: float = 1.0,
+    settings: Mapping[str, Mapping[str, Any]] = TINY,
+    **changes: object,
+) -> Path:
+    """The bundled demo's job with this many steps, each at least `seconds` long. So a session's length limits
+    its number of steps on any machine. `settings` replace those of the demo's training, `changes` are keys of
+    the spec; None removes one. The training's source and settings lie in `folder`/graphmer."""
     spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
     source = folder / "graphmer"
     shutil.copytree(ROOT / "jobs" / spec["source"], source, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(SOURCE / "paced.py", source)
+    config = source / "train_demo.yaml"
+    given = yaml.safe_load(config.read_text())
+    config.write_text(
+        yaml.safe_dump({part: {**keys, **settings.get(part, {})} for part, keys in given.items()})
+    )
     spec |= {
         "source": str(source),
         "requirements": str(source / "requirements.txt"),
         "image": str((ROOT / "jobs" / spec["image"]).resolve()),
-        "command": spec["command"].replace("python -m ", "python -m paced "),
+        "command": spec["command"].replace("python -m ", f"python -m paced {seconds} "),
         "work": {**spec["work"], "total": steps},
+        "retry": {"without_progress": 1000},  # on a busy machine a short session may end while it starts
         "profiles": {each: dict(spec["profiles"]["cpu"]) for each in accelerators},
         **changes,
     }

@@ -19,6 +19,7 @@ from graphmer import flops, graph
 from tests.jobs import graphmer_samples as samples
 from tests.training.scripts import ROOT, fingerprints, finish, started, steps, until
 
+pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 JOB = ROOT / "jobs/graphmer"
 SAMPLE = '''
 """A docstring is no word."""

@@ -440,7 +440,7 @@ def test_ctrl_c_ends_the_command_without_a_trace(checkpoint: Path, tmp_path: Pat
     assert process.stderr is not None
     process.stderr.readline()  # the first line of progress
     process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "interrupted, nothing was written" in rest
     assert "Traceback" not in rest

@@ -12,7 +12,8 @@ import pytest
 from tests.simulation.play import play, play_hostile, play_shipping, play_unforeseen
 from tests.simulation.unforeseen import BuggyWorld
 
-SHARES, SEEDS_A_SHARE = 8, 20
+pytestmark = pytest.mark.timeout(1800)  # more of the processor than any other test, beside all of them
+SHARES, SEEDS_A_SHARE = 8, 15
 SOAK_SECONDS = 1200.0
 
 

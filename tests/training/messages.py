@@ -15,7 +15,7 @@ from orchestrator.training.ranks import Agreement
 def meet(rank: int) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=Path("meeting").absolute().as_uri(), rank=rank, world_size=2,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=600),
     )  # fmt: skip
     agreement, message = Agreement(), torch.tensor(42 if rank == 0 else 0)
     waiting = torch.distributed.irecv(message, src=0) if rank == 1 else None

@@ -19,7 +19,7 @@ from orchestrator.training.ranks import Agreement
 
 def leave(rank: int, meeting: Path) -> None:
     torch.distributed.init_process_group(
-        "gloo", init_method=meeting.as_uri(), rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", init_method=meeting.as_uri(), rank=rank, world_size=2, timeout=timedelta(seconds=600)
     )
     agreement = Agreement()
     agreement.of_first(True)

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.training import EXIT_SAVED
 from tests.training.scripts import fingerprints, finish, go_on, started, steps, until, until_printed
 
+pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 EPOCHS, TOGETHER, KILLS, PARTINGS, MESSAGES = (
     str(Path(__file__).with_name(f"{name}.py"))
     for name in ("epochs", "together", "kills", "partings", "messages")

@@ -14,6 +14,7 @@ from orchestrator.training import Training
 from tests.training.frameworks import Forks, forks, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
+pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 TOY = Path(__file__).with_name("toy_huggingface.py")
 TOTAL = 11
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.training.adapters.stateless import stateless
 from tests.training.frameworks import Forks, forks, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
+pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 TOY = Path(__file__).with_name("toy_lightning.py")
 
 
@@ -60,14 +60,21 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
     assert outcome(tmp_path / f"whole/checkpoints/step-{total}")["rate"] < 1e-3
 
 
-class Model(LightningModule):
-    """It has the shape of the example's model."""
+def loaded(checkpoint: Path) -> torch.nn.Module:
+    """The model that the library loads from a checkpoint of the example."""
+    # Here, because it takes seconds, and every worker of a test run imports this file.
+    from lightning.pytorch import LightningModule
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1)
-        )
+    class Model(LightningModule):
+        """It has the shape of the example's model."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1)
+            )
+
+    return Model.load_from_checkpoint(checkpoint)
 
 
 def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(
@@ -75,7 +82,7 @@ def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(
 ) -> None:
     last, whole = keeps_the_contract(library, ROOT / "docs/examples/lightning_trainer.py", tmp_path, 120)
     assert same(last, whole)
-    model = Model.load_from_checkpoint(last / "lightning.ckpt")
+    model = loaded(last / "lightning.ckpt")
     saved = outcome(last)
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
 

@@ -23,6 +23,7 @@ from tests.training.scripts import (
     until_printed,
 )
 
+pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 TOY = str(Path(__file__).with_name("toy.py"))
 TOTAL = 12
 

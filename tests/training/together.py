@@ -15,7 +15,7 @@ from orchestrator.training import Training
 
 RANK, MEETING, TOTAL, EVENTS = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 torch.distributed.init_process_group(
-    "gloo", init_method=MEETING.as_uri(), rank=RANK, world_size=2, timeout=timedelta(seconds=60)
+    "gloo", init_method=MEETING.as_uri(), rank=RANK, world_size=2, timeout=timedelta(seconds=600)
 )
 training = Training.from_environment()
 torch.manual_seed(5)

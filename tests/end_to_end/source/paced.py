@@ -1,4 +1,4 @@
-"""`python -m paced MODULE FLAGS`: the module's command, with at least a second between optimizer steps.
+"""`python -m paced SECONDS MODULE FLAGS`: the module's command, so long at least a step.
 
 A training of few steps then takes several sessions even on the fastest machine.
 """
@@ -12,7 +12,7 @@ import time
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-SECONDS = 1.0
+SECONDS = float(sys.argv[1])
 _last = time.monotonic()
 
 
@@ -23,6 +23,6 @@ def _wait(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv = sys.argv[1:]
+    sys.argv = sys.argv[2:]
     register_optimizer_step_post_hook(_wait)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
