@@ -66,7 +66,7 @@ VERIFY = _flag(
 )
 FORCE = _flag("--force", help="replace an existing config; the old one is kept beside it")
 STORES = ("s3", "hf", "drive")
-STORE = _option(
+NEW_STORE = _option(
     "store", metavar="STORE", nargs="?", choices=STORES,
     help="add a store for checkpoints instead: s3, hf (a Hugging Face bucket) or drive (Google Drive)",
 )  # fmt: skip
@@ -127,7 +127,7 @@ class Command:
 
 COMMANDS = (
     Command("init", "look at this machine and write the config, or add a store to it", "setting_up:init",
-            (STORE, FORCE, *STORE_OPTIONS)),
+            (NEW_STORE, FORCE, *STORE_OPTIONS)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
             (NAMES, CLEAN, DISCARD, LIVE, LONG, YES)),
     Command(

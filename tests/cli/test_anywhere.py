@@ -146,7 +146,8 @@ def test_a_damaged_deposit_is_named_and_the_others_are_adopted(
     answer = other("adopt", "shared", "--json", code=4)
     came = {row["run"]: row["came"] for row in answer.json["runs"]}
     assert came == {"tiny-damaged1": "damaged", finished.run: "adopted"}
-    assert "about another run" in answer.json["runs"][0]["notes"][0]
+    [damage] = [row["notes"] for row in answer.json["runs"] if row["came"] == "damaged"]
+    assert "about another run" in damage[0]
     assert (damaged / "deposit").exists()
     assert "did you mean" in other("adopt", "shared", finished.run[:-1] + "_", code=2).err
 

@@ -473,7 +473,7 @@ def test_checkpoints_survive_a_store_in_which_everything_goes_wrong(seed: int, t
 @pytest.mark.parametrize(
     ("type_", "options", "said"),
     [
-        ("foldr", {"path": "x"}, ["'mine'", "'foldr'", "did you mean 'folder'", "valid: folder"]),
+        ("foldr", {"path": "x"}, ["'mine'", "'foldr'", "did you mean 'folder'", "valid: drive, folder"]),
         ("folder", {"pth": "x"}, ["'pth'", "did you mean 'path'", "valid: path", "'path': Field required"]),
         ("folder", {"path": 7}, ["'path'", "given: 7"]),
         ("folder", {"path": "x", "colour": 1, "size": 2}, ["'colour'", "'size'"]),
