@@ -481,7 +481,9 @@ def is_unpublished(collected: Path) -> bool:
 
 def _retire(action: Retire, backends: Backends) -> Report:
     store = backends.store(action.store)
-    refs = stored.names(store, action.run)
+    refs = deposits.checkpoints_unless_adopted(store, action.run, action.adoptions)
+    if refs is None:
+        return Done(action, notes=(_ADOPTED,))
     kept = [ref.step for ref in refs if ref.name in action.keep]
     newest_kept = max(kept, default=-1)
     gone = [
@@ -489,8 +491,6 @@ def _retire(action: Retire, backends: Backends) -> Report:
         for ref in refs
         if ref.name not in action.keep and ref.generation <= action.generation and ref.step <= newest_kept
     ]
-    if gone and deposits.adopted_since(store, action.run, action.adoptions):
-        return Done(action, notes=(_ADOPTED,))
     if gone:
         listed = {ref.name for ref in refs}
         stored.retire(store, action.run, gone, keep=(listed | action.keep) - set(gone))

@@ -90,9 +90,13 @@ def write(store: Store, said: Deposit) -> None:
         store.delete(stat.key)
 
 
-def adopted_since(store: Store, run: str, adoptions: int) -> bool:
-    """Whether another ledger has adopted the run after the one that counts so many adoptions."""
-    return any((_order(stat) or (0, 0))[0] > adoptions for stat in _deposits(store, run))
+def checkpoints_unless_adopted(store: Store, run: str, adoptions: int) -> tuple[CheckpointRef, ...] | None:
+    """The run's checkpoints with a manifest in the store. None if another ledger has adopted the run after
+    the one that counts so many adoptions. One listing, so that both are of the same moment."""
+    found = _listed(store, f"{run}/").get(run, _Listed())
+    if any((_order(stat) or (0, 0))[0] > adoptions for stat in found.deposits):
+        return None
+    return tuple(found.checkpoints)
 
 
 def _deposits(store: Store, run: str) -> list[Stat]:

@@ -23,8 +23,10 @@ from orchestrator.core.event import (
     Started,
     Submitted,
     TurnedAway,
+    Wished,
 )
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.errors import OrchestratorError
@@ -222,18 +224,21 @@ def one_start_is_journalled(world: World) -> list[str]:
 
 def the_last_look_is_after_the_end(world: World) -> list[str]:
     """No generation is closed before its outbox was read once more after the session's end was known.
-    Otherwise its last data would be lost. Worlds where a clock jumped are exempt: their events have wrong
-    dates."""
+    Otherwise its last data would be lost. A user may give up what an uplink shipped, if the store fails.
+    Worlds where a clock jumped are exempt: their events have wrong dates."""
     if world.clock_jumps:
         return []
     found = []
     for run in world.runs:
-        session, generation, ended_at = "", 0, None
+        session, generation, ended_at, ships, agreed = "", 0, None, False, False
         for item in world.ledger.history(run):
             match item.event:
-                case Assigned(order=order):
+                case Assigned(order=order, traits=traits):
                     session, generation, ended_at = order.session, order.generation, None
-                case Ended(at=at):
+                    ships, agreed = traits.uplink is Uplink.STORE, False
+                case Wished(discard=True) if ships:
+                    agreed, ended_at = True, None
+                case Ended(at=at) if not agreed:
                     ended_at = at - world.began_at
                 case Completed() | Requeued() | GaveUp() | Cancelled() | Held() if ended_at is not None:
                     if not any(at >= ended_at - ROUNDING for at in _looks(world, run, session, generation)):

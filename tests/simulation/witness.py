@@ -208,9 +208,10 @@ class Witness:
         fence = max((each.generation for each in self.fences if each.run == before.run), default=0)
         if session.traits.uplink is not Uplink.STORE:
             return
-        if fence <= session.generation:
+        given_up = before.forgone or before.discard  # while the store refused to raise the fence, perhaps
+        if fence <= session.generation and not given_up:
             self.unfenced.append(f"{session.name} was closed with the fence at {fence}")
-        if not (before.forgone or before.discard):
+        if not given_up:
             self._judge_what_was_left(after, session)
 
     def _judge_what_was_left(self, record: RunRecord, session: Session) -> None:
