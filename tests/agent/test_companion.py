@@ -29,6 +29,7 @@ from tests.waiting import wait_until
 RUN, SESSION = new_order().run, new_order().session
 SHIPPING = replace(QUICK, uplink_beat=0.2, uplink_ship=0.2, uplink_restart=0.1)
 ENDLESS = ("train.py", "--endless", "--pause", "0.01")
+PATIENT = ("--pause", "0.05", "--wait-at", "15")  # until the test lets it go on
 
 
 @contextmanager
@@ -58,11 +59,15 @@ def uplink_pid(stay: Stay) -> int:
     )
 
 
+def go_on(stay: Stay) -> None:
+    (stay.root / "work" / "source" / "go").touch()
+
+
 def test_everything_is_in_the_store_when_the_agent_exits(tmp_path: Path) -> None:
-    with shipping(tmp_path, "train.py", "--pause", "0.1", "--say", "hello") as (stay, store):
+    with shipping(tmp_path, "train.py", *PATIENT, "--say", "hello") as (stay, store):
         stay.start(SHIPPING)
         wait_until(lambda: newest(store) > 0, "a checkpoint that is shipped while the training goes on")
-        assert not (stay.root / "outbox" / "result.json").exists()
+        go_on(stay)
         assert not (stay.root / "store.json").exists()
         result = stay.end()
         assert result.outcome is Outcome.COMPLETED
@@ -124,12 +129,13 @@ def test_a_store_that_was_away_gets_the_newest_when_it_is_back(tmp_path: Path) -
 
 
 def test_a_session_goes_on_without_an_uplink_that_cannot_ship(tmp_path: Path) -> None:
-    with shipping(tmp_path, "train.py", "--pause", "0.05") as (stay, store):
+    with shipping(tmp_path, "train.py", *PATIENT) as (stay, store):
         secret = "a-key-that-nobody-may-see"
         odd = Portable("tape", {"path": "drive-1"}, {"key": secret})
         (stay.root / "store.json").write_bytes(wire.encode(odd))
         stay.start(SHIPPING)
         stay.wait_for(lambda status: any("cannot ship" in each for each in status.warnings), "a warning")
+        go_on(stay)
         assert stay.end().outcome is Outcome.COMPLETED
         assert steps(store) == []
         assert "sessions cannot open a store of type 'tape'" in stay.log()

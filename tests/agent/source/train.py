@@ -25,6 +25,7 @@ flags.add_argument("--raise-at", type=int)
 flags.add_argument("--allocate-at", type=int)
 flags.add_argument("--kill-at", type=int, help="SIGKILL to itself")
 flags.add_argument("--hang-at", type=int)
+flags.add_argument("--wait-at", type=int, help="save as asked until there is a file `go`")
 flags.add_argument("--nan-at", type=int)
 flags.add_argument("--garbage", action="store_true", help="incomplete and malformed lines in progress.jsonl")
 flags.add_argument("--say", default="")
@@ -97,6 +98,12 @@ while step < asked.steps or asked.endless:
     if requested != answered or leaving or (asked.save_every and step % asked.save_every == 0):
         answered = requested
         save(step, weights)
+    while step == asked.wait_at and not leaving and not Path("go").exists():
+        requested = save_request.read_text()
+        if requested != answered:
+            answered = requested
+            save(step, weights)
+        time.sleep(0.05)
     if leaving:
         sys.exit(75)
     if step == asked.leave_at:
