@@ -25,7 +25,7 @@ from orchestrator.stores.store import SHARED, Stat, Store, check_prefix
 from orchestrator.stores.unencrypted import SUFFIX, check_plain_key
 from orchestrator.stores.wrapping import Wrapping
 
-PACKAGES = "age"  # the list of packages that a session needs for this
+PACKAGES = "pyrage"  # the list of packages that a session needs for this
 _BUFFER_BYTES = 1 << 20
 _READINGS_MAX = 3  # of an object that seems to be damaged: the transport may have done it
 _LANDINGS_MAX = 10  # of one object, if others keep putting and deleting it

@@ -16,6 +16,7 @@ from orchestrator.agent.companion import DIED, PACKAGES, secrets_in
 from orchestrator.core import wire
 from orchestrator.core.order import Outcome
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import encrypted
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.portable import Portable
 from orchestrator.uplink import archive
@@ -174,6 +175,7 @@ def test_packages_are_those_of_our_own_project() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     needed = {*project["dependencies"], *project["optional-dependencies"]["drive"]}
     assert {each for names in PACKAGES.values() for each in names} <= needed
+    assert encrypted.PACKAGES in PACKAGES
 
 
 def test_a_session_that_never_trains_ships_why(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_a_session_gets_the_recipients_and_not_the_identity(inner: MemoryStore) 
     assert isinstance(store, Portability)
     found = store.portable()
     assert found == Portable(
-        "s3", {"bucket": "b"}, packages=("s3", "age"), recipients=(ME.public, RECOVERY.public)
+        "s3", {"bucket": "b"}, packages=("s3", "pyrage"), recipients=(ME.public, RECOVERY.public)
     )
     assert "SECRET" not in repr(found)
     assert UnencryptedStore(Given()).portable() == Given().portable()
