@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.deposit import deposit_of
-from orchestrator.core.event import CheckpointAccepted, Completed, Event, Noted
+from orchestrator.core.event import CheckpointAccepted, Completed, Event, Noted, Submitted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
-from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.engine import depositing
 from orchestrator.engine.depositing import Depositor, deposit, untold
 from orchestrator.engine.perform import Backends
@@ -148,6 +148,22 @@ def test_a_store_that_is_away_is_told_when_it_is_back(world: World, monkeypatch:
         wait_until(lambda: list(world.store.list(f"runs/{RUN}/deposit/")), "the deposit")
         wait_until(lambda: world.found().deposit == deposit_of(newest), "the newest word")
     assert len(world.said) == 1, "a store that is away is reported once"
+
+
+def test_a_run_whose_checkpoints_are_gone_keeps_no_other_run_waiting(world: World) -> None:
+    """Neither while the controller lives, nor when it leaves."""
+    bad = after(accept(99))
+    good = submit(Submitted("good-abcdefgh", bad.job, NOW))
+    late = submit(Submitted("late-abcdefgh", bad.job, NOW))
+    depositor = world.depositor(world.store)
+    with depositor.at_work([bad]):
+        wait_until(lambda: world.said, "a word about the run")
+        depositor.told(good, NOTED)
+        wait_until(lambda: deposits.said_of(world.store, good.run), "the deposit of another run")
+        depositor.told(late, NOTED)
+    assert world.found(late.run).deposit == deposit_of(late)
+    assert len(world.said) == 1
+    assert not list(world.store.list(f"runs/{RUN}/deposit/"))
 
 
 def test_a_run_that_ended_while_its_store_was_away_is_told_by_the_next_controller(world: World) -> None:

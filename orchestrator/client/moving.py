@@ -192,9 +192,13 @@ def _again(client: Client, ledger: Ledger, record: RunRecord, to: str, *, delete
 
 def _delete(store: Store, record: RunRecord) -> tuple[str, ...]:
     """Removes the old copy of what was accepted: manifests first, then the blobs, then what the store says of
-    the run. Checkpoints that nobody accepted stay."""
+    the run. Checkpoints that nobody accepted stay, and everything stays if another ledger has adopted the run
+    from there. Returns why something stays."""
+    listed = deposits.checkpoints_unless_adopted(store, record.run, record.adoptions)
+    if listed is None:
+        return ("another ledger has adopted the run from the old store: everything stays there",)
     gone = {each.name for each in record.accepted}
-    others = tuple(ref.name for ref in checkpoints.names(store, record.run) if ref.name not in gone)
+    others = tuple(ref.name for ref in listed if ref.name not in gone)
     checkpoints.retire(store, record.run, gone, keep=others)
     if others:
         return (f"{len(others)} checkpoints that were never accepted stay in the old store",)

@@ -35,11 +35,15 @@ LEAVE_SECONDS = 10.0  # for what is left to tell when the controller leaves
 _NOTHING = "0 - -"  # the note of a run whose store was never told
 
 
+class NothingThere(Transient):
+    """The store has none of a run's checkpoints. It may be the wrong disk, or they were deleted."""
+
+
 def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tuple[str, ...]:
     """Tells the store of this `name` about the run, unless it knows. Returns what could not be stored, in
     words. Idempotent.
 
-    Raises the store's errors, Transient if it has none of the run's checkpoints, and Superseded if another
+    Raises the store's errors, NothingThere if it has none of the run's checkpoints, and Superseded if another
     ledger has adopted the run.
     """
     said = deposit_of(record)
@@ -53,7 +57,7 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
     if not before:
         _write(note, _NOTHING)  # from now on, a controller that starts looks again
     if record.accepted and not _has_any(store, record):
-        raise Transient(f"it has none of the checkpoints of {record.run}: is its disk there?")
+        raise NothingThere(f"it has none of the checkpoints of {record.run}: is its disk there?")
     lacking = (*_put_archives(store, record, folders), *_put_inputs(store, record, folders))
     deposits.write(store, said)
     _write(note, told)
@@ -134,7 +138,7 @@ def _write(note: Path, text: str) -> None:
 
 @dataclass
 class _Pause:
-    """A store that failed."""
+    """A store, or a run of which its store has nothing, that is left alone for a while."""
 
     until: float
     seconds: float
@@ -149,7 +153,7 @@ class Depositor:
         self._say = say
         self._lock = threading.Lock()
         self._news: dict[str, RunRecord] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses: dict[tuple[str, str], _Pause] = {}  # by store, and run or "" for the whole store
         self._superseded: set[str] = set()
         self._lacking: set[str] = set()  # said before
         self._wake = threading.Event()
@@ -188,14 +192,18 @@ class Depositor:
                 self._clock.wait(self._wake, PAUSE_SECONDS_MIN)
 
     def _next(self) -> RunRecord | None:
-        """A run whose store has not failed lately."""
-        now = self._clock.monotonic()
+        """A run that has not failed lately, in a store that has not."""
         with self._lock:
             for run, record in self._news.items():
-                pause = self._pauses.get(self._store_of(record))
-                if pause is None or (pause.until <= now and not self._leaving):
+                if not self._rests(self._store_of(record), "") and not self._rests(
+                    self._store_of(record), run
+                ):
                     return self._news.pop(run)
         return None
+
+    def _rests(self, store: str, run: str) -> bool:
+        pause = self._pauses.get((store, run))
+        return pause is not None and (self._leaving or pause.until > self._clock.monotonic())
 
     def _tell(self, record: RunRecord) -> None:
         name = self._store_of(record)
@@ -206,25 +214,28 @@ class Depositor:
         except Superseded as error:
             self._superseded.add(record.run)
             self._say(f"{error}: what happens to it here is no longer told to the store {name}")
+        except NothingThere as error:  # the other runs of the store may be well
+            self._failed((name, record.run), record, str(error))
         except (OrchestratorError, OSError) as error:
-            self._failed(name, record, str(error))
+            self._failed((name, ""), record, str(error))
         except Exception as error:  # noqa: BLE001 the barrier: told, and the runs go on
             self._backends.unforeseen(f"telling the store {name} of {record.run}", error)
         else:
-            self._pauses.pop(name, None)
+            self._pauses.pop((name, ""), None)
+            self._pauses.pop((name, record.run), None)
             for each in lacking:
                 if each not in self._lacking:
                     self._lacking.add(each)
                     self._say(each)
 
-    def _failed(self, name: str, record: RunRecord, reason: str) -> None:
+    def _failed(self, what: tuple[str, str], record: RunRecord, reason: str) -> None:
         with self._lock:
             self._news.setdefault(record.run, record)  # unless there is something newer
-        before = self._pauses.get(name)
+        before = self._pauses.get(what)
         if before is None:
-            self._say(f"the store {name} could not be told of {record.run}, trying again later: {reason}")
+            self._say(f"the store {what[0]} could not be told of {record.run}, trying again later: {reason}")
         seconds = PAUSE_SECONDS_MIN if before is None else min(PAUSE_SECONDS_MAX, 2 * before.seconds)
-        self._pauses[name] = _Pause(self._clock.monotonic() + seconds, seconds)
+        self._pauses[what] = _Pause(self._clock.monotonic() + seconds, seconds)
 
     def _store_of(self, record: RunRecord) -> str:
         return record.store or self._backends.home_store

@@ -2,7 +2,8 @@
 
 Blobs that no manifest names are removed. Checkpoints are results, so they are removed only if the user asks:
 all but the newest and the best, and only if those two are intact. A retirement is journalled before it is
-performed. Must never know which store it is. The store may be shared, so only this ledger's runs are checked.
+performed. Must never know which store it is. The store may be shared, so only this ledger's runs are checked,
+and those that another ledger has adopted are left alone.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from dataclasses import dataclass
 from orchestrator.core.checkpoint import CheckpointRef, newest, superseded
 from orchestrator.core.event import Retired
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import CorruptCheckpoint, NotFound
+from orchestrator.errors import CorruptCheckpoint, NotFound, Superseded
 from orchestrator.ledger import Ledger
 from orchestrator.pruning.rules import GRACE_SECONDS, Needs, Policy, old_enough
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.store import Stat, Store
+
+ADOPTED = "another ledger has adopted it from its store, so nothing of it is removed there"
 
 
 @dataclass(frozen=True)
 class Surplus:
     """What may go of one run: `checkpoints` by name, and the `blobs` that nothing else needs.
-    `trouble`: why no checkpoint may go although the user asked for it."""
+    `trouble`: why nothing may go, or no checkpoint although the user asked for it."""
 
     run: str
     checkpoints: tuple[str, ...] = ()
@@ -50,9 +54,12 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
     """Removes it. Checks the store again before it deletes. Idempotent: a second call continues.
 
     Before it removes a checkpoint, it reads every byte of those that stay. Raises CorruptCheckpoint if one of
-    them is not intact, LedgerConflict if the run has changed in the meantime; then nothing is removed.
+    them is not intact, LedgerConflict if the run has changed in the meantime, and Superseded if another
+    ledger has adopted it; then nothing is removed.
     """
     record = ledger.record(surplus.run)
+    if deposits.checkpoints_unless_adopted(store, record.run, record.adoptions) is None:
+        raise Superseded(f"{record.run}: {ADOPTED}")
     accepted = frozenset(c.name for c in record.accepted)
     gone = tuple(name for name in surplus.checkpoints if name in accepted)
     if surplus.checkpoints:
@@ -89,6 +96,8 @@ def _is_over(run: str, needs: Needs, policy: Policy) -> bool:
 
 
 def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Surplus:
+    if deposits.checkpoints_unless_adopted(store, record.run, record.adoptions) is None:
+        return Surplus(record.run, trouble=ADOPTED)
     accepted = [c.name for c in record.accepted]
     gone: tuple[str, ...] = ()
     trouble = ""

@@ -1,8 +1,8 @@
 """`python uplink.pyz FOLDER INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
 
-Takes the order and what opens the store from standard input, so that no file, argument or variable holds
-them while the training runs. Tells the agent one JSON line at a time on standard output. Decides only what
-the process may use: the lowest priority and one core.
+Takes the order and what opens the store from standard input, so that no argument or variable holds them while
+the training runs, and no file does, except a login for Drive. Tells the agent one JSON line at a time on
+standard output. Decides only what the process may use: the lowest priority and one core.
 """
 
 from __future__ import annotations

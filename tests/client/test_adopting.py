@@ -245,3 +245,17 @@ def test_a_held_run_moves_with_its_inputs_and_goes_on_there(houses: Houses) -> N
     assert kinds == {"blobs", "checkpoints", "deposit", "inputs", "material"}
     assert run.checkpoints(verify=True)[0].trouble == ""
     assert replace(done, moved=False, copied=(), deleted=False) == run.copy("attic")
+
+
+def test_a_move_removes_nothing_that_a_third_ledger_has_adopted(houses: Houses) -> None:
+    houses.client.stores.adopt("shared")
+    said = deposits.said_of(houses.store, RUN)
+    assert said is not None
+    assert said.deposit is not None
+    deposits.write(houses.store, replace(said.deposit, adoptions=2))
+    before = [stat.key for stat in houses.store.list("")]
+    for _ in range(2):
+        done = houses.client.run(RUN).copy("attic", delete_source=True)
+        assert not done.deleted
+        assert "another ledger has adopted" in done.notes[-1]
+        assert [stat.key for stat in houses.store.list("")] == before

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.deposit import deposit_of
 from orchestrator.core.event import (
     Cancelled,
     CheckpointAccepted,
@@ -24,11 +25,12 @@ from orchestrator.core.event import (
 from orchestrator.core.job import Best, CheckpointPolicy, Keep
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import CorruptCheckpoint
+from orchestrator.errors import CorruptCheckpoint, Superseded
 from orchestrator.ledger import Ledger
 from orchestrator.pruning import needs, results
 from orchestrator.pruning.rules import Policy
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.store import Store
@@ -138,6 +140,22 @@ def test_checkpoints_go_but_for_the_newest_and_the_best(store: Store, ledger: Le
     for name in (ref.name for ref in stored.names(store, "over-1")):
         stored.fetch(store, "over-1", name, tmp_path / "fetched")
     assert look(store, ledger, RESULTS) == []
+
+
+def test_nothing_goes_of_a_run_that_another_ledger_has_adopted(
+    store: Store, ledger: Ledger, tmp_path: Path
+) -> None:
+    over = ended(ledger, under_way(ledger, store, tmp_path, "over-1", steps=4))
+    put(store, tmp_path, *orphan("over-1"))  # or a blob whose manifest the other ledger has yet to see
+    [surplus] = look(store, ledger, RESULTS)
+    assert surplus.blobs
+    deposits.write(store, replace(deposit_of(over), adoptions=1))
+    before = [stat.key for stat in store.list("")]
+    with pytest.raises(Superseded, match="another ledger has adopted"):
+        results.remove(store, ledger, surplus, LATER)
+    [left] = look(store, ledger, RESULTS)
+    assert (left.checkpoints, left.blobs, left.trouble) == ((), (), results.ADOPTED)
+    assert [stat.key for stat in store.list("")] == before
 
 
 def test_a_retirement_that_was_killed_is_finished_by_the_next(
