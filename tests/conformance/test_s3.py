@@ -76,7 +76,8 @@ class TestShakenRegisters(Shaken, RegisterSuite):
     """The register suite. A swap whose reply was lost knows its own value."""
 
     def test_no_count_is_lost_among_many(self, registers: Registers) -> None:
-        """As in the suite, but each value names its writer: the protocol wants that if replies get lost."""
+        """As in the suite, but each value names its writer: the protocol wants that if replies get lost. If
+        somebody else has swapped before a lost reply is asked about, that one counts twice; none is lost."""
 
         def increment(writer: int) -> None:
             while True:
@@ -93,4 +94,4 @@ class TestShakenRegisters(Shaken, RegisterSuite):
             list(pool.map(increment, range(16)))
         held = registers.read(KEY)
         assert held is not None
-        assert held.value.split()[0] == b"16"
+        assert int(held.value.split()[0]) >= 16

@@ -9,6 +9,7 @@ from orchestrator.core.session import Sighting
 from orchestrator.errors import Refused, Transient
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes
+from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, Warts
 
 __all__ = ["agent", "box", "boxes"]
@@ -22,7 +23,12 @@ def test_a_push_without_an_answer_is_not_repeated_while_it_may_take_effect(boxes
     for controller in (box.platform, box.another_controller()):
         with pytest.raises(Transient):
             controller.launch(order)
-    box.until(lambda: box.see(FIRST).sighting is Sighting.RUNNING)
+
+    def runs() -> bool:
+        seen = observed(box.platform, [FIRST]).get(FIRST)  # None: it cannot be read now
+        return seen is not None and seen.sighting is Sighting.RUNNING
+
+    box.until(runs)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1
 
