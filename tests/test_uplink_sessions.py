@@ -15,7 +15,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.action import Collect, Done, Failed, Prepare, Trouble
 from orchestrator.core.offer import Uplink
-from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.core.session import Sighting
 from orchestrator.engine.perform import Backends, perform
 from orchestrator.engine.readings import observation
@@ -23,7 +23,7 @@ from orchestrator.errors import Rejected
 from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Sight
-from orchestrator.session.layout import RESULT
+from orchestrator.session.layout import RESULT, STATUS
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials, Shipping, contents
 from orchestrator.stores import checkpoints as stored
@@ -174,6 +174,41 @@ def test_a_result_counts_once_the_session_has_ended(tmp_path: Path) -> None:
     for seen in (ended, gone):
         assert seen is not None
         assert seen.result is not None
+
+
+class Log:
+    """What a platform reads in the log of a session: its status only, and perhaps late."""
+
+    def __init__(self, status: AgentStatus) -> None:
+        self.small = {STATUS: wire.encode(status)}.get
+
+
+def test_of_two_reports_that_may_be_late_the_newer_status_counts(tmp_path: Path) -> None:
+    """The store does not answer the session, or its log is not shown: either alone shows that it lives."""
+    said = AgentStatus("aaaa", 1, 100.0, "training", step=7)
+    shipped = Session(tmp_path, MemoryStore())
+    for log_at, store_at, step in ((100.0, 50.0, 7), (100.0, 150.0, 9)):
+        shipped.says(replace(said, written_at=store_at, step=9))
+        log = Log(replace(said, written_at=log_at))
+        sight = Sight(Sighting.RUNNING, log, partial=True)  # type: ignore[arg-type]
+        seen = observation(sight, FolderOutbox(shipped.local))
+        assert seen is not None
+        assert seen.status is not None
+        assert (seen.status.step, seen.incarnations) == (step, ("aaaa",))
+    shipped.ends()
+    seen = observation(sight, FolderOutbox(shipped.local))
+    assert seen is not None
+    assert seen.result is None
+
+
+def test_if_an_output_is_lost_the_shipped_result_counts(tmp_path: Path) -> None:
+    shipped = Session(tmp_path, MemoryStore())
+    shipped.ends()
+    lost = FolderOutbox(tmp_path / "nothing")
+    seen = observation(Sight(Sighting.ENDED, lost, ending=Outcome.LOST), FolderOutbox(shipped.local))
+    assert seen is not None
+    assert seen.result is not None
+    assert seen.result.outcome is Outcome.COMPLETED
 
 
 def test_an_agent_that_still_ships_its_result_is_not_over(tmp_path: Path) -> None:

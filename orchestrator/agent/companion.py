@@ -82,7 +82,7 @@ class Companion(threading.Thread):
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
-        self._uploads: deque[float] = deque()
+        self._uploads: deque[tuple[int, float]] = deque()
         self.superseded = False
         self.result_written = False  # set it once the agent has written its result
 
@@ -91,8 +91,8 @@ class Companion(threading.Thread):
         while self._warnings:
             yield self._warnings.popleft()
 
-    def uploads(self) -> Iterator[float]:
-        """The seconds that each checkpoint shipped since the last call took."""
+    def uploads(self) -> Iterator[tuple[int, float]]:
+        """Each checkpoint shipped since the last call: its step, and the seconds that it took."""
         while self._uploads:
             yield self._uploads.popleft()
 
@@ -196,8 +196,8 @@ class Companion(threading.Thread):
             self._say(f"uplink: {word.say}")
         if word.trouble:
             self._warnings.append(word.trouble)
-        if word.shipped_seconds is not None:
-            self._uploads.append(word.shipped_seconds)
+        if word.shipped_seconds is not None and word.shipped_step is not None:
+            self._uploads.append((word.shipped_step, word.shipped_seconds))
 
 
 def _packages_in(given: bytes) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 from orchestrator.agent import machine, plan
+from orchestrator.agent.backlog import Backlog
 from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
@@ -49,6 +50,7 @@ class Monitor:
         self.relay = Relay(folder.progress, folder.outbox / folder.progress.name, log.mask)
         self.costs = Costs()
         self._uplink = uplink
+        self._backlog = Backlog()
         self.committed: int | None = None
         self.unpublished = ""
         outbox = Outbox(
@@ -169,6 +171,7 @@ class Monitor:
         manifest = news.manifest
         self.unpublished = ""
         self.costs = self.costs.published(news.seconds)
+        self._backlog.committed(manifest.ref.step, self.clock.monotonic())
         if self.committed is None or manifest.ref.step > self.committed:
             self.committed = manifest.ref.step
             self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
@@ -177,8 +180,10 @@ class Monitor:
     def _hear_uplink(self) -> None:
         if self._uplink is None:
             return
-        for seconds in self._uplink.uploads():
+        for step, seconds in self._uplink.uploads():
             self.costs = self.costs.uploaded(seconds)
+            self._backlog.shipped(step)
+        self.report.unshipped_seconds = self._backlog.seconds(self.clock.monotonic())
         for text in self._uplink.warnings():
             self._warn(text)
 

@@ -56,6 +56,7 @@ class Report:
         self.checkpoint: str | None = None
         self.checkpoint_step: int | None = None
         self.save_seconds: float | None = None
+        self.unshipped_seconds: float | None = None
 
     def warn(self, text: str) -> bool:
         """Adds a warning once; returns whether it is new."""
@@ -116,4 +117,5 @@ class Report:
             save_seconds=self.save_seconds,
             deadline=None if self.clocks is None else self.clocks.deadline(),
             warnings=self._warnings,
+            unshipped_seconds=self.unshipped_seconds,
         )

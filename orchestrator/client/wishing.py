@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from orchestrator.client import live
 from orchestrator.core import needs
 from orchestrator.core.closing import PLATFORMS_DOING
+from orchestrator.core.durable import is_durable
 from orchestrator.core.event import Ended, Wished
 from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.offer import Uplink
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import span
 from orchestrator.errors import InputError, WorkWouldBeLost
@@ -129,7 +131,10 @@ def _check_revival(record: RunRecord, history: Iterable[Stored]) -> None:
 def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     """Raises WorkWouldBeLost if stopping the session would lose work that is not durable mid-run."""
     session = record.session
-    if session is None or session.traits.durable_mid_run or record.discard or session.launched_at is None:
+    if session is None or record.discard or session.launched_at is None:
+        return
+    reading = live.read(client.home.folders, record.run, session.name)
+    if is_durable(session.traits, None if reading is None else reading.observation.status):
         return
     if record.awaits is not None:
         return  # the wish is granted when what is awaited is there
@@ -139,7 +144,8 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     seconds = max(0.0, now - since)
     loss = f"{span(seconds)} of work in {session.name} are lost"
     why = f"{session.order.platform} returns nothing before a session ends"
-    reading = live.read(client.home.folders, record.run, session.name)
+    if session.traits.uplink is Uplink.STORE:
+        why = f"{session.name} has not shipped its newest work to the home store"
     if reading is not None and reading.saves:
         seconds = max(0.0, min(now, session.wall_at or now) - since)
         loss = f"what {session.name} left is lost, up to {span(seconds)} of work"

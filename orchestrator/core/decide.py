@@ -19,6 +19,7 @@ from orchestrator.core.assign import again, assign
 from orchestrator.core.checkpoint import CheckpointRef, superseded
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
+from orchestrator.core.durable import is_durable
 from orchestrator.core.ending import ending, given_up, overdue, past_limit, unheard
 from orchestrator.core.event import (
     Assigned,
@@ -122,7 +123,7 @@ def _unread(draft: Draft, gone: str, forgone: bool) -> None:
     nowhere else, only the user can: the platform may answer again."""
     if forgone:
         draft.emit(given_up(draft.now, confirmed=draft.record.awaits is Awaited.OUTPUT))
-    elif gone and (draft.session.traits.durable_mid_run or draft.record.discard):
+    elif gone and (_is_durable(draft) or draft.record.discard):
         draft.emit(Ended(draft.now, Outcome.LOST, gone, confirmed=False))
     elif gone and draft.record.awaits is None:
         draft.fault(f"{draft.session.name}: {gone}; {ways(Awaited.END)}", awaits=Awaited.END)
@@ -159,7 +160,7 @@ def _grant_wish(draft: Draft) -> None:
             draft.emit(Withdrawn(draft.now, f"{wish.value} requested before the launch"))
             _let_go(draft, wish)
         case Phase.LAUNCHING | Phase.RUNNING if draft.session.launched_at is not None:  # else: not yet known
-            if draft.session.traits.durable_mid_run or draft.record.discard:
+            if _is_durable(draft) or draft.record.discard:
                 draft.emit(StopRequested(draft.now, wish))
         case Phase.FAILED if wish is Wish.RELEASE:
             draft.emit(Released(draft.now))
@@ -167,6 +168,12 @@ def _grant_wish(draft: Draft) -> None:
             draft.emit(Cancelled(draft.now, "cancelled") if wish is Wish.CANCEL else Released(draft.now))
         case _:
             return
+
+
+def _is_durable(draft: Draft) -> bool:
+    watch = draft.inputs.watch
+    status = None if watch is None or watch.observation is None else watch.observation.status
+    return is_durable(draft.session.traits, status)
 
 
 def _let_go(draft: Draft, wish: Wish) -> None:

@@ -8,6 +8,7 @@ store is not lost, whatever its platform reports. Must never know what happens t
 
 from __future__ import annotations
 
+from orchestrator.core.durable import is_durable
 from orchestrator.core.event import Ended
 from orchestrator.core.lifecycle import Awaited
 from orchestrator.core.offer import Traits, Uplink
@@ -38,7 +39,7 @@ def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False)
     if forgone:
         return given_up(now, confirmed=observation.sighting is Sighting.SAVING)
     if observation.sighting is Sighting.SAVING:
-        return None
+        return _saves_too_long(traits, watch, now)
     patience = max(traits.silence_seconds, SILENT_POLLS * traits.poll_seconds)
     is_shipped = traits.uplink is Uplink.STORE
     is_heard = observation.status is not None and not watch.silent_for(patience)
@@ -51,12 +52,13 @@ def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False)
             )
         return Ended(now, Outcome.LOST, "the session is gone from its platform", confirmed=False)
     wall = traits.session_seconds
-    if _beyond_limit(traits, watch) and traits.durable_mid_run:
+    durable = is_durable(traits, observation.status)
+    if _beyond_limit(traits, watch) and durable:
         return Ended(now, Outcome.LOST, "still running past its session limit", confirmed=False)
     if watch.pending_seconds > traits.pending_seconds_max:
         waited = f"the session did not start within {span(watch.pending_seconds)}"
         return Ended(now, Outcome.NO_CAPACITY, waited, confirmed=False)
-    if wall is not None and not traits.durable_mid_run:
+    if wall is not None and not durable:
         return None  # giving up would lose all its work, so we believe a platform that says "running"
     if is_shipped and observation.status is None and watch.running_seconds > traits.setup_seconds + patience:
         unheard_of = f"the session wrote nothing to the store in {span(watch.running_seconds)} of running"
@@ -65,6 +67,16 @@ def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False)
         why = f": {observation.detail}" if observation.detail else ""
         return Ended(now, Outcome.LOST, f"the heartbeat stopped{why}", confirmed=False)
     return None
+
+
+def _saves_too_long(traits: Traits, watch: Watch, now: float) -> Ended | None:
+    """What an ended session left is waited for, unless the home store has all but its last minutes."""
+    assert watch.observation is not None
+    durable = is_durable(traits, watch.observation.status)
+    if not durable or watch.saving_seconds <= traits.saving_seconds_max:
+        return None
+    late = "the session has ended, and its platform does not show what it left beyond what it shipped"
+    return Ended(now, Outcome.LOST, late, confirmed=False)
 
 
 def given_up(now: float, *, confirmed: bool) -> Ended:
@@ -76,7 +88,7 @@ def overdue(session: Session, watch: Watch) -> tuple[Awaited, str] | None:
     """What does not come by itself, although the platform promised it, and why a person should look. The work
     of such a session exists nowhere else."""
     observation, traits = watch.observation, session.traits
-    if observation is None or traits.durable_mid_run:
+    if observation is None or is_durable(traits, observation.status):
         return None
     where = f": {observation.detail}" if observation.detail else ""
     if observation.sighting is Sighting.SAVING and watch.saving_seconds > traits.saving_seconds_max:

@@ -29,6 +29,7 @@ class Traits:
     how long one that was seen may. `saving_seconds_max`: how long what an ended session left may take to
     appear before a person is asked. A running session is polled every `poll_seconds`. Its outbox is collected
     every `collect_seconds`, and at once after a new checkpoint.
+    `readable_mid_run`: the platform can read the outbox of a running session.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
     `needs_image`: a job without an image cannot run there.
@@ -39,6 +40,7 @@ class Traits:
     slack_seconds: float = 60.0
     uplink: Uplink = Uplink.SHARED
     durable_mid_run: bool = True
+    readable_mid_run: bool = True
     hands_over: bool = False
     visibility_seconds: float = 5.0
     absence_seconds: float = 0.0

@@ -98,6 +98,8 @@ class AgentStatus:
     """The agent's atomic status file, as last seen. Times are by the agent's own wall clock.
 
     `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
+    `unshipped_seconds`: for how long the oldest checkpoint that its uplink still has to ship has waited;
+    None without an uplink.
     """
 
     incarnation: str
@@ -112,3 +114,4 @@ class AgentStatus:
     save_seconds: float | None = None
     deadline: float | None = None
     warnings: tuple[str, ...] = ()
+    unshipped_seconds: float | None = None

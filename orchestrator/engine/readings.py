@@ -105,7 +105,7 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
 
 def _said(sight: Sight, elsewhere: Outbox | None) -> Said:
     """What the session reports. While it runs, its result only counts once it is shipped: until then the last
-    checkpoint may still be on its way."""
+    checkpoint may still be on its way. What the platform's outbox lacks, `elsewhere` may have."""
     if sight.outbox is None:
         assert elsewhere is not None
         return said(elsewhere)
@@ -115,7 +115,25 @@ def _said(sight: Sight, elsewhere: Outbox | None) -> Said:
         found = said(sight.outbox)
     except (BackendError, OSError):
         return said(elsewhere)
-    return found if sight.sighting is Sighting.ENDED else replace(found, result=None, unfit="")
+    ended = sight.sighting is Sighting.ENDED
+    if not ended:
+        found = replace(found, result=None, unfit="")
+    if sight.partial or (ended and found.result is None and not found.unfit):
+        return _newest(found, said(elsewhere), ended=ended)
+    return found
+
+
+def _newest(here: Said, elsewhere: Said, *, ended: bool) -> Said:
+    """Two reports of one session as one: each may be late, so the newer status counts. The other's result
+    counts only if the session has `ended`."""
+    statuses = [each.status for each in (here, elsewhere) if each.status is not None]
+    named = tuple(dict.fromkeys((*elsewhere.incarnations, *here.incarnations)))
+    return replace(
+        elsewhere if ended else here,
+        incarnations=named[:2],
+        status=max(statuses, key=lambda status: status.written_at, default=None),
+        notes=tuple(dict.fromkeys((*here.notes, *elsewhere.notes))),
+    )
 
 
 def _fails_by_itself(platform: Platform) -> bool:

@@ -28,7 +28,8 @@ class Sight:
     `outbox` is opened, to read what the session reports itself; None if it cannot be read now. `ending` says
     how it ended, if the platform knows more than "ended" (quota, session limit, killed for memory). A result
     in the outbox takes precedence over `ending`. `notes` are for people; so is `log`, the newest lines of the
-    session's log if the outbox does not show them yet.
+    session's log if the outbox does not show them yet. `partial`: the outbox shows only a part of what the
+    session reports, and perhaps late.
     """
 
     sighting: Sighting
@@ -37,6 +38,7 @@ class Sight:
     detail: str = ""
     notes: tuple[str, ...] = ()
     log: str = ""
+    partial: bool = False
 
 
 class Platform(Protocol):

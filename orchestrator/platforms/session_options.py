@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import json
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
+from orchestrator.platforms.uplink_options import UplinkOptions
 
-UPLINK_BEAT_SECONDS = 5.0
 PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's start: there is no queue
 
 
-class SessionOptions(BaseModel):
+class SessionOptions(UplinkOptions):
     """If `session_seconds` is unset, there is no session limit. A session that was asked to stop is killed
     after `grace_seconds`.
 
     A session may use `disk_gb` of disk, or what its job needs if that is more; null means no limit. It keeps
     `log_gb` of its log: the beginning and the newest part.
-
-    With `uplink`, a process beside the agent ships the outbox to the run's home store: a checkpoint at most
-    every `uplink_seconds`, and at most `uplink_daily_gb` of checkpoints a day (unset: no limit). If such a
-    session has gone from its platform, it is lost once nothing came from it for `uplink_silence_seconds`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     accelerator: str = Field(default="cpu", min_length=1)
     memory_gb: float | None = Field(default=None, gt=0)
@@ -45,21 +39,12 @@ class SessionOptions(BaseModel):
     setup_seconds: float = Field(default=5.0, ge=0)
     disk_gb: float | None = Field(default=50.0, gt=0)
     log_gb: float = Field(default=0.064, ge=0.002, le=1.0)
-    uplink: bool = False
-    uplink_seconds: float = Field(default=60.0, ge=1)
-    uplink_daily_gb: float | None = Field(default=None, gt=0)
-    uplink_silence_seconds: float = Field(default=120.0, ge=1)
 
     def agent_settings(self, order: Order) -> str:
         """The agent's limits for this order, as JSON."""
-        told: dict[str, float] = {"log_total_bytes": int(self.log_gb * 1e9)}
+        told = {"log_total_bytes": int(self.log_gb * 1e9)} | self.uplink_settings()
         if self.disk_gb is not None:
             told["disk_bytes"] = int(max(self.disk_gb, order.disk_gb) * 1e9)
-        if self.uplink:
-            told["uplink_ship"] = self.uplink_seconds
-            told["uplink_beat"] = min(UPLINK_BEAT_SECONDS, self.uplink_seconds)
-            if self.uplink_daily_gb is not None:
-                told["uplink_daily_bytes"] = self.uplink_daily_gb * 1e9
         return json.dumps(told)
 
     def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:

@@ -52,6 +52,7 @@ def within_bounds(status: AgentStatus) -> AgentStatus:
         checkpoint_step=None if ref is None else bounds.step(status.checkpoint_step),
         save_seconds=bounds.seconds(status.save_seconds),
         deadline=bounds.moment(status.deadline),
+        unshipped_seconds=bounds.seconds(status.unshipped_seconds),
     )
     beyond = [name for name in _CHECKED if getattr(kept, name) != getattr(status, name)]
     said = [f"its status has an impossible {name}, which is left out" for name in beyond]
@@ -61,7 +62,7 @@ def within_bounds(status: AgentStatus) -> AgentStatus:
 
 _CHECKED = (
     "heartbeat", "written_at", "step", "steps_per_second", "loss", "checkpoint", "checkpoint_step",
-    "save_seconds", "deadline",
+    "save_seconds", "deadline", "unshipped_seconds",
 )  # fmt: skip
 
 

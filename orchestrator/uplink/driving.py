@@ -135,7 +135,7 @@ class Driver:
         capped = 0.0 if daily is None else new * DAY_SECONDS / daily
         self._next_at = began + max(self._pace.ship, _UPLOAD_FACTOR * seconds, capped)
         text = f"shipped {manifest.name}, {new / 1e6:.1f} MB in {seconds:.1f} s"
-        self._tell(Word(text, shipped_seconds=seconds))
+        self._tell(Word(text, shipped_seconds=seconds, shipped_step=manifest.ref.step))
 
     def _say_trouble(self, error: Exception) -> None:
         """Once for each kind of trouble in a row: its text for the log, and a warning that never changes."""

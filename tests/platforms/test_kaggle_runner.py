@@ -63,8 +63,9 @@ def test_the_time_out_is_always_lower_than_the_limit(limit: float, margin: float
 
 def timeout(accelerator: str, budget: float | None, **options: Any) -> int:
     order = any_order(FIRST, 6, 1, accelerator=accelerator, budget_seconds=budget)
-    push = kernel.push(KaggleOptions(**options), order, name=FIRST, home="0" * 12, dataset=f"{FIRST}-d1234",
-                       files=(), hand_over=None)  # fmt: skip
+    push = kernel.push(
+        KaggleOptions(**options), order, name=FIRST, home="0" * 12, datasets=(), files=(), hand_over=None
+    )
     return push.timeout_seconds
 
 

@@ -81,7 +81,7 @@ def test_what_was_staged_is_told_by_its_name() -> None:
 
 def push_of(order: Order, hand_over: str | None = None, options: KaggleOptions = OPTIONS) -> Push:
     return kernel.push(
-        options, order, name=slug(order.session), home="a" * 12, dataset="a-7f3kq2vd-s02-dx7f2",
+        options, order, name=slug(order.session), home="a" * 12, datasets=("a-7f3kq2vd-s02-dx7f2",),
         files=(FILE,), hand_over=hand_over,
     )  # fmt: skip
 

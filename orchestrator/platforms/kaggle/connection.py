@@ -242,14 +242,14 @@ class Connection(_KaggleApi):
 def _checked(endpoint: str) -> str:
     """Checks that credentials go only to an https server or to this machine. Raises InputError."""
     _keep_home(endpoint)
-    if urlsplit(endpoint).scheme != "https" and not _on_loopback(endpoint):
+    if urlsplit(endpoint).scheme != "https" and not on_loopback(endpoint):
         raise InputError(f"{_host(endpoint)!r} would get the credentials unencrypted; use https")
     return endpoint.rstrip("/")
 
 
 def _keep_home(url: str) -> None:
     """Raises InputError for a URL outside this machine if NO_PRODUCTION is set."""
-    if os.environ.get(NO_PRODUCTION) and not _on_loopback(url):
+    if os.environ.get(NO_PRODUCTION) and not on_loopback(url):
         raise InputError(f"{NO_PRODUCTION} is set and {_host(url)!r} is not on this machine's loopback")
 
 
@@ -257,7 +257,8 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
-def _on_loopback(url: str) -> bool:
+def on_loopback(url: str) -> bool:
+    """Whether the URL leads to this machine."""
     try:
         return ipaddress.ip_address(_host(url)).is_loopback
     except ValueError:

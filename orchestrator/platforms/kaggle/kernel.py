@@ -18,6 +18,7 @@ from orchestrator.core.order import Order, session_name
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
+CREDENTIAL = "credential"  # the kind of the file with what opens the home store
 SLUG_MAX = 50  # of a dataset's name: docs/references/kaggle.md#datasets
 TIMEOUT_MARGIN_SECONDS = 60  # the time-out must be below the limit: docs/references/kaggle.md#push
 # A tar is recognised by its beginning, a zip by its last 64 KiB: the agent is one.
@@ -27,8 +28,11 @@ _KERNEL = re.compile(rf"{_NAME.pattern}(?:-k(?P<attempt>\d{{1,9}}))?")
 _DATASET = re.compile(rf"(?P<session>{_NAME.pattern})(?:-d(?P<mark>[a-z0-9]{{4}}))?")
 _CALL = re.compile(r"^sys\.exit\(main\(json\.loads\((\".*\")\)\)\)$", re.MULTILINE)
 # Kaggle unpacks archives (docs/references/kaggle.md#datasets). It must not know these by suffix or content.
-_FILE = re.compile(r"(materials|checkpoint)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator")
+_FILE = re.compile(
+    r"(materials|checkpoint|credential)-([0-9a-f]{12})-([0-9a-f]{12})-([0-9a-f]{64})\.orchestrator"
+)
 AGENT_SETTINGS = {"probe": True, "requirements": True, "heartbeat": 5.0}
+BEAT_SECONDS = 30.0  # of an uplink: a heartbeat is a request, and the log tells as much as often
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,10 @@ RETIRED = {
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file of a session's dataset.
+    """One file of a session's datasets.
 
-    `kind` is materials or checkpoint. `home` and `order` are the first digits of the id of the home that
-    staged it and of the order's hash.
+    `kind` is materials, checkpoint or credential. `home` and `order` are the first digits of the id of the
+    home that staged it and of the order's hash.
     """
 
     kind: str
@@ -161,27 +165,29 @@ def push(
     *,
     name: str,
     home: str,
-    dataset: str,
+    datasets: tuple[str, ...],
     files: Iterable[StagedFile],
     hand_over: str | None,
 ) -> Push:
-    """The push that starts the session, as the kernel `name`. Its `dataset` has `files`.
+    """The push that starts the session, as the kernel `name`. Its `datasets` have `files`.
 
     If the checkpoint to resume from is not among them, `hand_over` is the slug of the kernel whose output
     has it.
     """
     machine, seconds = MACHINES[order.accelerator], timeout_seconds(options, order)
+    sent = tuple(files)
+    ships = any(each.kind == CREDENTIAL for each in sent)
     session = {
         "name": order.session,
         "home": home,
         "header": len(HEADER),
         "mount_seconds": options.mount_seconds,
-        "files": {each.name: each.sha256 for each in files},
+        "files": {each.name: each.sha256 for each in sent},
         "hand_over": order.resume if hand_over is not None else None,
         "hand_over_sha256": order.resume_sha256 if hand_over is not None else None,
         "machine": machine.pool or "cpu",
         "seconds": seconds,
-        "settings": AGENT_SETTINGS,
+        "settings": AGENT_SETTINGS | options.uplink_settings(BEAT_SECONDS),
         "report_seconds": options.report_seconds,
     }
     return Push(
@@ -191,8 +197,8 @@ def push(
         gpu=machine.pool == "gpu",
         tpu=machine.pool == "tpu",
         timeout_seconds=seconds,
-        internet=needs_internet(order),
-        datasets=(dataset,),
+        internet=ships or needs_internet(order),
+        datasets=datasets,
         kernels=(hand_over,) if hand_over is not None else (),
     )
 

@@ -67,12 +67,12 @@ class Leavings:
         seen, names, settled = self._look(session, slug, status, told, waited, before)
         if seen.sighting is not Sighting.SAVING:
             return seen
-        seen = replace(seen, outbox=told.outbox, log=told.log)
+        seen = replace(seen, outbox=told.outbox, log=told.log, partial=True)
         if wait is None:
             pause = self._options.poll_seconds
             self._waits[session] = _Wait(now, pause, now + pause, seen, names)
         else:
-            longest = min(_PAUSE_SECONDS_MAX, self._options.publish_seconds / _LOOKS)
+            longest = min(_PAUSE_SECONDS_MAX, self._seconds(session) / _LOOKS)
             wait.pause = max(self._options.poll_seconds, min(2.0 * wait.pause, longest))
             wait.look_at, wait.last = now + wait.pause, seen
             wait.names, wait.settled = names, settled
@@ -85,14 +85,21 @@ class Leavings:
         if not saving:
             return False
         wait = self._waits[session]
-        return not wait.settled and self._clock.monotonic() - wait.since < self._options.publish_seconds
+        return not wait.settled and self._clock.monotonic() - wait.since < self._seconds(session)
 
     def forget(self, session: str) -> None:
         self._waits.pop(session, None)
 
     def must_come(self, session: str, status: Status) -> bool:
-        """Whether an ended session has left something for certain, even if Kaggle does not show it."""
-        return self._memory.of(session).worked or status.state == COMPLETE
+        """Whether an ended session has left something for certain, even if Kaggle does not show it, that is
+        nowhere else: what was shipped is in the home store, except for the last minutes."""
+        known = self._memory.of(session)
+        return not known.shipped and (known.worked or status.state == COMPLETE)
+
+    def _seconds(self, session: str) -> float:
+        """How long to wait for what may never come."""
+        late, unshipped = self._options.publish_seconds, self._options.unshipped_seconds
+        return min(late, unshipped) if self._memory.of(session).shipped else late
 
     def _look(
         self,
@@ -109,7 +116,9 @@ class Leavings:
             outbox = KernelOutbox(self._client(), slug)
         except NotFound:
             lists_none = f"Kaggle lists no output of {self._page(slug)}"
-            return Sight(Sighting.SAVING, detail=lists_none), frozenset(), False
+            over = self._memory.of(session).shipped and waited >= self._seconds(session)
+            sighting = Sighting.ENDED if over else Sighting.SAVING
+            return Sight(sighting, detail=lists_none), frozenset(), False
         names = outbox.names
         if INCARNATION in names:
             self._memory.note(session, worked=True)
@@ -120,7 +129,7 @@ class Leavings:
         settled = listed and not lacks and (told.status is not None or STATUS in names)
         if settled:  # a later list may be shorter
             self._memory.note(session, checkpoints=len(outbox.checkpoints()))
-        if waited < self._options.publish_seconds or (lacks and self.must_come(session, status)):
+        if waited < self._seconds(session) or (lacks and self.must_come(session, status)):
             detail = f"{lacks or 'more may come'}; look at {self._page(slug)}"
             return Sight(Sighting.SAVING, detail=detail), names, settled
         if RESULT in names:

@@ -24,6 +24,9 @@ _BYTES_MAX = 1 << 16
 class Known:
     """`datasets`: the slugs of all that were made for the session, the newest last; `files` are in that one,
     and `whole` says that all of them were seen there. `unfound`: how many pushes did not find it.
+    `credential`: the slug of the dataset with what opens the home store, and `credential_file` is in it; both
+    are empty once that is deleted. `ships`: the session has an uplink; `shipped`: by what it said last, all
+    but its last minutes are in the home store.
 
     `kernel`: the slug that Kaggle gave the kernel, and `kernel_id` the number. `attempt`: how many kernels
     were pushed, all but the last of them deleted. `pushed_at`: when, in unix seconds; `accepted`: Kaggle said
@@ -37,6 +40,10 @@ class Known:
     files: tuple[str, ...] = ()
     whole: bool = False
     unfound: int = 0
+    ships: bool = False
+    shipped: bool = False
+    credential: str = ""
+    credential_file: str = ""
     kernel: str = ""
     kernel_id: int = 0
     attempt: int = 0
@@ -53,6 +60,12 @@ class Known:
     @property
     def dataset(self) -> str:
         return self.datasets[-1] if self.datasets else ""
+
+    @property
+    def mounted(self) -> dict[str, tuple[str, ...]]:
+        """The datasets that the session's kernel reads, and the files in each."""
+        found = {self.dataset: self.files, self.credential: (self.credential_file,)}
+        return {name: files for name, files in found.items() if name}
 
 
 class Memory:

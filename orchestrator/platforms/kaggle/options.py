@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from orchestrator.platforms.uplink_options import UplinkOptions
 
 HOUR = 3600.0
 PRODUCTION = "https://api.kaggle.com"
 MIB = 1 << 20
 
 
-class KaggleOptions(BaseModel):
+class KaggleOptions(UplinkOptions):
     """Sessions as private kernels of one account.
 
     Without `username`, the credentials are kaggle's own: its variables, ~/.kaggle/access_token or
@@ -22,10 +24,12 @@ class KaggleOptions(BaseModel):
     account is verified by phone. Jobs with secrets run only with `send_secrets`, because secrets travel in a
     private dataset. A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that
     wrote it, if that still exists; a smaller one is always uploaded.
+
+    With `uplink`, what opens the home store travels in a private dataset of its own, which is deleted once
+    the session has ended. Such a session may take `grace_seconds` to save and leave when it is asked to stop,
+    and what it had not shipped at its end is waited for at most `unshipped_seconds`.
     Figures: docs/references/kaggle.md#limits
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     username: str | None = Field(default=None, min_length=1)
     key_file: Path | None = None
@@ -53,6 +57,9 @@ class KaggleOptions(BaseModel):
     publish_seconds: float = Field(default=HOUR, ge=0)
     saving_seconds: float = Field(default=HOUR, ge=0)  # 20 GB at 110 s/GB, plus 60 %
     hand_over_bytes: int = Field(default=64 * MIB, ge=0)
+    uplink_silence_seconds: float = Field(default=900.0, ge=1)
+    grace_seconds: float = Field(default=300.0, ge=0)
+    unshipped_seconds: float = Field(default=600.0, ge=0)
 
     @field_validator("key_file", "token_file")
     @classmethod
@@ -66,6 +73,10 @@ class KaggleOptions(BaseModel):
         files = [each for each in (self.key_file, self.token_file) if each is not None]
         if (self.username is None) != (not files) or len(files) > 1:
             raise ValueError("set username together with one of key_file and token_file")
+        if self.uplink and not self.internet:
+            raise ValueError(
+                "an uplink needs the internet: set `uplink: false`, or verify the account by phone"
+            )
         if min(self.session_seconds, self.tpu_session_seconds) <= self.wall_margin_seconds:
             raise ValueError("wall_margin_seconds is not shorter than a session: set a smaller one")
         return self

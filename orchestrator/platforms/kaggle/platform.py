@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.clock import Clock
+from orchestrator.core.durable import is_shipping
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.session import Sighting, StopReply
@@ -46,6 +47,7 @@ from orchestrator.platforms.kaggle.stopping import Stopper
 from orchestrator.platforms.kaggle.trial.running import PACKING, under_way
 from orchestrator.platforms.kaggle.values import Pushed, Quotas, Status
 from orchestrator.platforms.platform import Finding, Leftover, Sight, Trial
+from orchestrator.session import saying
 from orchestrator.session.layout import SESSION
 from orchestrator.session.staging import Materials
 
@@ -219,15 +221,16 @@ class KagglePlatform:
         if not refused_before and self._finder.may_appear(known):
             raise self._unknown(session)
         self._check_staged(known, order)
-        files = [each for each in map(StagedFile.parse, known.files) if each is not None]
+        sent_names = (name for names in known.mounted.values() for name in names)
+        files = [each for each in map(StagedFile.parse, sent_names) if each is not None]
         sent = any(each.kind == "checkpoint" for each in files)
         hand_over = None if sent else self._writer(order)
         attempt = max(1, known.attempt)
         pushed_at = self._clock.now()
         self._memory.note(session, attempt=attempt, pushed_at=pushed_at, reads_from=hand_over or "")
         push = kernel.push(
-            self._options, order, name=slug(session, attempt), home=self._home, dataset=known.dataset,
-            files=files, hand_over=hand_over,
+            self._options, order, name=slug(session, attempt), home=self._home,
+            datasets=tuple(known.mounted), files=files, hand_over=hand_over,
         )  # fmt: skip
         try:
             pushed = self._client.push(push)
@@ -357,13 +360,15 @@ class KagglePlatform:
         if status.state in WAITING:
             return Sight(Sighting.PENDING)
         if status.state in OVER:
+            staging.forget_credential(self._client, self._memory, name)
             return self._leavings.sight(name, name_there, status, lambda: self._told(name, name_there))
         self._leavings.forget(name)
         told = self._told(name, name_there)
         if status.state == SAVING or told.left:
             text = f"Kaggle is still saving its output; {self._look_at(name_there)}"
-            return Sight(Sighting.SAVING, told.outbox, detail=text, log=told.log)
-        return Sight(Sighting.RUNNING, told.outbox, detail=self._look_at(name_there), log=told.log)
+            return Sight(Sighting.SAVING, told.outbox, detail=text, log=told.log, partial=True)
+        look = self._look_at(name_there)
+        return Sight(Sighting.RUNNING, told.outbox, detail=look, log=told.log, partial=True)
 
     def _told(self, name: str, name_there: str) -> Told:
         """What the runner has printed. Nothing means nothing, because logs are late."""
@@ -375,7 +380,7 @@ class KagglePlatform:
         except (Transient, Refused, Rejected):  # the status shows that it runs, even without a log
             return Told()
         if told.status is not None:  # otherwise another look may have heard it
-            self._memory.note(name, worked=True)
+            self._memory.note(name, worked=True, shipped=is_shipping(saying.status(told.status.encode())))
         if told.session_id is not None:
             self._memory.note(name, session_id=told.session_id)
         return told
@@ -395,7 +400,8 @@ class KagglePlatform:
                 raise self._later(found.slug)
             text = f"{found.slug} has left no output that Kaggle shows"
             raise NotFound(text, backend=self._name, operation="collect")
-        if len(outbox.checkpoints()) < self._memory.of(name).checkpoints:
+        known = self._memory.of(name)
+        if len(outbox.checkpoints()) < known.checkpoints and not known.shipped:
             raise self._later(found.slug)
         return outbox
 
@@ -422,7 +428,7 @@ class KagglePlatform:
             raise Transient(f"{name} may still be running", backend=self._name, operation="discard")
         if state is not None:
             self._client.delete_kernel(found.slug)
-        for dataset in (*known.datasets, *self._other_datasets(name, known)):
+        for dataset in (*known.datasets, *known.mounted, *self._other_datasets(name, known)):
             self._client.delete_dataset(dataset)
         self._leavings.forget(name)
         self._stopper.forget(name)
@@ -433,7 +439,7 @@ class KagglePlatform:
         """The session's datasets of which this machine knows nothing: an earlier version made them, or what
         was known is lost."""
         named = [each.slug for each in self._client.datasets() if kernel.is_dataset_of(each.slug, session)]
-        others = (each for each in named if each not in known.datasets)
+        others = (each for each in named if each not in (*known.datasets, known.credential))
         return [each for each in others if staging.is_ours(self._client, each, self._home)]
 
 

@@ -1,7 +1,8 @@
 """Uploads a session's materials and its checkpoint to Kaggle, and checks that they arrived.
 
-Everything goes into one private dataset. Its file names contain hashes, so they show for which order they
-are. A dataset that did not arrive is never repaired: the next one gets another name. Starts nothing.
+Everything goes into one private dataset, except what opens the home store: that has one of its own, which can
+be deleted earlier. File names contain hashes, so they show for which order they are. A dataset that did not
+arrive is never repaired: the next one gets another name. Starts nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import secrets
 import string
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.order import Order
 from orchestrator.core.wording import count_text
@@ -21,12 +24,20 @@ from orchestrator.errors import BackendError, NotFound, Refused, Rejected, Trans
 from orchestrator.files import held_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.kaggle.kernel import FOOTER, HEADER, StagedFile, dataset_slug, fingerprint
+from orchestrator.platforms.kaggle.connection import on_loopback
+from orchestrator.platforms.kaggle.kernel import (
+    CREDENTIAL,
+    FOOTER,
+    HEADER,
+    StagedFile,
+    dataset_slug,
+    fingerprint,
+)
 from orchestrator.platforms.kaggle.memory import Known, Memory
 from orchestrator.platforms.kaggle.options import MIB, KaggleOptions
 from orchestrator.platforms.kaggle.uploads import upload
-from orchestrator.session.layout import STAGED
-from orchestrator.session.staging import Materials, contents
+from orchestrator.session.layout import STAGED, STORE
+from orchestrator.session.staging import Content, Materials, contents
 
 READY, FAILED = "ready", frozenset({"failed", "error"})
 UNFOUND_MAX = 2  # pushes that did not find the same dataset: then another one is made
@@ -44,11 +55,13 @@ def is_whole(files: tuple[str, ...], order: Order, *, handed: bool) -> bool:
 def is_staged(
     client: KaggleClient, options: KaggleOptions, known: Known, order: Order, *, handed: bool
 ) -> bool:
-    """Whether the session's newest dataset arrived whole, is for this order, is still there, and is found.
-    Raises Transient if Kaggle lists it, but does not show it."""
+    """Whether the session's newest datasets arrived whole, are for this order, are still there, and are
+    found. Raises Transient if Kaggle lists one, but does not show it."""
     if not known.whole or known.unfound >= UNFOUND_MAX or not is_whole(known.files, order, handed=handed):
         return False
-    return _state(client, options, known.dataset) == READY
+    if known.ships and not known.credential:
+        return False
+    return all(_state(client, options, name) == READY for name in known.mounted)
 
 
 def settled(client: KaggleClient, options: KaggleOptions, memory: Memory, session: str) -> Known:
@@ -57,13 +70,14 @@ def settled(client: KaggleClient, options: KaggleOptions, memory: Memory, sessio
     known = memory.of(session)
     if not known.dataset or known.whole:
         return known
-    state = _state(client, options, known.dataset)
-    if state is None or state in FAILED:
-        return known
-    sizes = dict.fromkeys(known.files, None)
-    wait_until_ready(client, known.dataset, options.ready_seconds)
-    arrived = _arrived(client, options, known.dataset, sizes)
-    return memory.note(session, whole=not arrived)
+    for name, files in known.mounted.items():
+        state = _state(client, options, name)
+        if state is None or state in FAILED:
+            return known
+        wait_until_ready(client, name, options.ready_seconds)
+        if _arrived(client, options, name, dict.fromkeys(files, None)):
+            return known
+    return memory.note(session, whole=True)
 
 
 def _state(client: KaggleClient, options: KaggleOptions, name: str) -> str | None:
@@ -87,38 +101,83 @@ def stage(
     handed: bool,
     folder: Path,
 ) -> None:
-    """Makes a new dataset for the session and waits until it is ready and complete.
+    """Makes new datasets for the session and waits until they are ready and complete.
 
     `handed`: the checkpoint to resume from does not have to be sent. The files are packed in `folder`, which
     is removed afterwards. Raises Transient if Kaggle lost something on the way, and Refused if it changed or
-    refused something; the next try makes another dataset.
+    refused something; the next try makes other datasets.
     """
     session = order.session
     with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
-        sizes: dict[str, int | None] = {path.name: path.stat().st_size for path in packed}
-        total = sum(size or 0 for size in sizes.values()) / MIB
+        total = sum(path.stat().st_size for path in packed) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
-        tokens = [upload(client, path, materials.say) for path in packed]
-    name = dataset_slug(session, "".join(secrets.choice(_MARK_LETTERS) for _ in range(4)))
-    before = memory.of(session).datasets
-    memory.note(session, datasets=(*before, name), files=tuple(sizes), whole=False, unfound=0)
+        open_store = [path for path in packed if path.name.startswith(CREDENTIAL)]
+        main = _uploaded(client, session, [path for path in packed if path not in open_store], materials.say)
+        credential = _uploaded(client, session, open_store, materials.say) if open_store else None
+    known = memory.of(session)
+    before = tuple(filter(None, (*known.datasets, known.credential)))
+    memory.note(session, datasets=before, files=(), whole=False, unfound=0, ships=credential is not None,
+                credential="", credential_file="")  # fmt: skip
     for old in before:
         with suppress(BackendError):  # `discard` tries again
             client.delete_dataset(old)
-    try:
-        client.create_dataset(name, tokens)
-    except Refused:  # the name may be somebody's
-        memory.note(session, datasets=before)
-        raise
+    if credential is not None:
+        there = {"credential": credential.name, "credential_file": next(iter(credential.sizes))}
+        _create(client, credential, memory, session, there)
+    _create(client, main, memory, session,
+            {"datasets": (*before, main.name), "files": tuple(main.sizes)})  # fmt: skip
     materials.say("waiting for Kaggle to process the upload")
-    wait_until_ready(client, name, options.ready_seconds)
-    if problem := _arrived(client, options, name, sizes):
-        raise problem
+    for parcel in filter(None, (credential, main)):
+        wait_until_ready(client, parcel.name, options.ready_seconds)
+        if problem := _arrived(client, options, parcel.name, parcel.sizes):
+            raise problem
     memory.note(session, whole=True)
 
 
+@dataclass(frozen=True)
+class _Parcel:
+    """Uploaded files, and the name of the dataset that is to hold them. Sizes in bytes."""
+
+    name: str
+    sizes: Mapping[str, int]
+    tokens: tuple[str, ...]
+
+
+def _uploaded(
+    client: KaggleClient, session: str, paths: Iterable[Path], say: Callable[[str], None]
+) -> _Parcel:
+    sizes = {path.name: path.stat().st_size for path in paths}
+    tokens = tuple(upload(client, path, say) for path in paths)
+    mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(4))
+    return _Parcel(dataset_slug(session, mark), sizes, tokens)
+
+
+def _create(
+    client: KaggleClient, parcel: _Parcel, memory: Memory, session: str, there: Mapping[str, Any]
+) -> None:
+    """Creates the dataset. `there` says so in the memory, from before the request on, unless it is refused:
+    then the name may be somebody's."""
+    known = memory.of(session)
+    memory.note(session, **there)
+    try:
+        client.create_dataset(parcel.name, parcel.tokens)
+    except Refused:
+        memory.note(session, **{name: getattr(known, name) for name in there})
+        raise
+
+
+def forget_credential(client: KaggleClient, memory: Memory, session: str) -> None:
+    """Deletes the dataset with what opens the home store, for a session that has ended. If that fails now,
+    the next look tries again."""
+    known = memory.of(session)
+    if known.credential:
+        with suppress(BackendError):
+            client.delete_dataset(known.credential)
+            memory.note(session, credential="", credential_file="")
+
+
 def _arrived(
-    client: KaggleClient, options: KaggleOptions, name: str, sizes: Mapping[str, int | None]
+    client: KaggleClient, options: KaggleOptions, name: str, sizes: Mapping[str, int] | Mapping[str, None]
 ) -> BackendError | None:
     """What is wrong with the files of a dataset that is ready; None if all of them are there. A size is None
     if it is not known.
@@ -182,15 +241,20 @@ def wait_until_ready(client: KaggleClient, name: str, seconds: float) -> None:
 def _packed(
     order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool, here: Path
 ) -> Iterator[tuple[Path, ...]]:
-    """The files of the dataset, under their names there. They are not in the system's temporary folder,
+    """The files of the datasets, under their names there. They are not in the system's temporary folder,
     because that may be in memory and too small for a checkpoint."""
     if materials.secrets and not options.send_secrets:
         raise Rejected(
             "the job has secrets, which would be sent in a private dataset: to allow that, set "
             "`send_secrets: true` for this platform in the config", operation="prepare"
         )  # fmt: skip
+    content = list(contents(order, materials, staged=False, here=on_loopback(options.endpoint)))
+    secret = [each for each in content if each.name == STORE]
+    others = [each for each in content if each.name != STORE]
     with held_folder(here):  # there may be secrets in it
-        packed = [_named(here, "materials", order, home, lambda tar: _materials(tar, order, materials))]
+        packed = [_named(here, "materials", order, home, lambda tar: _put_all(tar, others))]
+        if secret:
+            packed.append(_named(here, CREDENTIAL, order, home, lambda tar: _put_all(tar, secret)))
         if materials.resume is not None and not handed:
             resume = materials.resume
             packed.append(_named(here, "checkpoint", order, home, lambda tar: tar.add(resume, STAGED)))
@@ -208,8 +272,8 @@ def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tar
     return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest_file(path)).name)
 
 
-def _materials(tar: tarfile.TarFile, order: Order, materials: Materials) -> None:
-    for each in contents(order, materials, staged=False):
+def _put_all(tar: tarfile.TarFile, content: Iterable[Content]) -> None:
+    for each in content:
         if isinstance(each.content, bytes):
             _put(tar, each.name, each.content)
         else:
