@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import random
 import threading
+from pathlib import Path
 
 from orchestrator.training import Training
 
@@ -17,6 +18,7 @@ flags = argparse.ArgumentParser()
 flags.add_argument("steps", type=int)
 flags.add_argument("--pause", type=float, default=0.0, help="seconds a step")
 flags.add_argument("--hold-at", type=int, help="where no session resumed, stay at this step until stopped")
+flags.add_argument("--gates", type=Path, help="stay at step N while it has a file N, or until stopped")
 flags.add_argument("--save-every", type=int, help="also without being asked")
 flags.add_argument("--nan-at", type=int)
 flags.add_argument("--raise-at", type=int)
@@ -44,6 +46,8 @@ for step in range(training.start + 1, asked.steps + 1):
     if training.should_save(step) or (asked.save_every and step % asked.save_every == 0):
         training.save(step, state)
     while step == asked.hold_at and not training.start and not training.should_stop():
+        never.wait(0.05)
+    while asked.gates and (asked.gates / str(step)).exists() and not training.should_stop():
         never.wait(0.05)
     if training.should_stop():
         training.leave(step, state)

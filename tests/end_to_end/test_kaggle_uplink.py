@@ -1,0 +1,108 @@
+"""Kaggle sessions with an uplink, by real commands: a machine that dies takes minutes, not hours, and one
+home store carries a run over Kaggle and this machine without changing a bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.core.event import Assigned
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
+from tests.end_to_end.test_kaggle import ACCOUNT, PREFERRED, account, on
+from tests.end_to_end.test_uplink import Home, home
+from tests.end_to_end.user import User, fingerprints, train_in_one_piece, wait_until
+from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
+
+__all__ = ["home"]
+pytestmark = pytest.mark.timeout(1800)
+STEPS, GATES = 120, (40, 80)
+JOB = {
+    "work": {"total": STEPS, "global_batch": 8},
+    "profiles": {"T4": {"micro_batch": 8, "precision": "fp32"}},
+    "checkpoint": {"interval": "1s", "keep": {"last": 3}},
+}
+SHIPS = {"uplink": True, "uplink_seconds": 1, "uplink_silence_seconds": 30, "unshipped_seconds": 1.0,
+         "grace_seconds": 30.0, "accelerators": ["T4"], "session_seconds": 600.0}  # fmt: skip
+
+
+class Traveller(User):
+    """A user with a GPU on a local Kaggle, one at home that is used only if Kaggle has none left, and a home
+    store that both reach."""
+
+    def __init__(self, folder: Path, kaggle: LocalKaggle, home: Home) -> None:
+        super().__init__(folder)
+        self.kaggle = kaggle
+        self.store = home
+        key = folder / "key"
+        key.write_text(kaggle.settings.key)
+        there = {**ACCOUNT, "endpoint": kaggle.url, "key_file": str(key), **SHIPS}
+        home.configure(self, accelerator="T4", uplink_seconds=1, uplink_silence_seconds=2)
+        self.change(lambda config: config | {
+            "platforms": {**config["platforms"], "kaggle": there}, "rules": [PREFERRED]})  # fmt: skip
+
+    def change(self, to: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self.configure(to(yaml.safe_load((self.home / "config.yaml").read_text())))
+
+    def submit_gated(self) -> str:
+        """A job that stays at each of GATES until `opens`."""
+        (self.folder / "gates").mkdir()
+        for step in GATES:
+            (self.folder / "gates" / str(step)).touch()
+        return self.submit(
+            command=f"python train.py {{steps}} --pause 0.1 --gates {self.folder / 'gates'}", **JOB
+        )
+
+    def opens(self, step: int) -> None:
+        (self.folder / "gates" / str(step)).unlink()
+
+    def ships(self, run: str, step: int) -> int:
+        """Waits until a checkpoint of this step or a later one is in the store. Returns the newest there."""
+        wait_until(lambda: self.store.newest(self, run) >= step, lambda: f"step {step}\n{self.story(run)}")
+        return self.store.newest(self, run)
+
+    def places(self, run: str) -> list[tuple[str, int]]:
+        """The platform of each session, and the step at which it began."""
+        orders = [stored.event.order for stored in self.history(run) if isinstance(stored.event, Assigned)]
+        return [(order.platform, order.resume_step) for order in orders]
+
+
+def is_done(record: RunRecord) -> bool:
+    return record.phase is Phase.DONE
+
+
+@pytest.mark.parametrize("home", ["s3", "drive"], indirect=True)
+def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home) -> None:
+    """The machine on Kaggle dies with everything on it, and the quota is used up. At home the run goes on
+    from what was shipped; later it goes back to Kaggle."""
+    with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=600.0)) as kaggle:
+        user = Traveller(tmp_path / "user", kaggle, home)
+        try:
+            run = user.submit_gated()
+            shipped = user.ships(run, 20)
+            kaggle.warts.quota_loses_outputs = True
+            kaggle.use_up("gpu")  # ends the session, and everything on its machine is gone
+            user.wait_for(run, on("here"), "the failover")
+            user.opens(GATES[0])
+            user.ships(run, GATES[0] + 10)
+            kaggle.use_up("gpu", left_seconds=10_000.0)  # the week is over
+            user.run("hold", run)
+            user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold")
+            user.opens(GATES[1])
+            user.run("down")  # the next controller asks for the quota at once
+            user.run("release", run)
+            user.wait_for(run, is_done, "its end")
+            user.wait_for_silence()
+            user.run("pull", run, "-o", str(tmp_path / "final"))
+            places = user.places(run)
+        finally:
+            user.close()
+        assert [place for place, _ in places] == ["kaggle", "here", "kaggle"], places
+        assert places[1][1] >= shipped, "what was shipped is not trained again"
+        assert places[2][1] > places[1][1]
+        assert account(kaggle).kernels() == account(kaggle).datasets() == ()
+        assert fingerprints(tmp_path / "final") == train_in_one_piece(tmp_path / "whole", "train.py", STEPS)
