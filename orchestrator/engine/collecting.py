@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,14 +44,20 @@ def look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path
                 gone=found.gone)  # fmt: skip
 
 
-def bring(action: Collect, store: Store, outbox: Outbox, into: Path, before: Done) -> Done:
-    """Copies an outbox and publishes its checkpoints, except those that were found `before`."""
+def bring(
+    action: Collect, store: Store, outbox: Outbox, into: Path, before: Done, check_ours: Callable[[], None]
+) -> Done:
+    """Copies an outbox and publishes its checkpoints, except those that were found `before`. `check_ours` is
+    called before anything is published, and may raise Superseded."""
     action = replace(action, known=action.known | {each.name for each in before.checkpoints})
     given = Forgone(outbox) if action.forgone else outbox
     collected = collect(given, into, action.known, last=action.last)
     accepted: list[Accepted] = []
     corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
-    for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
+    wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
+    if wanted:  # a collect that brings nothing asks the store nothing
+        check_ours()
+    for ref in wanted:
         try:
             manifest, foreign = _publish(store, action.run, ref, into)
         except CorruptCheckpoint as error:

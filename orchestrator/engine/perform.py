@@ -10,6 +10,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.core import wire
@@ -43,6 +44,7 @@ from orchestrator.errors import (
     QuotaExhausted,
     Refused,
     Rejected,
+    Superseded,
     Transient,
 )
 from orchestrator.files import set_aside, write_whole
@@ -58,8 +60,9 @@ from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
-from orchestrator.uplink.registers import raise_fence
+from orchestrator.uplink.registers import fence_of, raise_fence
 
+_AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _ADOPTED = (
@@ -162,6 +165,8 @@ def _reported(action: Action, backends: Backends) -> Report:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
         return Failed(action, Trouble.CORRUPT, error.reason, checkpoint=error.name)
+    except Superseded as error:
+        return Failed(action, Trouble.SUPERSEDED, str(error))
     except NotFound as error:
         return Failed(action, Trouble.NOT_FOUND, str(error))
     except QuotaExhausted as error:
@@ -190,6 +195,8 @@ def _disk_text(error: OSError) -> str:
 
 
 def _perform(action: Action, backends: Backends) -> Report:
+    if isinstance(action, Prepare | Launch):
+        _check_ours(action, backends)
     match action:
         case Prepare():
             return _prepare(action, backends)
@@ -211,10 +218,30 @@ def _perform(action: Action, backends: Backends) -> Report:
             return _retire(action, backends)
 
 
+def _check_ours(action: Prepare | Launch | Collect, backends: Backends) -> None:
+    """Raises Superseded if another ledger has adopted the run from its store. A store that does not answer
+    delays nothing here: what needs the store fails later, and the next action looks again."""
+    run = action.run if isinstance(action, Collect) else action.order.run
+    name = action.store or backends.home_store
+    if name not in backends.stores:
+        return
+    store = backends.stores[name]
+    try:
+        fence = fence_of(store, run)
+        by = deposits.adopter(store, run, action.adoptions)
+    except BackendError:
+        return
+    if by is not None or (fence is not None and fence.adoptions > action.adoptions):
+        where = f" on the machine {by}" if by else ""
+        raise Superseded(
+            f"another ledger{where} has adopted {run} from the store {name}, so it goes on there"
+        )
+
+
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
     if action.uplink is Uplink.STORE:
-        _fence_for(order, backends.store(action.store))
+        _fence_for(action, backends.store(action.store))
     staged = folders.staged(order.session) if order.resume is not None else None
     if (
         staged is not None
@@ -254,9 +281,15 @@ def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
     return Shipping(program, wire.encode(portable), portable.this_machine)
 
 
-def _fence_for(order: Order, store: Store) -> None:
+def _fence_for(action: Prepare, store: Store) -> None:
     """Makes sure that no older session can publish any more before this one starts."""
-    fence = raise_fence(store, order.run, order.generation)
+    order = action.order
+    fence = raise_fence(store, order.run, order.generation, action.adoptions)
+    if fence > order.generation + _AHEAD_MAX:
+        raise Rejected(
+            f"the fence of {order.run} in the store is at {fence:,}, so that {order.session} could publish "
+            f"nothing: `orchestrator adopt {action.store or 'STORE'} {order.run}` goes on above it"
+        )
     if fence > order.generation:
         raise NameTaken(f"{order.run} is already at generation {fence}; {order.session} is an older one")
 
@@ -317,12 +350,14 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
+    if action.last or action.uplink is Uplink.STORE:
+        _check_ours(action, backends)
     found = Done(action)
     for outbox in _outboxes(action, backends, into):
         if isinstance(outbox, uplinked.StoreOutbox):
             found = look(action, store, outbox, into)
         else:
-            found = bring(action, store, outbox, into, found)
+            found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
     return found
 
 
@@ -335,7 +370,7 @@ def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbo
         return
     store = backends.store(action.store)
     if action.last:
-        raise_fence(store, action.run, action.generation + 1)
+        raise_fence(store, action.run, action.generation + 1, action.adoptions)
     try:
         shipped = uplinked.opened(store, action.run, action.session, action.generation)
     except NotFound as error:

@@ -125,8 +125,25 @@ class FolderStore:
             with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
 
+    def absence(self) -> str:
+        if self._root.exists():
+            return ""
+        return (
+            f"{self._root} does not exist. The first checkpoint makes it; if it should be there, mount its "
+            f"disk, or correct the `path` of the store {self._name} in the config"
+        )
+
     def portable(self) -> Portable:
         return Portable("folder", {"path": str(self._root.absolute())}, this_machine=True)
+
+    def _check_no_file(self) -> None:
+        """A missing root is an empty store, because the first put makes it; anything else is a mistake."""
+        if self._root.exists() and not self._root.is_dir():
+            raise Rejected(
+                f"{self._root} is not a folder: correct the `path` of the store {self._name} in the config",
+                backend=self._name,
+                operation="list",
+            )
 
     def _open(self) -> None:
         """Makes the root. The first time, removes what killed writers left there."""
@@ -214,6 +231,7 @@ class FolderStore:
         try:
             entries = list(os.scandir(self._root / folder))
         except (FileNotFoundError, NotADirectoryError):
+            self._check_no_file()
             return []
         for entry in entries:
             key = folder + entry.name
