@@ -25,7 +25,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import Draft, draft_file, sweep, sync_folder
+from orchestrator.files import PLAIN, Draft, draft_file, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
@@ -206,11 +206,13 @@ class FolderStore:
     @contextmanager
     def _source(self, key: str) -> Iterator[FileIO]:
         with self._reporting("get", key):
+            missing = NotFound(f"{self._root} has no {key}", backend=self._name, operation="get")
             try:
-                stream = FileIO(self._root / key)
+                if not stat.S_ISREG(os.lstat(self._root / key).st_mode):  # a pipe would never end
+                    raise missing
+                stream = FileIO(self._root / key, opener=_plain)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                message = f"{self._root} has no {key}"
-                raise NotFound(message, backend=self._name, operation="get") from error
+                raise missing from error
         with stream:
             yield stream
 
@@ -253,6 +255,10 @@ class FolderStore:
             path = error.filename or self._root / key
             message = f"{operation} {key}: {error.strerror or error} ({path}){advice}"
             raise kind(message, backend=self._name, operation=operation) from error
+
+
+def _plain(path: str, flags: int) -> int:
+    return os.open(path, flags | PLAIN)
 
 
 def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:
