@@ -51,6 +51,7 @@ HOSTILE = {
     "a device": [_entry("input", tarfile.CHRTYPE)],
     "the same twice": [_entry("input/a"), _entry("input/a")],
     "a file as a folder": [_entry("input"), _entry("input/a")],
+    "a folder too deep": [_entry("input/" + "a/" * 1500 + "b")],
     "something else": [_entry("input/a")],
     "nothing": [],
 }

@@ -17,6 +17,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import SystemClock
 from orchestrator.core.action import Collect, Discard, Done, Failed, Launch, Prepare, Retire, Trouble
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.core.deposit import deposit_of
 from orchestrator.core.order import Order
 from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import AccessDenied, Rejected
@@ -27,10 +28,11 @@ from orchestrator.platforms.simulated.scenario import Scenario
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores import deposits
 from orchestrator.stores.faulty import FaultRates, FaultyStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.unforeseen import Reporter
-from tests.core.runs import RUN, assigned
+from tests.core.runs import RUN, assigned, record
 from tests.forging import forge
 from tests.seen import Canned
 from tests.simulation.clock import VirtualClock
@@ -85,6 +87,20 @@ def test_a_retire_that_comes_late_spares_what_later_generations_hold(
     perform(Retire(RUN, frozenset({kept.name}), generation=1), backends)
     assert {ref.name for ref in stored.names(backends.store("home"), RUN)} == {kept.name, later.name}
     stored.fetch(backends.store("home"), RUN, later.name, tmp_path / "fetched")
+
+
+def test_nothing_is_published_of_a_run_that_another_ledger_has_adopted(backends: Backends) -> None:
+    manifest = bring(backends.folders.collected(RUN, ORDER.session), 10)
+    store = backends.store("home")
+    deposits.write(store, replace(deposit_of(record()), adoptions=1, adopted_by="pebble"))
+    failed = perform(COLLECT, backends)
+    assert isinstance(failed, Failed)
+    assert failed.trouble is Trouble.SUPERSEDED
+    assert "on the machine pebble" in failed.message
+    assert list(stored.names(store, RUN)) == []
+    done = perform(replace(COLLECT, adoptions=1), backends)  # once it is taken back
+    assert isinstance(done, Done)
+    assert [each.name for each in done.checkpoints] == [manifest.name]
 
 
 def test_a_checkpoint_brought_in_part_is_not_taken_for_one_that_was_never_there(backends: Backends) -> None:

@@ -73,6 +73,16 @@ def test_the_fence_is_raised_before_a_session_and_before_the_last_look(
     check_fence(store, RUN, 3)
 
 
+def test_a_fence_out_of_reach_is_not_chased_session_by_session(tmp_path: Path, store: MemoryStore) -> None:
+    """A session that may write to the store could have raised it."""
+    engine = Engine(tmp_path, store)
+    raise_fence(store, RUN, 10**6)
+    refused = engine.prepares(1)
+    assert isinstance(refused, Failed)
+    assert refused.trouble is Trouble.REJECTED
+    assert f"`orchestrator adopt home {RUN}` goes on above it" in refused.message
+
+
 def test_what_a_session_left_in_the_store_goes_but_not_the_fence(
     tmp_path: Path, session: Session, store: MemoryStore
 ) -> None:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.listing import say_no_runs
 from orchestrator.client import Adoption, Came
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.wording import count_text
+from orchestrator.errors import InputError
 
 
 def adopt(call: Call) -> int:
-    """Records the runs of a store. Exits with 4 if what the store says of one cannot be believed."""
+    """Records the runs of a store. Exits with 3 if what the store says of one cannot be decrypted, or with 4
+    if it cannot be believed."""
     options = call.options
     found = call.client.stores.adopt(
-        options.store, options.runs, dry_run=options.dry_run,
+        options.store, options.runs, dry_run=options.dry_run, inputs=_inputs(options.input),
         progress=lambda run: call.out.remark(f"{run} …") if call.out.is_terminal else None,
     )  # fmt: skip
     call.out.document(
         {"store": options.store, "dry_run": options.dry_run, "runs": [vars(each) for each in found]}
     )
     if not found:
-        call.out.say(f"the store {options.store} has no runs")
+        say_no_runs(call, options.store)
         return Exit.OK
     headers = ("RUN", "", "PHASE", "STEP", "CHECKPOINTS")
     call.out.table(headers, [_row(each) for each in found], right=frozenset({3, 4}))
@@ -29,7 +32,19 @@ def adopt(call: Call) -> int:
         for note in each.notes:
             call.out.remark(f"{each.run}: {note}")
     _tell_next(call, found)
-    return Exit.UNAVAILABLE if any(each.came is Came.DAMAGED for each in found) else Exit.OK
+    came = {each.came for each in found}
+    if Came.ENCRYPTED in came:
+        return Exit.HUMAN
+    return Exit.UNAVAILABLE if Came.DAMAGED in came else Exit.OK
+
+
+def _inputs(given: Sequence[str]) -> dict[str, str]:
+    """The paths by the names of inputs, from NAME=PATH."""
+    pairs = [each.partition("=") for each in given]
+    for each, (name, _, path) in zip(given, pairs, strict=True):
+        if not name or not path:
+            raise InputError(f"--input {each}: give NAME=PATH, such as --input corpus=data/corpus")
+    return {name: path for name, _, path in pairs}
 
 
 def _row(each: Adoption) -> tuple[str, ...]:
@@ -43,7 +58,7 @@ def _row(each: Adoption) -> tuple[str, ...]:
 
 
 def _tell_next(call: Call, found: Sequence[Adoption]) -> None:
-    came = [each for each in found if each.came is Came.ADOPTED]
+    came = [each for each in found if each.came in (Came.ADOPTED, Came.BACK)]
     held = [each for each in came if each.phase is Phase.HELD]
     if call.options.dry_run:
         call.out.say(f"{count_text(len(came), 'run')} would be adopted; nothing was changed")

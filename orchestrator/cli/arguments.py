@@ -59,6 +59,10 @@ STORE = _option("--store", metavar="NAME", help="look in this store instead of t
 IN_STORE = _option("--store", metavar="NAME", help="list the runs in this store, whoever started them")
 FROM = _option("store", metavar="STORE", help="a store of the config")
 RUNS = _option("runs", metavar="RUN", nargs="*", help="only these runs, by their full names")
+INPUT = _option(
+    "--input", metavar="NAME=PATH", action="append", default=[],
+    help="an input that the store lacks, by its name and its path here (may be repeated)",
+)  # fmt: skip
 TO = _option("--to", metavar="STORE", required=True, help="the store of the config to copy to")
 DELETE_SOURCE = _flag("--delete-source", help="then remove the copy in the old store")
 VERIFY = _flag(
@@ -148,7 +152,7 @@ COMMANDS = (
     Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT, STORE),
             (STEP, BEST, LATEST)),
     Command("adopt", "record the runs of a store in this ledger, if their own ledger is lost",
-            "adopting:adopt", (FROM, RUNS, DRY_RUN)),
+            "adopting:adopt", (FROM, RUNS, DRY_RUN, INPUT)),
     Command("copy", "copy a run to another store, which becomes its home store", "adopting:copy",
             (RUN, TO, DELETE_SOURCE)),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),

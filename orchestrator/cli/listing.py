@@ -46,11 +46,11 @@ def _of_store(call: Call, store: str) -> int:
     found = call.client.stores.runs(store)
     call.out.document({"store": store, "runs": [
         {"run": each.run, "phase": each.phase, "step": each.step, "checkpoints": each.checkpoints_count,
-         "adoptable": each.told, "troubles": each.troubles}
+         "adoptable": each.told, "encrypted": each.encrypted, "troubles": each.troubles}
         for each in found
     ]})  # fmt: skip
     if not found:
-        call.out.say(f"the store {store} has no runs")
+        say_no_runs(call, store)
         return Exit.OK
     headers = ("RUN", "PHASE", "STEP", "CHECKPOINTS")
     call.out.table(headers, [
@@ -60,8 +60,15 @@ def _of_store(call: Call, store: str) -> int:
     ], right=frozenset({2, 3}))  # fmt: skip
     for each in found:
         for trouble in each.troubles:
-            call.out.remark(f"{each.run}: ignored what the store was told: {trouble}")
-    return Exit.OK
+            told = "" if each.encrypted else "ignored what the store was told: "
+            call.out.remark(f"{each.run}: {told}{trouble}")
+    return Exit.HUMAN if any(each.encrypted for each in found) else Exit.OK
+
+
+def say_no_runs(call: Call, store: str) -> None:
+    """Says that the store has no runs, and why, if it knows."""
+    why = call.client.stores.absence(store)
+    call.out.say(f"the store {store} has no runs{f': {why}' if why else ''}")
 
 
 def _row(status: RunStatus) -> tuple[str, ...]:

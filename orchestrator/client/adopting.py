@@ -7,52 +7,53 @@ out, if the store has registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
-from orchestrator.client import stored
-from orchestrator.core.checkpoint import Accepted, newest
-from orchestrator.core.deposit import GENERATION_MAX, Deposit, adoption, archives, is_run, submission
-from orchestrator.core.job import Input, frozen_image
+from orchestrator.client import bringing, stored
+from orchestrator.core import bounds
+from orchestrator.core.deposit import Arrival, Deposit, adoption, is_run, machine, submission
+from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import did_you_mean
 from orchestrator.engine import depositing
 from orchestrator.errors import (
     Conflict,
-    CorruptCheckpoint,
     InputError,
     LedgerConflict,
-    NotFound,
     OrchestratorError,
     Rejected,
+    Transient,
 )
-from orchestrator.files import remove_tree
-from orchestrator.freeze import inputs, packing
 from orchestrator.home import Folders
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import DUE_NOW, Ledger
 from orchestrator.stores import checkpoints as manifests
 from orchestrator.stores import deposits
 from orchestrator.stores.deposits import Said
 from orchestrator.stores.store import Store
-from orchestrator.uplink.registers import raise_fence
+from orchestrator.uplink.registers import Fence, fence_of, take_fence
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 FENCE_TRIES = 5
+UNREADABLE: Final = "unreadable"
+_MAY_GO_ON = frozenset(Phase) - {Phase.DONE, Phase.CANCELLED}
 
 
 class Came(StrEnum):
     """What became of a run in the store."""
 
     ADOPTED = "adopted"
+    BACK = "taken back"  # the ledger had it before another one adopted it
     KNOWN = "known"  # the ledger has it already; nothing changed
     PULL_ONLY = "pull only"  # the store has its checkpoints, and nothing else of it
+    ENCRYPTED = "encrypted"  # what the store says of it cannot be decrypted here; nothing changed
     DAMAGED = "damaged"  # what the store says of it cannot be believed; nothing changed
 
 
@@ -75,22 +76,24 @@ def adopt(
     runs: tuple[str, ...],
     *,
     dry_run: bool,
+    given: Mapping[str, Path],
     progress: Callable[[str], None] | None,
 ) -> tuple[Adoption, ...]:
     """See `Stores.adopt`."""
     store = stored.opened_stores(client, name)[name]
     wanted = _wanted(store, name, runs)
     if dry_run:
-        with client.ledgers.existing() as ledger:
-            known = set() if ledger is None else {each.run for each in ledger.summaries()}
-        return tuple(_looked_at(said, known) for said in wanted)
+        with client.ledgers.existing() as existing:
+            looking = Adopting(client, name, store, existing, given, named=bool(runs))
+            return tuple(looking.look(said) for said in wanted)
     client.home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = []
     with client.ledgers.made() as ledger:
         for said in wanted:
             if progress is not None:
                 progress(said.run)
-            found.append(Adopting(client, name, store, ledger).adopt(said))
+            adopting = Adopting(client, name, store, ledger, given, named=bool(runs))
+            found.append(adopting.adopt(said, ledger))
     return tuple(found)
 
 
@@ -111,17 +114,9 @@ def _wanted(store: Store, name: str, runs: tuple[str, ...]) -> tuple[Said, ...]:
     return tuple(found)
 
 
-def _looked_at(said: Said, known: set[str]) -> Adoption:
-    """What would become of it."""
-    told = said.deposit
-    if said.run in known:
-        return _result(said, Came.KNOWN, told)
-    if told is None:
-        return _not_adoptable(said)
-    return _result(said, Came.ADOPTED, told, said.troubles)
-
-
 def _not_adoptable(said: Said) -> Adoption:
+    if said.encrypted:
+        return _result(said, Came.ENCRYPTED, None, said.troubles)
     if said.troubles:
         return _result(said, Came.DAMAGED, None, said.troubles)
     return _result(said, Came.PULL_ONLY, None, (
@@ -140,145 +135,185 @@ def _result(said: Said, came: Came, told: Deposit | None, notes: tuple[str, ...]
 
 @dataclass(frozen=True)
 class Adopting:
-    """From one store, into one ledger."""
+    """From one store, into one ledger. `given`: paths of inputs on this machine, by their names. `named`: the
+    user named the run, so it may be taken back from a ledger that has adopted it."""
 
     client: Client
     name: str
     store: Store
-    ledger: Ledger
+    ledger: Ledger | None
+    given: Mapping[str, Path] = field(default_factory=dict)
+    named: bool = False
 
-    def adopt(self, said: Said) -> Adoption:
-        if self.ledger.summaries(run=said.run):
-            return _result(said, Came.KNOWN, said.deposit)
+    def look(self, said: Said) -> Adoption:
+        """What `adopt` would do with this run. Changes nothing."""
+        mine = self._mine(said.run)
+        if mine == UNREADABLE or (isinstance(mine, RunRecord) and not self._comes_back(mine, said)):
+            return _result(said, Came.KNOWN, said.deposit, self._elsewhere(mine, said))
         if said.deposit is None:
             return _not_adoptable(said)
-        under_way = not said.deposit.phase.final
-        notes: list[str] = []
-        generation = _highest(said)
-        if under_way:
-            generation = self._fenced(said.run, generation, notes)
-            if generation > GENERATION_MAX:
-                return _result(
-                    said, Came.DAMAGED, None, ("its fence in the store is higher than any session's",)
-                )
-            said = deposits.said_of(self.store, said.run) or said  # its old controller may have gone on
-            if said.deposit is None:
-                return _not_adoptable(said)
-            generation = max(generation, _highest(said))
-        told = said.deposit
-        assert told is not None
-        notes += said.troubles
-        if under_way and not told.phase.final:
-            # From here on the old controller deletes nothing that is about to be adopted.
-            deposits.write(self.store, replace(told, adoptions=told.adoptions + 1, version=1))
-            told = self._with_the_last(told, said, notes)
-            notes += self._brought(told)
-        return self._record(said, told, generation, notes)
+        return _result(said, Came.ADOPTED if mine is None else Came.BACK, said.deposit, said.troubles)
 
-    def _record(self, said: Said, told: Deposit, generation: int, notes: list[str]) -> Adoption:
-        folder = self._folders.run(told.run)
-        folder.mkdir(parents=True, exist_ok=True)  # from here on it shows that a run lives in this home
-        events = adoption(
-            told, self.client.clock.now(), generation=generation, source=f"the store {self.name}"
-        )
+    def adopt(self, said: Said, ledger: Ledger) -> Adoption:
+        looked = self.look(said)
+        record = self._mine(said.run)
+        if looked.came is Came.KNOWN and isinstance(record, RunRecord):
+            return replace(looked, notes=(*looked.notes, *self._given_later(record)))
+        if looked.came not in (Came.ADOPTED, Came.BACK):
+            return looked
+        assert not isinstance(record, str)
+        notes: list[str] = []
         try:
-            record = self.ledger.adopt(submission(told, self.name), events)
+            taken = self._taken(said, record, notes)
+        except Rejected as error:
+            return _result(said, Came.DAMAGED, None, (str(error),))
+        if taken is None:
+            return _not_adoptable(said)
+        said, told, arrival = taken
+        if record is not None:
+            return self._back(ledger, record, said, told, arrival, notes)
+        return self._recorded(ledger, said, told, arrival, notes)
+
+    def _mine(self, run: str) -> RunRecord | Literal["unreadable"] | None:
+        """The run in this ledger; None if it has none."""
+        found = () if self.ledger is None else self.ledger.summaries(run=run)
+        if self.ledger is None or not found:
+            return None
+        return next(iter(self.ledger.records([run])), UNREADABLE)
+
+    def _comes_back(self, record: RunRecord, said: Said) -> bool:
+        """Whether the user asks for a run that is under way in this ledger and that another one has adopted,
+        or whose fence is out of this ledger's reach."""
+        told = said.deposit
+        if not self.named or told is None or record.phase.final or record.store not in ("", self.name):
+            return False
+        if told.phase.final and record.session is not None:
+            return False
+        if told.adoptions > record.adoptions:
+            return True
+        fence = fence_of(self.store, record.run)
+        return fence is not None and (
+            fence.adoptions > record.adoptions or fence.generation > record.generation + 1
+        )
+
+    def _elsewhere(self, record: RunRecord | str | None, said: Said) -> tuple[str, ...]:
+        """Says of a run of this ledger that another one has adopted it, and what to do."""
+        told = said.deposit
+        if not isinstance(record, RunRecord) or record.phase.final:
+            return ()
+        if told is None or told.adoptions <= record.adoptions:
+            return ()
+        by = f"the machine {told.adopted_by}" if told.adopted_by else "another machine"
+        if told.phase.final and record.session is not None:
+            return (f"it is {told.phase.value} on {by}: `orchestrator cancel {record.run}` ends it here",)
+        back = f"`orchestrator adopt {self.name} {record.run}` takes it back"
+        return (f"{by} has adopted it; once the controller there is stopped, {back}",)
+
+    def _given_later(self, record: RunRecord) -> list[str]:
+        """Stages the inputs of a run that came before, now that the user gives their paths."""
+        if not any(each.name in self.given for each in record.job.inputs):
+            return []
+        return bringing.staged(self.store, record.run, self._located(record.job), self._folders)
+
+    def _taken(
+        self, said: Said, record: RunRecord | None, notes: list[str]
+    ) -> tuple[Said, Deposit, Arrival] | None:
+        """Takes the run from every other ledger, then reads once more what the store says of it, and brings
+        what it needs. None if the store says nothing any more. Raises Rejected if no number is left."""
+        assert said.deposit is not None
+        own = record.generation if record is not None else 0
+        generation, adoptions = max(own, _highest(said)), said.deposit.adoptions + 1
+        if said.deposit.phase in _MAY_GO_ON:
+            fence = self._fenced(said.run, generation, adoptions, notes)
+            said = deposits.said_of(self.store, said.run) or said  # its old controller may have gone on
+            # The next session is one above this, where no session of another ledger can be.
+            generation, adoptions = max(fence.generation - 1, _highest(said) + 1), fence.adoptions
+        if said.deposit is None:
+            return None
+        notes += said.troubles
+        told = replace(said.deposit, job=self._located((record or said.deposit).job))
+        if told.phase in _MAY_GO_ON:
+            # From here on the old controller deletes nothing that is about to be adopted.
+            deposits.write(self.store, replace(told, adoptions=adoptions, version=1, adopted_by=_here()))
+            told = bringing.with_the_last(self.store, told, said, notes)
+            notes += bringing.brought(self.store, told.run, told.job, self._folders)
+        source = f"the store {self.name}"
+        return said, told, Arrival(self.client.clock.now(), source, _here(), generation, adoptions)
+
+    def _recorded(
+        self, ledger: Ledger, said: Said, told: Deposit, arrival: Arrival, notes: list[str]
+    ) -> Adoption:
+        self._folders.run(told.run).mkdir(parents=True, exist_ok=True)  # it shows that the run lives here
+        try:
+            record = ledger.adopt(submission(told, self.name), adoption(told, arrival))
         except LedgerConflict:
             return _result(said, Came.KNOWN, told)  # by another adoption, just now
+        self._tell(record, notes)
+        return _result(said, Came.ADOPTED, told, tuple(notes))
+
+    def _back(
+        self, ledger: Ledger, record: RunRecord, said: Said, told: Deposit, arrival: Arrival, notes: list[str]
+    ) -> Adoption:
+        """The run has what the other ledger accepted, and what this one did, as far as the store has it."""
+        names = {each.name for each in told.accepted}
+        own = [each for each in record.accepted if each.name not in names]
+        there = set(manifests.present(self.store, record.run, [each.name for each in own]))
+        accepted = (*told.accepted, *(each for each in own if each.name in there))
+        told = replace(told, accepted=tuple(sorted(accepted, key=lambda each: (each.ref.step, each.name))))
+        due = None if told.phase.final else DUE_NOW
+        try:
+            after = ledger.append(record, adoption(told, arrival), due_at=due)
+        except LedgerConflict as error:
+            raise Transient(f"{record.run} changed meanwhile: adopt it again") from error
+        if after.session is not None:
+            notes.append(f"its session {after.session.name} goes on")
+        self._tell(after, notes)
+        return replace(_result(said, Came.BACK, told, tuple(notes)), phase=after.standing)
+
+    def _tell(self, record: RunRecord, notes: list[str]) -> None:
         try:
             depositing.deposit(self.store, self.name, record, self._folders)
         except (OrchestratorError, OSError) as error:  # the next controller tells it
             notes.append(f"the store was not told of the adoption yet: {error}")
-        return _result(said, Came.ADOPTED, told, tuple(notes))
 
     @property
     def _folders(self) -> Folders:
         return self.client.home.folders
 
-    def _fenced(self, run: str, generation: int, notes: list[str]) -> int:
-        """Excludes every session of the old ledger. Returns the highest generation that it may have used."""
+    def _fenced(self, run: str, generation: int, adoptions: int, notes: list[str]) -> Fence:
+        """Excludes every session and the controller of the old ledger. Returns the new fence: the number of
+        the next session, and of this adoption. `generation` is the highest known, `adoptions` the number to
+        expect. Raises Rejected if there is no number left."""
+        # One above the highest may have been started and not be known.
+        wanted = min(generation, bounds.GENERATION_MAX) + 2
         if self.store.registers is None:
             notes.append(
                 f"the store {self.name} has no registers, so nothing keeps a session that still runs from "
                 "writing there; what it writes is not used"
             )
-            return generation
+            return Fence(wanted, adoptions)
         for attempt in range(FENCE_TRIES):
             try:
-                # One above is the session that `adoption` leaves to the old ledger; two above is the next.
-                return max(generation, raise_fence(self.store, run, min(generation, GENERATION_MAX) + 2) - 2)
+                return take_fence(self.store, run, wanted, adoptions)
             except Conflict:
                 if attempt == FENCE_TRIES - 1:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _with_the_last(self, told: Deposit, said: Said, notes: list[str]) -> Deposit:
-        """With the newest checkpoint that the present session brought to the store, and that the old
-        controller had no time to accept. It counts if every byte of it is verified."""
-        known = {each.name for each in told.accepted}
-        at = newest(told.accepted)
-        candidates = [ref for ref in said.checkpoints
-                      if ref.name not in known and ref.generation == told.generation
-                      and ref.incarnation == told.incarnation
-                      and (at is None or ref.step > at.ref.step)]  # fmt: skip
-        for ref in sorted(candidates, key=lambda ref: ref.step, reverse=True):
-            try:
-                found = manifests.verify(self.store, told.run, ref.name)
-            except (CorruptCheckpoint, NotFound) as error:
-                notes.append(f"the checkpoint at step {ref.step:,} is not used: {error}")
-                continue
-            notes.append(
-                f"accepted the checkpoint at step {ref.step:,}, which the old controller had not seen"
-            )
-            best = told.job.checkpoint.keep.best
-            metrics = (
-                {best.metric: found.metrics[best.metric]} if best and best.metric in found.metrics else {}
-            )
-            last = Accepted(ref, found.size, metrics, found.created_at, found.sha256)
-            return replace(told, accepted=(*told.accepted, last))
-        return told
+    def _located(self, job: Job) -> Job:
+        """With the paths that the user gave for its inputs."""
+        return replace(job, inputs=tuple(
+            replace(each, origin=str(self.given[each.name].absolute())) if each.name in self.given else each
+            for each in job.inputs
+        ))  # fmt: skip
 
-    def _brought(self, told: Deposit) -> list[str]:
-        """Fetches the archives that the next session needs. Returns what is lacking."""
-        lacking = []
-        image = frozen_image(told.job.image)
-        for sha256 in archives(told.job):
-            target = self._folders.image(sha256) if sha256 == image else self._folders.bundle(sha256)
-            try:
-                _fetch(self.store, told.run, sha256, target)
-            except (NotFound, CorruptCheckpoint) as error:
-                what = "what its image is built from" if sha256 == image else "its source"
-                lacking.append(f"it cannot go on here without {what}, which the store cannot give: {error}")
-        try:
-            inputs.stage(told.job.inputs, self._folders.inputs, partial(_give, self.store, told.run))
-        except (Rejected, OSError) as error:
-            lacking.append(f"it cannot go on here before its inputs are at their paths: {error}")
-        return lacking
+
+def _here() -> str:
+    return machine(socket.gethostname())
 
 
 def _highest(said: Said) -> int:
     """The highest generation of which the store has a trace."""
     told = said.deposit.generation if said.deposit is not None else 0
-    written = (ref.generation for ref in said.checkpoints if ref.generation <= GENERATION_MAX)
+    written = (ref.generation for ref in said.checkpoints if ref.generation <= bounds.GENERATION_MAX)
     return max((told, *written))
-
-
-def _fetch(store: Store, run: str, sha256: str, target: Path) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if target.exists() and inputs.digest(target) == sha256:
-        return
-    deposits.fetch_material(store, run, sha256, target)
-
-
-def _give(store: Store, run: str, wanted: Input, target: Path) -> bool:
-    """Writes an input that the store has. False if it has none that is whole."""
-    sha256 = wanted.sha256 or ""
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
-        archive = Path(folder) / "input.tar"
-        try:
-            deposits.fetch_input(store, run, sha256, archive)
-            packing.unpack(archive, target, sha256)
-        except (NotFound, CorruptCheckpoint, ValueError):
-            remove_tree(target)
-            return False
-    return True

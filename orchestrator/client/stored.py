@@ -25,7 +25,7 @@ from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Orchest
 from orchestrator.stores import checkpoints as manifests
 from orchestrator.stores import deposits
 from orchestrator.stores.deposits import Said
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, absence
 
 if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
@@ -43,7 +43,7 @@ class StoredRun:
     checkpoints: then nobody knows which were accepted, and the phase is None.
 
     `step` is that of the newest accepted checkpoint, or else of any. `troubles`: why what the store was told
-    last could not be used. `said` is all that it says.
+    last could not be used. `encrypted`: because it cannot be decrypted here. `said` is all that it says.
     """
 
     run: str
@@ -55,6 +55,10 @@ class StoredRun:
     troubles: tuple[str, ...]
     said: Said = field(repr=False, compare=False)
     client: Client = field(repr=False, compare=False)
+
+    @property
+    def encrypted(self) -> bool:
+        return self.said.encrypted
 
     def checkpoints(self, *, verify: bool = False) -> tuple[Checkpoint, ...]:
         """Its checkpoints, oldest first: those that were accepted, and others that have a manifest, which are
@@ -136,7 +140,8 @@ def find(client: Client, name: str, store: str | None) -> StoredRun:
         raise Transient(f"the run {name!r} may be in a store that does not answer: {told}")
     known = sorted({run for each in opened.values() for run in deposits.names(each)})
     near = did_you_mean(name, known, _NEAREST)
-    raise InputError(f"there is no run called {name!r}; {near}searched the stores: {', '.join(opened)}")
+    searched = ", ".join(f"{each} ({why})" if (why := absence(at)) else each for each, at in opened.items())
+    raise InputError(f"there is no run called {name!r}; {near}searched the stores: {searched}")
 
 
 def _starting(

@@ -5,7 +5,10 @@ Imports lazily, so that a listing of the ledger loads no store. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +32,13 @@ class Stores:
         opened = stored.opened_stores(self._client, store)[store]
         return tuple(stored.stored_run(self._client, store, said) for said in deposits.everything(opened))
 
+    def absence(self, store: str) -> str:
+        """Why this store has nothing at all, such as a folder that does not exist; empty if it is there."""
+        from orchestrator.client import stored
+        from orchestrator.stores.store import absence
+
+        return absence(stored.opened_stores(self._client, store)[store])
+
     def run(self, name: str, store: str | None = None) -> StoredRun:
         """Finds a run by its name or a unique prefix, in this store or in all of them. If several have it,
         the one that was told of it last counts.
@@ -46,15 +56,19 @@ class Stores:
         runs: str | Iterable[str] = (),
         *,
         dry_run: bool = False,
+        inputs: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
         progress: Callable[[str], None] | None = None,
     ) -> tuple[Adoption, ...]:
-        """Records the runs of this store, or these, in this ledger. Runs that it has already do not change.
+        """Records the runs of this store, or these, in this ledger. Runs that it has already do not change,
+        except one of `runs` that another ledger has adopted since: it is taken back.
 
         A run that was over is over. Any other is held until `release`: stop its old controller before.
-        `dry_run`: only say what would happen. `progress` is called with each run's name. Raises InputError
-        for an unknown store or run, and BackendError if the store or the ledger does not answer.
+        `dry_run`: only say what would happen. `inputs`: by its name, the path on this machine of an input
+        that the store lacks. `progress` is called with each run's name. Raises InputError for an unknown
+        store or run, and BackendError if the store or the ledger does not answer.
         """
         from orchestrator.client import adopting
 
         names = (runs,) if isinstance(runs, str) else tuple(runs)
-        return adopting.adopt(self._client, store, names, dry_run=dry_run, progress=progress)
+        given = {name: Path(path) for name, path in inputs.items()}
+        return adopting.adopt(self._client, store, names, dry_run=dry_run, given=given, progress=progress)

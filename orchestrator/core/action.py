@@ -21,7 +21,8 @@ class Prepare:
 
     `accepted`: the names of the run's accepted checkpoints, to look for if the one to resume fails.
     `dropped`: those that were accepted once and could not be read. `store`: the run's home store. If the
-    `uplink` leads to it, older generations are fenced off first.
+    `uplink` leads to it, older generations are fenced off first. If a ledger with more `adoptions` has the
+    run now, nothing is done; this holds for a launch and a collect, too.
     """
 
     order: Order
@@ -29,6 +30,7 @@ class Prepare:
     dropped: frozenset[str] = frozenset()
     store: str = ""
     uplink: Uplink = Uplink.SHARED
+    adoptions: int = 0
     kind: Literal["prepare"] = "prepare"
 
     @property
@@ -38,7 +40,11 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Launch:
+    """Start the prepared session. `store` and `adoptions` as in Prepare."""
+
     order: Order
+    store: str = ""
+    adoptions: int = 0
     kind: Literal["launch"] = "launch"
 
     @property
@@ -71,6 +77,7 @@ class Collect:
     uplink: Uplink = Uplink.SHARED
     forgone: bool = False
     kept: frozenset[str] = frozenset()
+    adoptions: int = 0
     kind: Literal["collect"] = "collect"
 
 
@@ -119,7 +126,8 @@ Action = Prepare | Launch | Collect | Stop | Discard | Retire
 class Trouble(StrEnum):
     """Why an action failed, by what to do next; the values mirror `orchestrator.errors`.
 
-    FULL: this machine's disk or the home store is full. UNFORESEEN: an unexpected exception.
+    FULL: this machine's disk or the home store is full. SUPERSEDED: another ledger has adopted the run.
+    UNFORESEEN: an unexpected exception.
     """
 
     TRANSIENT = "transient"
@@ -131,6 +139,7 @@ class Trouble(StrEnum):
     NOT_FOUND = "not_found"
     CORRUPT = "corrupt"
     FULL = "full"
+    SUPERSEDED = "superseded"
     UNFORESEEN = "unforeseen"
 
 

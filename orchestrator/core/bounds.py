@@ -65,9 +65,18 @@ SESSION_LOG_BYTES_MAX = 1 * GIB
 COLLECT_PROGRESS_BYTES_MAX = 64 * MIB
 SESSION_PROGRESS_BYTES_MAX = 1 * GIB
 
+# --- Runs -------------------------------------------------------------------------------------------------
+
+COUNT_MAX = 2**31 - 1  # steps of a job, or samples of a batch
+MICRO_BATCH_MAX = 65_536
+GENERATION_MAX = 10**8  # a checkpoint's name has room for ten times as many
+ADOPTIONS_MAX = 9998  # the key of a deposit has four digits for one more
+
 # --- Stores -----------------------------------------------------------------------------------------------
 
 REGISTER_BYTES_MAX = 128 * KIB  # a status, and who wrote it when
+MACHINE_CHARACTERS_MAX = 100  # the name of a machine that has adopted a run
+INPUTS_MAX = 1000  # that are fetched for one run
 DEPOSIT_BYTES_MAX = 16 * MIB  # a job, and a line for each of its checkpoints
 INPUTS_BYTES_MAX = 64 * MIB  # of one run in a store; larger ones are named by path and sha256 only
 MATERIAL_BYTES_MAX = 256 * MIB  # an archive of source, or of what an image is built from; twice what we write
@@ -120,6 +129,7 @@ def size_text(size: float) -> str:
 _NUMBER = "that value is left out, and a note says so"
 _UNREAD = "it is not read, and a note says so; the rest of the session is used"
 _CORRUPT = "that checkpoint is left out with its reason; older and newer ones are used"
+_DEPOSIT = "what a store says of that run is not believed"
 TABLE: tuple[tuple[str, str, str], ...] = (
     ("a step", "0 to 2⁶³ − 1", _NUMBER),
     ("steps per second", f"{RATE_MIN:g} to {RATE_MAX:g}", _NUMBER),
@@ -154,6 +164,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      f"{CHECKPOINT_TRIES_MAX} while the session runs, {LAST_TRIES_MAX} more at its end", _CORRUPT),
     ("checkpoints of a session", f"{SESSION_CHECKPOINTS_MAX:,}",
      "each collect brings only the newest, and a note says so"),
+    ("checkpoints of a run that another machine lists", f"{SESSION_CHECKPOINTS_MAX:,}",
+     "the newest are listed"),
     ("names in one folder of an outbox", f"{LISTED_MAX:,}",
      "the rest is ignored, and a note says so"),
     ("holes in a checkpoint or in progress.jsonl",
@@ -169,6 +181,12 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      "the rest comes next time; from a container, a larger file comes at the session's end"),
     ("progress.jsonl of a session", size_text(SESSION_PROGRESS_BYTES_MAX),
      "the rest stays where it is, and a note says so"),
+    ("steps and batches of a job", f"1 to {COUNT_MAX:,}; a micro-batch to {MICRO_BATCH_MAX:,}", _DEPOSIT),
+    ("a run's generation", f"0 to {GENERATION_MAX:,}",
+     f"{_DEPOSIT}; a fence outside counts as none, and is overwritten"),
+    ("adoptions of a run", f"0 to {ADOPTIONS_MAX:,}", "likewise"),
+    ("inputs of a run in a store", f"{INPUTS_MAX:,}", _DEPOSIT),
+    ("the name of a machine in a store", f"{MACHINE_CHARACTERS_MAX} characters", _DEPOSIT),
     ("a register of a store", size_text(REGISTER_BYTES_MAX), "it is neither written nor read"),
     ("what a store says of a run", size_text(DEPOSIT_BYTES_MAX), "it is neither written nor read"),
     ("the inputs of a run in a store", size_text(INPUTS_BYTES_MAX), "neither stored nor read"),

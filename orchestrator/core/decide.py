@@ -261,9 +261,11 @@ def _want(draft: Draft) -> None:
         case Phase.PREPARING:
             accepted = frozenset(c.name for c in record.accepted)
             dropped, uplink = frozenset(record.dropped), session.traits.uplink
-            draft.actions.append(Prepare(session.order, accepted, dropped, record.store, uplink))
+            draft.actions.append(
+                Prepare(session.order, accepted, dropped, record.store, uplink, record.adoptions)
+            )
         case Phase.LAUNCHING if session.launched_at is None:
-            draft.actions.append(Launch(session.order))
+            draft.actions.append(Launch(session.order, record.store, record.adoptions))
         case Phase.RUNNING:
             if _collect_due(session, draft.inputs.watch, draft.monotonic):
                 draft.actions.append(_collect(record, session))
@@ -336,6 +338,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         uplink=session.traits.uplink,
         forgone=record.forgone,
         kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
+        adoptions=record.adoptions,
     )
 
 

@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.event import Adopted, Cancelled, Completed, Event, GaveUp, Submitted
-from orchestrator.core.job import Job, frozen_image
+from orchestrator.core.job import ELSEWHERE, Input, Job, frozen_image
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord, apply, submit
 
 FORMAT = 1
-GENERATION_MAX = 10**8  # a checkpoint's name has room for ten times as many
-ADOPTIONS_MAX = 9998
 VERSION_MAX = 10**10 - 1
 REASON_BYTES_MAX = 500
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LENGTH_MAX = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_MACHINE = re.compile(rf"[A-Za-z0-9._-]{{0,{bounds.MACHINE_CHARACTERS_MAX}}}")
+_INCARNATION = re.compile(r"[0-9a-z]{0,32}")
+_TEXT_BYTES_MAX = 4096  # of a text without a limit of its own
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Deposit:
 
     `job` is frozen: its bundle, its image archive and its inputs are named by their sha256. `phase` is
     queued, running (it has a session), held, or a final one. `reason` is that of a final phase. `platform`,
-    `session` and `incarnation` are those of the present session.
+    `session` and `incarnation` are those of the present session. `adopted_by`: the machine that adopted it
+    last.
     """
 
     format: int
@@ -56,6 +58,7 @@ class Deposit:
     platform: str = ""
     session: str = ""
     incarnation: str = ""
+    adopted_by: str = ""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -89,6 +92,7 @@ def deposit_of(record: RunRecord) -> Deposit:
         platform=session.order.platform if session else "",
         session=session.name if session else "",
         incarnation=(session.incarnation or "") if session else "",
+        adopted_by=record.adopted_by,
     )
 
 
@@ -109,7 +113,10 @@ def archives(job: Job) -> tuple[str, ...]:
 
 def decode(run: str, data: bytes) -> Deposit:
     """The deposit of this run in these bytes. Raises ValueError, in words, for anything else: another run's,
-    a newer version's, names that could lead outside, numbers outside their limits."""
+    a newer version's, names that could lead outside, numbers outside their limits.
+
+    The paths of its inputs are marked as another machine's: nobody here has asked for them to be read.
+    """
     found = wire.decode(Deposit, data)
     if found.format != FORMAT:
         raise ValueError(f"a newer version wrote it (format {found.format}): update the orchestrator")
@@ -118,7 +125,16 @@ def decode(run: str, data: bytes) -> Deposit:
     for holds, what in (*_facts(found), *_job_facts(found.job), *_checkpoint_facts(found)):
         if not holds:
             raise ValueError(f"{what} is not valid")
-    return found
+    return replace(found, job=replace(found.job, inputs=tuple(map(_elsewhere, found.job.inputs))))
+
+
+def _elsewhere(each: Input) -> Input:
+    return replace(each, origin=ELSEWHERE + each.origin.removeprefix(ELSEWHERE))
+
+
+def machine(name: str) -> str:
+    """The name of a machine as a deposit can hold it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[: bounds.MACHINE_CHARACTERS_MAX]
 
 
 def is_run(name: str) -> bool:
@@ -127,31 +143,42 @@ def is_run(name: str) -> bool:
 
 
 def _facts(found: Deposit) -> tuple[tuple[bool, str], ...]:
+    caps = [micro_batch for _, micro_batch in found.micro_batch_caps]
+    texts = (found.group, found.schedule, found.origin, *(text for pair in found.parameters for text in pair))
     return (
         (is_run(found.run), "the run's name"),
         (bounds.moment(found.submitted_at) is not None, "the time of the submit"),
         (found.ended_at is None or bounds.moment(found.ended_at) is not None, "the time of the end"),
-        (0 <= found.adoptions <= ADOPTIONS_MAX, "the number of adoptions"),
+        (0 <= found.adoptions <= bounds.ADOPTIONS_MAX, "the number of adoptions"),
         (0 < found.version <= VERSION_MAX, "the version"),
-        (0 <= found.generation <= GENERATION_MAX, "the generation"),
-        (all(micro_batch >= 1 for _, micro_batch in found.micro_batch_caps), "a micro-batch"),
+        (0 <= found.generation <= bounds.GENERATION_MAX, "the generation"),
+        (all(1 <= each <= bounds.MICRO_BATCH_MAX for each in caps), "a micro-batch"),
+        (len(found.reason.encode("utf-8", "replace")) <= REASON_BYTES_MAX, "the reason"),
+        (all(not name or is_run(name) for name in (found.platform, found.session)), "the session"),
+        (_INCARNATION.fullmatch(found.incarnation) is not None, "the incarnation"),
+        (_MACHINE.fullmatch(found.adopted_by) is not None, "the machine that adopted it"),
+        (all(len(text) <= _TEXT_BYTES_MAX for text in texts), "a text"),
     )
 
 
 def _job_facts(job: Job) -> tuple[tuple[bool, str], ...]:
     work = job.work
     image = frozen_image(job.image)
-    profiles = [profile for _, profile in job.profiles]
+    micro_batches = [profile.micro_batch for _, profile in job.profiles]
+    counts = (work.total, work.global_batch, work.group)
+    inputs = job.inputs
     return (
         (is_run(job.name), "the job's name"),
         (bool(_SHA256.fullmatch(job.bundle)) or (not job.bundle and job.needs.image), "the source's sha256"),
         (image is None or bool(_SHA256.fullmatch(image)), "the image's sha256"),
-        (0 < work.total <= bounds.STEP_MAX, "work.total"),
-        (work.global_batch >= 1 and work.group >= 1, "work.global_batch"),
-        (all(profile.micro_batch >= 1 for profile in profiles), "a micro-batch"),
-        (job.checkpoint.keep.last >= 1, "checkpoint.keep"),
-        (all(_FILE_NAME.fullmatch(each.name) for each in job.inputs), "an input's name"),
-        (all(_SHA256.fullmatch(each.sha256 or "") for each in job.inputs), "an input's sha256"),
+        (all(1 <= count <= bounds.COUNT_MAX for count in counts), "a number in work"),
+        (all(1 <= each <= bounds.MICRO_BATCH_MAX for each in micro_batches), "a micro-batch"),
+        (1 <= job.checkpoint.keep.last <= bounds.COUNT_MAX, "checkpoint.keep"),
+        (1 <= job.without_progress <= bounds.COUNT_MAX, "retry.without_progress"),
+        (len({each.name for each in inputs}) == len(inputs) <= bounds.INPUTS_MAX, "the list of inputs"),
+        (all(_FILE_NAME.fullmatch(each.name) for each in inputs), "an input's name"),
+        (all(len(each.origin) <= 2 * _TEXT_BYTES_MAX for each in inputs), "an input's path"),
+        (all(_SHA256.fullmatch(each.sha256 or "") for each in inputs), "an input's sha256"),
     )
 
 
@@ -165,6 +192,10 @@ def _checkpoint_facts(found: Deposit) -> tuple[tuple[bool, str], ...]:
         (all(0 <= each.size <= bounds.CHECKPOINT_BYTES_MAX for each in every), "a checkpoint's size"),
         (all(not each.sha256 or _SHA256.fullmatch(each.sha256) for each in every), "a manifest's sha256"),
         (all(len(each.metrics) <= bounds.METRICS_MAX for each in every), "a checkpoint's metrics"),
+        (
+            all(len(name) <= bounds.METRIC_NAME_BYTES_MAX for each in every for name in each.metrics),
+            "a checkpoint's metrics",
+        ),
     )
 
 
@@ -179,17 +210,23 @@ def submission(found: Deposit, store: str) -> Submitted:
     )  # fmt: skip
 
 
-def adoption(found: Deposit, now: float, *, generation: int, source: str) -> tuple[Event, ...]:
-    """The events after the submission. A run that was over is over; any other waits for a person.
+@dataclass(frozen=True)
+class Arrival:
+    """How a run comes into a ledger. `source`: where it comes from, in words. `by`: the machine of the
+    ledger. `generation`: no session of another ledger has a higher number. `adoptions`: of this arrival."""
 
-    `generation` is the highest that the store has a trace of. `source`: where it comes from, in words.
-    """
-    after = max(found.generation, generation)
-    if not found.phase.final:
-        after += 1  # the other ledger may have started one more, and not said so
-    adopted = Adopted(now, _reason(found, source), after, found.accepted, found.adoptions + 1,
-                      found.micro_batch_caps)  # fmt: skip
-    ended_at = now if found.ended_at is None else found.ended_at
+    at: float
+    source: str
+    by: str
+    generation: int
+    adoptions: int
+
+
+def adoption(found: Deposit, arrival: Arrival) -> tuple[Event, ...]:
+    """The events after the submission. A run that was over is over; any other waits for a person."""
+    adopted = Adopted(arrival.at, _reason(found, arrival.source), max(found.generation, arrival.generation),
+                      found.accepted, arrival.adoptions, found.micro_batch_caps, arrival.by)  # fmt: skip
+    ended_at = arrival.at if found.ended_at is None else found.ended_at
     match found.phase:
         case Phase.DONE:
             return adopted, Completed(ended_at, found.reason)
@@ -215,6 +252,6 @@ def _reason(found: Deposit, source: str) -> str:
 def record_of(found: Deposit, store: str) -> RunRecord:
     """The run as an adoption would record it, to look at."""
     record = submit(submission(found, store))
-    for event in adoption(found, found.submitted_at, generation=0, source=store):
+    for event in adoption(found, Arrival(found.submitted_at, store, "", 0, found.adoptions + 1)):
         record = apply(record, event)
     return record

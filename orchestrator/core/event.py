@@ -310,8 +310,11 @@ class Regained:
 
 @dataclass(frozen=True)
 class Adopted:
-    """The run comes from another ledger, as a store describes it, and waits for a person. `generation` is
-    above every session that the other ledger may have started; `adoptions` counts the ledgers before."""
+    """The run comes from another ledger, as a store describes it, and waits for a person. Or it comes back
+    from one: if it has a session here, that goes on.
+
+    `generation` is above every session that the other ledger may have started. `adoptions` counts the ledgers
+    that had the run before, this one included if it comes back. `by` names the machine that adopted it."""
 
     at: float
     reason: str
@@ -319,6 +322,7 @@ class Adopted:
     accepted: tuple[Accepted, ...]
     adoptions: int
     micro_batch_caps: tuple[tuple[str, int], ...] = ()
+    by: str = ""
     kind: Literal[Kind.ADOPTED] = Kind.ADOPTED
 
 

@@ -183,9 +183,13 @@ class RouteWish:
     rules: tuple[Rule, ...] = ()
 
 
+ELSEWHERE = "elsewhere:"  # then a path on another machine, which is never looked up on this one
+
+
 @dataclass(frozen=True)
 class Input:
-    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference."""
+    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference. If the
+    run came out of a store, it is a path of another machine, after ELSEWHERE."""
 
     name: str
     origin: str

@@ -79,6 +79,7 @@ class Kind(StrEnum):
 
 P, K = Phase, Kind
 
+# Adopted: the first event of a run that comes from another ledger, or the run is taken back from one.
 TABLE: dict[Phase, dict[Kind, Phase]] = {
     P.QUEUED: {
         K.SUBMITTED: P.QUEUED,
@@ -93,6 +94,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.ACTION_FAILED: P.PREPARING,
         K.WITHDRAWN: P.QUEUED,
         K.CORRUPT: P.PREPARING,
+        K.ADOPTED: P.PREPARING,
     },
     P.LAUNCHING: {
         K.LAUNCHED: P.LAUNCHING,
@@ -101,17 +103,20 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.TURNED_AWAY: P.QUEUED,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
+        K.ADOPTED: P.LAUNCHING,
     },
     P.RUNNING: {
         K.ACCEPTED: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
+        K.ADOPTED: P.RUNNING,
     },
     P.STOPPING: {
         K.BEGAN: P.STOPPING,
         K.STARTED: P.STOPPING,
         K.ACCEPTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
+        K.ADOPTED: P.STOPPING,
     },
     P.COLLECTING: {
         K.STARTED: P.COLLECTING,
@@ -122,8 +127,10 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.GAVE_UP: P.FAILED,
         K.CANCELLED: P.CANCELLED,
         K.HELD: P.HELD,
+        K.ADOPTED: P.COLLECTING,
     },
     P.HELD: {
+        K.ADOPTED: P.HELD,
         K.RELEASED: P.QUEUED,
         K.CANCELLED: P.CANCELLED,
         K.COMPLETED: P.DONE,  # adopted: it was over in the ledger that it comes from

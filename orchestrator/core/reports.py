@@ -45,6 +45,7 @@ from orchestrator.core.patience import (
     waits_for_late,
 )
 from orchestrator.core.session import StopReply
+from orchestrator.core.superseded import superseded
 
 RETRY_SECONDS = 2.0  # after a failed action; doubles with every failure in a row
 RETRY_SECONDS_MAX = COLLECT_AGAIN_SECONDS
@@ -79,6 +80,9 @@ def take_report(draft: Draft, report: Report) -> None:
         draft.gone.add(name)
     if session is None or session.name != name:
         return  # a late answer about a closed session changes nothing
+    if isinstance(report, Failed) and report.trouble is Trouble.SUPERSEDED:
+        superseded(draft, report)
+        return
     match report.action:
         case Prepare() if draft.record.phase is Phase.PREPARING:
             _prepared(draft, report)

@@ -64,7 +64,7 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
-    `adoptions`: how many ledgers had the run before this one.
+    `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
     """
 
     run: str
@@ -102,6 +102,7 @@ class RunRecord:
     forgone: bool = False
     parked: Order | None = None
     adoptions: int = 0
+    adopted_by: str = ""
 
     @property
     def standing(self) -> Phase:
@@ -183,8 +184,7 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Wished():
             return _wished(record, event)
         case Adopted():
-            return replace(record, generation=event.generation, accepted=event.accepted, reason=event.reason,
-                           adoptions=event.adoptions, micro_batch_caps=event.micro_batch_caps)  # fmt: skip
+            return _adopted(record, event)
         case Moved():
             return replace(record, store=event.store)
         case Submitted():
@@ -199,6 +199,18 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(record, session=session)
         case _:
             return replace(record, session=_session_after(record, event))
+
+
+def _adopted(record: RunRecord, event: Adopted) -> RunRecord:
+    """If it comes back, it no longer waits because it was away; it may still wait for something else."""
+    still = record.awaits is not None or bool(record.missing)
+    record = replace(
+        record, generation=event.generation, accepted=event.accepted, adoptions=event.adoptions,
+        adopted_by=event.by, micro_batch_caps=event.micro_batch_caps, fault=record.fault if still else "",
+    )  # fmt: skip
+    if record.session is not None:
+        return record
+    return replace(record, reason=event.reason, until=None, deferred=False)
 
 
 def _noted(record: RunRecord, text: str, times: int) -> RunRecord:

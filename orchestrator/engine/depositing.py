@@ -58,7 +58,9 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
         _write(note, _NOTHING)  # from now on, a controller that starts looks again
     if record.accepted and not _has_any(store, record):
         raise NothingThere(f"it has none of the checkpoints of {record.run}: is its disk there?")
-    lacking = (*_put_archives(store, record, folders), *_put_inputs(store, record, folders))
+    # What an adopted run needs came from its store: what that lacks, this machine gives to nobody unasked.
+    lacking = () if record.adoptions else (*_put_archives(store, record, folders),
+                                           *_put_inputs(store, record, folders))  # fmt: skip
     deposits.write(store, said)
     _write(note, told)
     return lacking

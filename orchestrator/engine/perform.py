@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.core import wire
@@ -27,12 +27,12 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.run import RunRecord
+from orchestrator.engine.collecting import bring, look
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -44,14 +44,15 @@ from orchestrator.errors import (
     QuotaExhausted,
     Refused,
     Rejected,
+    Superseded,
     Transient,
 )
-from orchestrator.files import remove_tree, set_aside, write_whole
+from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
-from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, RESULT
-from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
+from orchestrator.session.layout import RESULT
+from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits
@@ -59,13 +60,11 @@ from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
-from orchestrator.uplink.accepting import Look
-from orchestrator.uplink.layout import SessionKeys
-from orchestrator.uplink.registers import raise_fence
+from orchestrator.uplink.registers import fence_of, raise_fence
 
+_AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-_REPLACED = "the home store had a different manifest for {}: replaced by the session's own"
 _ADOPTED = (
     "another ledger has adopted this run from its store, so its old checkpoints are no longer deleted here: "
     "go on in one of the two, and cancel the run in the other"
@@ -166,6 +165,8 @@ def _reported(action: Action, backends: Backends) -> Report:
         return _perform(action, backends)
     except CorruptCheckpoint as error:
         return Failed(action, Trouble.CORRUPT, error.reason, checkpoint=error.name)
+    except Superseded as error:
+        return Failed(action, Trouble.SUPERSEDED, str(error))
     except NotFound as error:
         return Failed(action, Trouble.NOT_FOUND, str(error))
     except QuotaExhausted as error:
@@ -194,6 +195,8 @@ def _disk_text(error: OSError) -> str:
 
 
 def _perform(action: Action, backends: Backends) -> Report:
+    if isinstance(action, Prepare | Launch):
+        _check_ours(action, backends)
     match action:
         case Prepare():
             return _prepare(action, backends)
@@ -215,10 +218,30 @@ def _perform(action: Action, backends: Backends) -> Report:
             return _retire(action, backends)
 
 
+def _check_ours(action: Prepare | Launch | Collect, backends: Backends) -> None:
+    """Raises Superseded if another ledger has adopted the run from its store. A store that does not answer
+    delays nothing here: what needs the store fails later, and the next action looks again."""
+    run = action.run if isinstance(action, Collect) else action.order.run
+    name = action.store or backends.home_store
+    if name not in backends.stores:
+        return
+    store = backends.stores[name]
+    try:
+        fence = fence_of(store, run)
+        by = deposits.adopter(store, run, action.adoptions)
+    except BackendError:
+        return
+    if by is not None or (fence is not None and fence.adoptions > action.adoptions):
+        where = f" on the machine {by}" if by else ""
+        raise Superseded(
+            f"another ledger{where} has adopted {run} from the store {name}, so it goes on there"
+        )
+
+
 def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
     if action.uplink is Uplink.STORE:
-        _fence_for(order, backends.store(action.store))
+        _fence_for(action, backends.store(action.store))
     staged = folders.staged(order.session) if order.resume is not None else None
     if (
         staged is not None
@@ -258,9 +281,15 @@ def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
     return Shipping(program, wire.encode(portable), portable.this_machine)
 
 
-def _fence_for(order: Order, store: Store) -> None:
+def _fence_for(action: Prepare, store: Store) -> None:
     """Makes sure that no older session can publish any more before this one starts."""
-    fence = raise_fence(store, order.run, order.generation)
+    order = action.order
+    fence = raise_fence(store, order.run, order.generation, action.adoptions)
+    if fence > order.generation + _AHEAD_MAX:
+        raise Rejected(
+            f"the fence of {order.run} in the store is at {fence:,}, so that {order.session} could publish "
+            f"nothing: `orchestrator adopt {action.store or 'STORE'} {order.run}` goes on above it"
+        )
     if fence > order.generation:
         raise NameTaken(f"{order.run} is already at generation {fence}; {order.session} is an older one")
 
@@ -321,61 +350,15 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
+    if action.last or action.uplink is Uplink.STORE:
+        _check_ours(action, backends)
     found = Done(action)
     for outbox in _outboxes(action, backends, into):
         if isinstance(outbox, uplinked.StoreOutbox):
-            found = _look(action, store, outbox, into)
+            found = look(action, store, outbox, into)
         else:
-            found = _bring(action, store, outbox, into, found)
+            found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
     return found
-
-
-def _look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Done:
-    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
-    says."""
-    keys = SessionKeys(action.run, action.session)
-    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
-    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
-    try:
-        notes, more = listen(outbox, into)
-    except BackendError:
-        if not accepted:
-            raise
-        notes, more = (), True  # what was found is worth a report
-    told = tuple(dict.fromkeys((*found.notes, *notes)))
-    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
-                gone=found.gone)  # fmt: skip
-
-
-def _bring(action: Collect, store: Store, outbox: Outbox, into: Path, before: Done) -> Done:
-    """Copies an outbox and publishes its checkpoints, except those that were found `before`."""
-    action = replace(action, known=action.known | {each.name for each in before.checkpoints})
-    given = Forgone(outbox) if action.forgone else outbox
-    collected = collect(given, into, action.known, last=action.last)
-    accepted: list[Accepted] = []
-    corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
-    for ref in [ref for ref in _brought(into) if _wanted(action, ref)]:
-        try:
-            manifest, foreign = _publish(store, action.run, ref, into)
-        except CorruptCheckpoint as error:
-            corrupt.append((ref.name, error.reason))
-            brought = into / CHECKPOINTS / ref.name
-            (brought / "published").unlink(missing_ok=True)
-            refuse(brought)
-        else:
-            accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
-            more |= manifest is None
-            notes += [_REPLACED.format(ref.name)] if foreign else []
-    _drop_blobs(into)
-    names = {each.name for each in accepted}
-    return replace(
-        before,
-        checkpoints=(*before.checkpoints, *accepted),
-        corrupt=(*before.corrupt, *corrupt),
-        notes=(*before.notes, *notes),
-        more=before.more or more,
-        late=tuple(each for each in before.late if each[0] not in names),
-    )
 
 
 def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbox]:
@@ -387,7 +370,7 @@ def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbo
         return
     store = backends.store(action.store)
     if action.last:
-        raise_fence(store, action.run, action.generation + 1)
+        raise_fence(store, action.run, action.generation + 1, action.adoptions)
     try:
         shipped = uplinked.opened(store, action.run, action.session, action.generation)
     except NotFound as error:
@@ -411,60 +394,6 @@ def _own_outbox(action: Collect, backends: Backends) -> Outbox | None:
         return backends.platform(action.platform).open(action.session)
     except Rejected:  # it has nothing, or is no longer in the config
         return None
-
-
-def _brought(into: Path) -> list[CheckpointRef]:
-    """Every checkpoint ever brought here, oldest first, even by a controller that died."""
-    folder = into / CHECKPOINTS
-    whole = folder.glob(f"*/{MANIFEST}")
-    found = [CheckpointRef.parse(path.parent.name) for path in whole]
-    return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
-
-
-def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
-    """Publishes a checkpoint. Returns the session's own manifest, and whether the store had a different one
-    under its name.
-
-    The manifest is None if the checkpoint was published before but is now missing in the store, and its blobs
-    are no longer here: then it is collected again. The store's manifest is never taken for the session's.
-    """
-    folder = into / CHECKPOINTS / ref.name
-    published = folder / "published"
-    before = published.exists()
-    try:
-        manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
-        if manifest.run != run:
-            raise CorruptCheckpoint(ref.name, f"its manifest names another run: {manifest.run!r}")
-        if before:
-            with contextlib.suppress(NotFound):
-                return stored.read(store, run, ref.name, manifest.sha256), False
-        foreign = stored.publish(store, run, manifest, into)
-    except FileNotFoundError as error:  # its blobs are missing: remove it, so that it is collected again
-        shutil.rmtree(folder)
-        if before:
-            return None, False
-        raise Transient(f"only a part of {ref.name} was collected; it will be collected again") from error
-    published.touch()
-    return manifest, foreign
-
-
-def _wanted(action: Collect, ref: CheckpointRef) -> bool:
-    if ref.generation != action.generation or ref.name in action.known:
-        return False
-    return action.incarnation is None or ref.incarnation == action.incarnation
-
-
-def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
-    metrics = {metric: manifest.metrics[metric]} if metric in manifest.metrics and metric else {}
-    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at, manifest.sha256)
-
-
-def _drop_blobs(into: Path) -> None:
-    """Removes blobs that are in the home store now. Manifests stay, so that nothing is collected twice."""
-    blobs = into / BLOBS
-    if blobs.is_dir():
-        for path in blobs.iterdir():
-            remove_tree(path)  # a blob, or the draft folder of a controller that was killed
 
 
 def is_unpublished(collected: Path) -> bool:

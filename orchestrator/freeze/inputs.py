@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.core.job import Input
+from orchestrator.core.job import ELSEWHERE, Input
 from orchestrator.errors import InputError, Rejected
 from orchestrator.files import (
     copy_file,
@@ -134,6 +134,13 @@ def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
 
 
 def _copy(each: Input, target: Path) -> None:
+    if each.origin.startswith(ELSEWHERE):
+        there = each.origin.removeprefix(ELSEWHERE)
+        raise Rejected(
+            f"input {each.name!r}: its run came out of a store that has no copy of it, and {there} was its "
+            f"path on another machine: give its path here with `orchestrator adopt STORE RUN --input "
+            f"{each.name}=PATH`"
+        )
     source = Path(each.origin)
     try:
         if source.is_dir():

@@ -16,6 +16,7 @@ from orchestrator.files import frozen_mode
 from orchestrator.freeze import inputs
 
 ROOT = "input"
+_DEPTH_MAX = 200  # folders in folders; pathlib makes them by recursion
 _FOREIGN = "its archive contains what no input has: "
 
 
@@ -56,7 +57,12 @@ def unpack(archive: Path, target: Path, sha256: str) -> None:
 def _write(tar: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
     parts = entry.name.split("/")
     plain = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and entry.sparse is None
-    if not plain or parts[0] != ROOT or any(part in ("", ".", "..") or "\0" in part for part in parts):
+    if (
+        not plain
+        or parts[0] != ROOT
+        or len(parts) > _DEPTH_MAX
+        or any(part in ("", ".", "..") or "\0" in part for part in parts)
+    ):
         raise ValueError(f"{_FOREIGN}{entry.name[:100]!a}")
     path = target.joinpath(*parts[1:])
     path.parent.mkdir(parents=True, exist_ok=True)

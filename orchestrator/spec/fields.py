@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-COUNT_MAX = 2**31 - 1
+from orchestrator.core import bounds
+
+COUNT_MAX = bounds.COUNT_MAX
 NAME_LENGTH_MAX = 36  # `<name>-<8 characters>-s<number>` must fit a Kaggle title of 50 characters
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 NAME_WORDS = (

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
 
+from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision
 from orchestrator.spec.document import shown
@@ -35,7 +36,7 @@ from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.rules import Rules
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
-MICRO_BATCH_MAX = 65_536
+MICRO_BATCH_MAX = bounds.MICRO_BATCH_MAX
 SEED_MAX = 2**32 - 1  # numpy's; torch takes more
 _PRECISIONS = ", ".join(Precision)
 _VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no digit first"

@@ -23,35 +23,42 @@ from tempfile import TemporaryDirectory
 from orchestrator.core import bounds, deposit, wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.deposit import Deposit
-from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, Superseded
+from orchestrator.errors import BackendError, CorruptCheckpoint, NoIdentity, NotFound, Rejected, Superseded
 from orchestrator.files import write_whole
 from orchestrator.files.hashing import digest_file
 from orchestrator.stores.store import Stat, Store
 from orchestrator.stores.store import is_empty as store_is_empty
+from orchestrator.stores.unencrypted import SUFFIX
 
+MANIFEST = "manifest.json"
 READ_MAX = 3  # deposits of one run, if the newest are damaged
 KEPT = 2
-_DEPOSIT = re.compile(r"([0-9]{4})-([0-9]{10})-([0-9a-f]{64})\.json")
+_DEPOSIT = re.compile(rf"([0-9]{{4}})-([0-9]{{10}})-([0-9a-f]{{64}})\.json(?:{re.escape(SUFFIX)})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Said:
     """What a store says of one run. `deposit`: the newest that can be believed. `troubles`: why newer ones
-    cannot. `checkpoints`: every checkpoint with a manifest there."""
+    cannot. `checkpoints`: those with a manifest there, by step, and at most the newest
+    `bounds.SESSION_CHECKPOINTS_MAX`. `encrypted`: what it says cannot be decrypted here, and `troubles` says
+    what to do."""
 
     run: str
     deposit: Deposit | None = None
     troubles: tuple[str, ...] = ()
     checkpoints: tuple[CheckpointRef, ...] = ()
+    encrypted: bool = False
 
 
 @dataclass
 class _Listed:
-    """One run's keys in a listing."""
+    """One run's keys in a listing. `sealed`: the checkpoints that the store knows as encrypted, although it
+    has no option `encrypt`."""
 
     deposits: list[Stat] = field(default_factory=list)
     checkpoints: list[CheckpointRef] = field(default_factory=list)
+    sealed: list[CheckpointRef] = field(default_factory=list)
 
 
 def material_key(run: str, sha256: str) -> str:
@@ -85,7 +92,8 @@ def write(store: Store, said: Deposit) -> None:
         source = Path(folder) / "deposit.json"
         write_whole(source, data, sync=False)
         store.put(key, source, sha256)
-    older = sorted((s for s in before if s.key != key and (_order(s) or (0, 0)) <= said.order), key=_rank)
+    mine = (stat for stat in before if stat.key != key and not stat.key.endswith(SUFFIX))
+    older = sorted((stat for stat in mine if (_order(stat) or (0, 0)) <= said.order), key=_rank)
     for stat in older[: len(older) - (KEPT - 1)]:
         store.delete(stat.key)
 
@@ -97,6 +105,18 @@ def checkpoints_unless_adopted(store: Store, run: str, adoptions: int) -> tuple[
     if any((_order(stat) or (0, 0))[0] > adoptions for stat in found.deposits):
         return None
     return tuple(found.checkpoints)
+
+
+def adopter(store: Store, run: str, adoptions: int) -> str | None:
+    """The machine that has adopted the run after the ledger that counts so many adoptions; empty if the store
+    does not say which. None if nobody has."""
+    later = [stat for stat in _deposits(store, run) if (_order(stat) or (0, 0))[0] > adoptions]
+    if not later:
+        return None
+    try:
+        return _read(store, run, max(later, key=_rank)).adopted_by
+    except (CorruptCheckpoint, ValueError, BackendError):
+        return ""
 
 
 def _deposits(store: Store, run: str) -> list[Stat]:
@@ -140,19 +160,41 @@ def said_of(store: Store, run: str) -> Said | None:
 def everything(store: Store, starting: str = "") -> Iterator[Said]:
     """What the store says of every run whose name starts like this, in order. Reads the deposits only."""
     for run, listed in _listed(store, starting).items():
-        troubles: list[str] = []
-        found = None
-        for stat in sorted(listed.deposits, key=_rank, reverse=True)[:READ_MAX]:
-            try:
-                found = _read(store, run, stat)
-            except (CorruptCheckpoint, ValueError) as error:
-                reason = error.reason if isinstance(error, CorruptCheckpoint) else str(error)
-                troubles.append(f"{stat.key.rpartition('/')[2]}: {reason}")
-            except NotFound:  # superseded meanwhile
-                continue
-            else:
-                break
-        yield Said(run, found, tuple(troubles), tuple(listed.checkpoints))
+        yield _said(store, run, listed)
+
+
+def _said(store: Store, run: str, listed: _Listed) -> Said:
+    troubles: list[str] = []
+    found, encrypted = None, ""
+    for stat in sorted(listed.deposits, key=_rank, reverse=True)[:READ_MAX]:
+        try:
+            found = _read(store, run, stat)
+        except (CorruptCheckpoint, ValueError) as error:
+            reason = error.reason if isinstance(error, CorruptCheckpoint) else str(error)
+            troubles.append(f"{stat.key.rpartition('/')[2]}: {reason}")
+        except NoIdentity as error:  # an older one that can be read would be out of date
+            encrypted = str(error)
+            break
+        except NotFound:  # superseded meanwhile
+            continue
+        else:
+            break
+    if not encrypted and listed.sealed and found is None:
+        encrypted = _why_sealed(store, run, listed.sealed[-1])
+    if encrypted:
+        troubles.append(encrypted)
+    refs = sorted({*listed.checkpoints, *listed.sealed}, key=lambda ref: (ref.step, ref.name))
+    newest = tuple(refs[-bounds.SESSION_CHECKPOINTS_MAX :])
+    return Said(run, found, tuple(troubles), newest, bool(encrypted))
+
+
+def _why_sealed(store: Store, run: str, ref: CheckpointRef) -> str:
+    """What the store itself says when it is asked for an encrypted manifest."""
+    try:
+        store.stat(f"runs/{run}/checkpoints/{ref.name}/{MANIFEST}")
+    except NoIdentity as error:
+        return str(error)
+    return ""
 
 
 def is_empty(store: Store) -> bool:
@@ -198,7 +240,8 @@ def remove(store: Store, run: str) -> None:
     for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
         store.delete(stat.key)
     for stat in _deposits(store, run):
-        store.delete(stat.key)
+        if not stat.key.endswith(SUFFIX):  # without its key, nobody can tell what it is
+            store.delete(stat.key)
 
 
 def _listed(store: Store, starting: str) -> dict[str, _Listed]:
@@ -211,8 +254,11 @@ def _listed(store: Store, starting: str) -> dict[str, _Listed]:
         match rest:
             case ["deposit", _] if _order(stat) is not None:
                 found.setdefault(run, _Listed()).deposits.append(stat)
-            case ["checkpoints", name, "manifest.json"] if (ref := CheckpointRef.parse(name)) is not None:
-                found.setdefault(run, _Listed()).checkpoints.append(ref)
+            case ["checkpoints", name, file] if (ref := CheckpointRef.parse(name)) is not None:
+                if file == MANIFEST:
+                    found.setdefault(run, _Listed()).checkpoints.append(ref)
+                elif file == MANIFEST + SUFFIX:
+                    found.setdefault(run, _Listed()).sealed.append(ref)
     return found
 
 
@@ -222,7 +268,8 @@ def _read(store: Store, run: str, stat: Stat) -> Deposit:
         raise ValueError(f"larger than {bounds.size_text(bounds.DEPOSIT_BYTES_MAX)}")
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "deposit.json"
-        store.get(stat.key, target, stat.key[-len(".json") - 64 : -len(".json")])
+        key = stat.key.removesuffix(SUFFIX)
+        store.get(key, target, key[-len(".json") - 64 : -len(".json")])
         found = deposit.decode(run, target.read_bytes())
     if found.order != _order(stat):
         raise ValueError("its name says another version than its content")

@@ -25,7 +25,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import Draft, draft_file, sweep, sync_folder
+from orchestrator.files import PLAIN, Draft, draft_file, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
@@ -125,8 +125,25 @@ class FolderStore:
             with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
 
+    def absence(self) -> str:
+        if self._root.exists():
+            return ""
+        return (
+            f"{self._root} does not exist. The first checkpoint makes it; if it should be there, mount its "
+            f"disk, or correct the `path` of the store {self._name} in the config"
+        )
+
     def portable(self) -> Portable:
         return Portable("folder", {"path": str(self._root.absolute())}, this_machine=True)
+
+    def _check_no_file(self) -> None:
+        """A missing root is an empty store, because the first put makes it; anything else is a mistake."""
+        if self._root.exists() and not self._root.is_dir():
+            raise Rejected(
+                f"{self._root} is not a folder: correct the `path` of the store {self._name} in the config",
+                backend=self._name,
+                operation="list",
+            )
 
     def _open(self) -> None:
         """Makes the root. The first time, removes what killed writers left there."""
@@ -189,11 +206,13 @@ class FolderStore:
     @contextmanager
     def _source(self, key: str) -> Iterator[FileIO]:
         with self._reporting("get", key):
+            missing = NotFound(f"{self._root} has no {key}", backend=self._name, operation="get")
             try:
-                stream = FileIO(self._root / key)
+                if not stat.S_ISREG(os.lstat(self._root / key).st_mode):  # a pipe would never end
+                    raise missing
+                stream = FileIO(self._root / key, opener=_plain)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                message = f"{self._root} has no {key}"
-                raise NotFound(message, backend=self._name, operation="get") from error
+                raise missing from error
         with stream:
             yield stream
 
@@ -214,6 +233,7 @@ class FolderStore:
         try:
             entries = list(os.scandir(self._root / folder))
         except (FileNotFoundError, NotADirectoryError):
+            self._check_no_file()
             return []
         for entry in entries:
             key = folder + entry.name
@@ -235,6 +255,10 @@ class FolderStore:
             path = error.filename or self._root / key
             message = f"{operation} {key}: {error.strerror or error} ({path}){advice}"
             raise kind(message, backend=self._name, operation=operation) from error
+
+
+def _plain(path: str, flags: int) -> int:
+    return os.open(path, flags | PLAIN)
 
 
 def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:

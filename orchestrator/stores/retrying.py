@@ -18,7 +18,7 @@ from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
-from orchestrator.stores.store import Stat, Store, is_empty
+from orchestrator.stores.store import Stat, Store, absence, is_empty
 
 
 class RetryingRegisters:
@@ -89,6 +89,9 @@ class RetryingStore:
 
     def is_empty(self) -> bool:
         return self._again(is_empty, self._inner)
+
+    def absence(self) -> str:
+        return absence(self._inner)
 
     def checkup(self) -> tuple[Remark, ...]:
         return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()

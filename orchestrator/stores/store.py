@@ -91,3 +91,16 @@ def is_empty(store: Store) -> bool:
     if isinstance(store, Emptiness):
         return store.is_empty()
     return next(iter(store.list("")), None) is None
+
+
+@runtime_checkable
+class Absence(Protocol):
+    """Optional, for a store that its first put makes."""
+
+    def absence(self) -> str:
+        """Why the store has nothing at all, and what to do; empty if it is there."""
+
+
+def absence(store: Store) -> str:
+    """Why the store has nothing at all, if it knows; else empty."""
+    return store.absence() if isinstance(store, Absence) else ""

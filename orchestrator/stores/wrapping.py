@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store, is_empty
+from orchestrator.stores.store import Store, absence, is_empty
 
 
 class Wrapping:
@@ -33,6 +33,10 @@ class Wrapping:
     def is_empty(self) -> bool:
         """Asks the inner store, which may find out without a listing."""
         return is_empty(self._inner)
+
+    def absence(self) -> str:
+        """Asks the inner store."""
+        return absence(self._inner)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""

@@ -1,8 +1,9 @@
 """The registers of an uplink: a run's fence, a session's claim, heartbeat and pins, and how they may change.
 
-The fence is the generation that may publish. It only rises, and only the engine raises it. A claim is made
-once, by the first agent that comes. A heartbeat changes as long as its agent lives. The engine pins what the
-uplink must not delete. Knows no clock: only a reader that watches a heartbeat change can tell how old it is.
+The fence is the generation that may publish, and which adoption of the run may raise it. It only rises: the
+engine raises it, and so does an adoption. A claim is made once, by the first agent that comes. A heartbeat
+changes as long as its agent lives. The engine pins what the uplink must not delete. Knows no clock: only a
+reader that watches a heartbeat change can tell how old it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
 from orchestrator.errors import Conflict, Rejected, Superseded, Transient
 from orchestrator.stores.register import Held, Registers
@@ -19,13 +20,20 @@ from orchestrator.stores.store import Store
 from orchestrator.uplink.layout import SessionKeys, fence_key
 
 T = TypeVar("T")
+_ADOPTIONS_MAX = bounds.ADOPTIONS_MAX + 1  # after the last adoption
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Only sessions of this generation may publish."""
+    """Only sessions of this generation may publish, and only the ledger that counts so many `adoptions` of
+    the run may raise it. Outside their bounds the numbers are not valid: no ledger writes them."""
 
     generation: int
+    adoptions: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.generation <= bounds.GENERATION_MAX and 0 <= self.adoptions <= _ADOPTIONS_MAX):
+            raise ValueError("a fence out of its bounds")
 
 
 @dataclass(frozen=True)
@@ -69,18 +77,44 @@ def registers_of(store: Store) -> Registers:
     return store.registers
 
 
-def raise_fence(store: Store, run: str, generation: int) -> int:
+def fence_of(store: Store, run: str) -> Fence | None:
+    """The run's fence; None if there is no valid one, or the store has no registers."""
+    return None if store.registers is None else _decoded(Fence, store.registers.read(fence_key(run)))
+
+
+def raise_fence(store: Store, run: str, generation: int, adoptions: int = 0) -> int:
     """From now on, no generation below this one can publish. Returns the fence, which may already be higher.
 
-    Raises Conflict if somebody else changes it at the same moment: try again. Overwrites an invalid fence.
+    Raises Superseded, and changes nothing, if a ledger with more `adoptions` has the run now. Raises Conflict
+    if somebody else changes it at the same moment: try again. Overwrites an invalid fence.
     """
     registers, key = registers_of(store), fence_key(run)
     held = registers.read(key)
-    there = _decoded(Fence, held)
-    if there is not None and there.generation >= generation:
-        return there.generation
-    registers.swap(key, wire.encode(Fence(generation)), None if held is None else held.version)
-    return generation
+    there = _decoded(Fence, held) or Fence(0)
+    if there.adoptions > adoptions:
+        raise Superseded(f"another ledger has adopted {run}")
+    wanted = Fence(max(generation, there.generation), adoptions)
+    if held is None or wanted != there:
+        registers.swap(key, wire.encode(wanted), None if held is None else held.version)
+    return wanted.generation
+
+
+def take_fence(store: Store, run: str, generation: int, adoptions: int) -> Fence:
+    """Takes the run from every other ledger: afterwards only the caller may raise the fence, with the
+    returned `adoptions`, and no session that was started before can publish.
+
+    The fence is at least at `generation` and always above the one that was there; `adoptions` likewise.
+    Raises Rejected if there is no number left, and Conflict as `raise_fence` does.
+    """
+    registers, key = registers_of(store), fence_key(run)
+    held = registers.read(key)
+    there = _decoded(Fence, held) or Fence(0)
+    try:
+        taken = Fence(max(generation, there.generation + 1), max(adoptions, there.adoptions + 1))
+    except ValueError:
+        raise Rejected(f"no session of {run} can have a number above its fence in the store") from None
+    registers.swap(key, wire.encode(taken), None if held is None else held.version)
+    return taken
 
 
 def check_fence(store: Store, run: str, generation: int) -> None:

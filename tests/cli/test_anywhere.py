@@ -95,9 +95,15 @@ def test_an_unknown_run_names_the_nearest_and_the_stores(
     wrong = finished.run[:-1] + ("x" if finished.run[-1] != "x" else "y")
     said = other("pull", wrong, code=2).err
     assert f"did you mean {finished.run!r}" in said
-    assert "shared, attic" in said
+    assert "the stores: shared, attic (" in said
     assert "unknown store 'atic'; did you mean 'attic'?" in other("ps", "--store", "atic", code=2).err
-    assert "has no runs" in other("ps", "--store", "attic").out
+    attic = tmp_path / "attic"
+    for words in (("ps", "--store", "attic"), ("adopt", "attic")):
+        assert f"the store attic has no runs: {attic} does not exist" in other(*words).out
+    assert f"attic ({attic} does not exist" in said
+    attic.write_text("a file")
+    assert f"{attic} is not a folder: correct the `path`" in other("ps", "--store", "attic", code=4).err
+    attic.unlink()
     (tmp_path / "attic").symlink_to(tmp_path / "attic")  # it cannot be read
     assert (
         "may be in a store that does not answer: attic: " in other("checkpoints", "another-run", code=4).err
@@ -172,24 +178,34 @@ def test_a_run_under_way_is_held_and_goes_on_from_its_newest_checkpoint(tmp_path
             lambda: (new("ps", "--store", "shared", "--json").json["runs"] or [{}])[0].get("step"),
             "a deposit",
         )
-        # The old controller still lives: it is adopted all the same, and the old one is not disturbed.
+        # The old controller still lives: it is adopted all the same, and the old one does nothing more.
         answer = new("adopt", "shared", "--json")
         [row] = answer.json["runs"]
         assert (row["came"], row["phase"]) == ("adopted", "held")
-        assert stolen.phase(run) == "running"
         fence = json.loads(_register(tmp_path / "store", run))
-        assert fence["generation"] == 3, "above the old session, and above one that it may have started since"
-        log = stolen.home / "controller.log"
-        wait_until(lambda: "another ledger has adopted" in log.read_text(), "the old controller to notice")
-        killed(stolen)
+        assert fence == {"generation": 3, "adoptions": 1}, "above one that it may have started since"
+        wait_until(lambda: stolen.phase(run) == "held", "the old controller to notice")
+        assert f"has adopted {run} from the store shared" in stolen("show", run, "--json").json["reason"]
         reason = new("show", run, "--json").json["reason"]
         assert f"its last session {run}-s01 on here may still run" in reason
         assert events(new, run) == ["submitted", "adopted"]
+        # It is taken back, and goes on with the session that still runs.
+        assert "1 run adopted" in stolen("adopt", "shared", run).out
+        newest = max(checkpoint_steps(stolen, run))
+        wait_until(lambda: max(checkpoint_steps(stolen, run)) > newest, "a checkpoint after that")
+        assert new("ps", "--store", "shared", "--json").json["runs"][0]["phase"] == "running"
+        # Then the new machine takes it again.
+        assert new("adopt", "shared", run, "--json").json["runs"][0]["came"] == "taken back"
+        killed(stolen)
         new("release", run)
-        wait_until(lambda: 3 in generations(new, run), "a checkpoint of the new session")
+        wait_until(lambda: 5 in generations(new, run), "a checkpoint of the new session")
         assigned = [each for each in new("why", run, "--json").json["events"] if "order" in each["event"]]
-        assert assigned[0]["event"]["order"]["session"] == f"{run}-s03"
+        assert assigned[0]["event"]["order"]["session"] == f"{run}-s05"
         assert assigned[0]["event"]["order"]["resume_step"] >= step
+
+
+def checkpoint_steps(user: Caller, run: str) -> list[int]:
+    return [each["ref"]["step"] for each in user("show", run, "--json").json["checkpoints"]]
 
 
 def generations(user: Caller, run: str) -> set[int]:

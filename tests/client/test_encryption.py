@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
-from orchestrator.client import Run
+from orchestrator.client import Came, Run
 from orchestrator.client.checkup import Finding, findings
 from orchestrator.client.home import Home
 from orchestrator.core import credentials
+from orchestrator.engine.depositing import deposit
 from orchestrator.errors import CorruptCheckpoint, NoIdentity, SpecError
 from tests.cli.calls import Caller
 from tests.cli.conftest import user
@@ -70,6 +71,73 @@ def test_the_other_recipient_alone_gets_it_back(run: Run, tmp_path: Path) -> Non
     published(run, 10)
     configure(tmp_path, WITH, RECOVERY.text)
     assert (run.pull(tmp_path / "pulled").folder / "state").read_bytes() == b"state 10"
+
+
+NO_ENCRYPT = "the store 'home' has no `encrypt` in the config: put it back"
+
+
+def elsewhere(run: Run, folder: Path, encrypt: str, identity: str = ME.text) -> Client:
+    """Another machine, whose config names the same store."""
+    (folder / "elsewhere").mkdir(mode=0o700)
+    configure(folder / "elsewhere", encrypt, identity)
+    (folder / "elsewhere" / "store").symlink_to(folder / "store")
+    return Client(folder / "elsewhere", clock=run.client.clock)
+
+
+def told(run: Run) -> None:
+    """The controller of the run has told its store."""
+    published(run, 10)
+    deposit(run.client.wired().store("home"), "home", run.record(), run.client.home.folders)
+
+
+@pytest.mark.parametrize(
+    ("encrypt", "identity", "said", "deposited"),
+    [
+        ("", ME.text, NO_ENCRYPT, True),
+        ("", ME.text, NO_ENCRYPT, False),
+        (WITH, STRANGER.text, "belongs to none of the recipients", True),
+    ],
+    ids=["no encrypt", "no encrypt and no deposit", "wrong"],
+)
+def test_an_encrypted_store_does_not_look_empty_to_another_machine(
+    run: Run, tmp_path: Path, encrypt: str, identity: str, said: str, deposited: bool
+) -> None:
+    told(run)
+    for path in (tmp_path / "store").glob("runs/*/deposit/*") if not deposited else ():
+        path.unlink()
+    client = elsewhere(run, tmp_path, encrypt, identity)
+    [listed] = client.stores.runs("home")
+    assert (listed.run, listed.encrypted, listed.step, listed.checkpoints_count) == (run.name, True, 10, 1)
+    assert said in listed.troubles[0]
+    with pytest.raises(NoIdentity, match="is encrypted"):
+        client.stores.run(run.name).pull(tmp_path / "pulled")
+    with pytest.raises(NoIdentity, match="is encrypted"):
+        client.stores.run(run.name).checkpoints()
+    [found] = client.stores.adopt("home")
+    assert found.came is Came.ENCRYPTED
+    assert said in found.notes[0]
+    assert client.runs(all=True) == ()
+
+
+def test_a_plain_store_is_read_as_it_is_with_encrypt_in_the_config(run: Run, tmp_path: Path) -> None:
+    configure(tmp_path, "")
+    told(Run(Client(tmp_path, clock=run.client.clock), run.name))
+    client = elsewhere(run, tmp_path, WITH)
+    [listed] = client.stores.runs("home")
+    assert (listed.encrypted, listed.troubles, listed.step) == (False, (), 10)
+    assert client.stores.adopt("home")[0].came is Came.ADOPTED
+    assert client.run(run.name).pull(tmp_path / "pulled").step == 10
+    sealed = [path for path in (tmp_path / "store").rglob("deposit/*") if path.suffix == ".age"]
+    assert sealed, "what is written from now on is encrypted"
+
+
+def test_a_command_about_an_encrypted_store_says_what_to_add(user: Caller) -> None:
+    deposit = user.home / "store" / "runs" / "tiny-abcdefgh" / "deposit"
+    deposit.mkdir(parents=True)
+    (deposit / f"0000-0000000001-{'a' * 64}.json.age").write_bytes(b"age-encryption.org/v1")
+    user.config(CONFIG.format(encrypt=""))
+    for words in (("ps", "--store", "home"), ("adopt", "home")):
+        assert NO_ENCRYPT in user(*words, code=3).err
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,20 @@ from typing import Any
 import pytest
 
 from orchestrator.core import wire
+from orchestrator.core.bounds import GENERATION_MAX
 from orchestrator.core.deposit import (
-    GENERATION_MAX,
+    Arrival,
     adoption,
     archives,
     decode,
     deposit_of,
+    machine,
     record_of,
     says_the_same,
     submission,
 )
 from orchestrator.core.event import CheckpointAccepted, Completed, Event, GaveUp, Noted, Requeued
+from orchestrator.core.job import Input
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
@@ -80,7 +83,7 @@ def test_what_a_session_said_stays_in_the_ledger() -> None:
 )
 def test_a_run_that_was_over_arrives_over(last: Event, phase: Phase) -> None:
     said = deposit_of(over(last))
-    events = adoption(said, NOW + 100, generation=said.generation, source="the store s3")
+    events = adoption(said, Arrival(NOW + 100, "the store s3", "new", said.generation, 1))
     found = fold([submission(said, "s3"), *events])
     assert (found.phase, found.ended_at, found.store) == (phase, NOW + 5, "s3")
     assert found.reason == said.reason
@@ -90,7 +93,7 @@ def test_a_run_that_was_over_arrives_over(last: Event, phase: Phase) -> None:
 
 def test_a_run_under_way_arrives_held_above_every_generation_that_may_exist() -> None:
     said = deposit_of(with_two())
-    found = fold([submission(said, "s3"), *adoption(said, NOW, generation=7, source="the store s3")])
+    found = fold([submission(said, "s3"), *adoption(said, Arrival(NOW, "the store s3", "new", 8, 1))])
     assert (found.phase, found.session, found.generation, found.adoptions) == (Phase.HELD, None, 8, 1)
     assert f"its last session {RUN}-s01 on here may still run" in found.reason
     assert "continues from step 20" in found.reason
@@ -123,6 +126,29 @@ HOSTILE = {
     "an input without a sha256": _set(
         "job", "inputs", to=[{"name": "x", "origin": "/etc/passwd", "sha256": None}]
     ),
+    "an input twice": _set(
+        "job", "inputs", to=[{"name": "x", "origin": path, "sha256": SHA} for path in ("/a", "/b")]
+    ),
+    "inputs without end": _set(
+        "job", "inputs", to=[{"name": f"x{i}", "origin": "/a", "sha256": SHA} for i in range(1001)]
+    ),
+    "an input with a long name": _set(
+        "job", "inputs", to=[{"name": "x" * 201, "origin": "/a", "sha256": SHA}]
+    ),
+    "an input with a long path": _set(
+        "job", "inputs", to=[{"name": "x", "origin": "/" * 9000, "sha256": SHA}]
+    ),
+    "steps without end": _set("job", "work", "total", to=2**40),
+    "a batch without end": _set("job", "work", "global_batch", to=10**18),
+    "a micro-batch without end": _set("job", "profiles", 0, 1, "micro_batch", to=10**18),
+    "a cap without end": _set("micro_batch_caps", to=[["cpu", 10**18]]),
+    "a session of any name": _set("session", to="\x1b[2Jx"),
+    "a platform of any name": _set("platform", to="../here"),
+    "an incarnation of any name": _set("incarnation", to="../x"),
+    "a machine of any name": _set("adopted_by", to="pebble\x1b[2J"),
+    "a reason without end": _set("reason", to="x" * 501),
+    "a group without end": _set("group", to="x" * 5000),
+    "a metric with a long name": _set("accepted", 0, "metrics", to={"x" * 300: 1.0}),
     "no steps": _set("job", "work", "total", to=0),
     "no batch": _set("job", "work", "global_batch", to=0),
     "no micro-batch": _set("job", "profiles", 0, 1, "micro_batch", to=0),
@@ -161,3 +187,18 @@ def test_the_same_checkpoint_twice_is_refused() -> None:
     twice = replace(said, accepted=(said.accepted[0], said.accepted[0]))
     with pytest.raises(ValueError, match="the list of checkpoints"):
         decode(RUN, wire.encode(twice))
+
+
+def test_the_paths_of_its_inputs_are_another_machines() -> None:
+    """However often it went from one machine to the next."""
+    given = Input("corpus", "/data/corpus", SHA)
+    said = deposit_of(record(*running(), inputs=(given,)))
+    for _ in range(2):
+        [found] = decode(RUN, wire.encode(said)).job.inputs
+        assert found == replace(given, origin="elsewhere:/data/corpus")
+        said = replace(said, job=replace(said.job, inputs=(found,)))
+
+
+def test_a_machine_may_have_any_name() -> None:
+    said = replace(deposit_of(with_two()), adopted_by=machine("mü\n" + "x" * 200))
+    assert decode(RUN, wire.encode(said)).adopted_by == "m--" + "x" * 97

@@ -109,7 +109,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def wish(self, record: RunRecord, wish: Wish) -> None:
         event = Wished(NOW, wish)
         before = self.records[record.run]
-        over = before.phase.final and not before.strays
+        revived = before.phase is Phase.FAILED and wish is Wish.RELEASE
+        over = before.phase.final and not before.strays and not revived
         after = self.ledger.wish(record.run, event)
         assert after == apply(before, event)
         self._keep(after, self.due[record.run] if over else 0.0, event)

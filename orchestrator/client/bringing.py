@@ -1,0 +1,94 @@
+"""Brings what a run needs that comes from another ledger: its newest checkpoint, its archives and inputs.
+
+Decides what counts: only what is verified to the last byte. What is lacking is said in words and is no error.
+Reads no path of this machine that a store names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.core.checkpoint import Accepted, newest
+from orchestrator.core.deposit import Deposit, archives
+from orchestrator.core.job import Input, Job, frozen_image
+from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
+from orchestrator.files import remove_tree
+from orchestrator.freeze import inputs, packing
+from orchestrator.home import Folders
+from orchestrator.stores import checkpoints as manifests
+from orchestrator.stores import deposits
+from orchestrator.stores.deposits import Said
+from orchestrator.stores.store import Store
+
+CANDIDATES_MAX = 8  # checkpoints that nobody accepted and that are read whole
+
+
+def with_the_last(store: Store, told: Deposit, said: Said, notes: list[str]) -> Deposit:
+    """With the newest checkpoint that the present session brought to the store, and that the old
+    controller had no time to accept. It counts if every byte of it is verified."""
+    known = {each.name for each in told.accepted}
+    at = newest(told.accepted)
+    candidates = [ref for ref in said.checkpoints
+                  if ref.name not in known and ref.generation == told.generation
+                  and ref.incarnation == told.incarnation
+                  and (at is None or ref.step > at.ref.step)]  # fmt: skip
+    for ref in sorted(candidates, key=lambda ref: ref.step, reverse=True)[:CANDIDATES_MAX]:
+        try:
+            found = manifests.verify(store, told.run, ref.name)
+        except (CorruptCheckpoint, NotFound) as error:
+            notes.append(f"the checkpoint at step {ref.step:,} is not used: {error}")
+            continue
+        notes.append(f"accepted the checkpoint at step {ref.step:,}, which the old controller had not seen")
+        best = told.job.checkpoint.keep.best
+        metrics = {best.metric: found.metrics[best.metric]} if best and best.metric in found.metrics else {}
+        last = Accepted(ref, found.size, metrics, found.created_at, found.sha256)
+        return replace(told, accepted=(*told.accepted, last))
+    return told
+
+
+def brought(store: Store, run: str, job: Job, folders: Folders) -> list[str]:
+    """Fetches the archives that the next session needs. Returns what is lacking."""
+    lacking = []
+    image = frozen_image(job.image)
+    for sha256 in archives(job):
+        target = folders.image(sha256) if sha256 == image else folders.bundle(sha256)
+        try:
+            _fetch(store, run, sha256, target)
+        except (NotFound, CorruptCheckpoint) as error:
+            what = "what its image is built from" if sha256 == image else "its source"
+            lacking.append(f"it cannot go on here without {what}, which the store cannot give: {error}")
+    return [*lacking, *staged(store, run, job, folders)]
+
+
+def staged(store: Store, run: str, job: Job, folders: Folders) -> list[str]:
+    """Brings the inputs into this home, from the store or from paths that the user gave. Returns what is
+    lacking."""
+    try:
+        inputs.stage(job.inputs, folders.inputs, partial(_give, store, run))
+    except (Rejected, OSError) as error:
+        return [f"it cannot go on here without its inputs: {error}"]
+    return []
+
+
+def _fetch(store: Store, run: str, sha256: str, target: Path) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if target.exists() and inputs.digest(target) == sha256:
+        return
+    deposits.fetch_material(store, run, sha256, target)
+
+
+def _give(store: Store, run: str, wanted: Input, target: Path) -> bool:
+    """Writes an input that the store has. False if it has none that is whole."""
+    sha256 = wanted.sha256 or ""
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        archive = Path(folder) / "input.tar"
+        try:
+            deposits.fetch_input(store, run, sha256, archive)
+            packing.unpack(archive, target, sha256)
+        except (NotFound, CorruptCheckpoint, ValueError):
+            remove_tree(target)
+            return False
+    return True

@@ -1,0 +1,135 @@
+"""Takes a session's checkpoints out of its outbox into the run's home store, or where an uplink shipped them.
+
+Decides which of them are published, and in which order. Must never know platforms, nor what an error means
+for the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.core.action import Collect, Done
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
+from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, Transient
+from orchestrator.files import remove_tree
+from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
+from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+from orchestrator.uplink import outbox as uplinked
+from orchestrator.uplink.accepting import Look
+from orchestrator.uplink.layout import SessionKeys
+
+_REPLACED = "the home store had a different manifest for {}: replaced by the session's own"
+
+
+def look(action: Collect, store: Store, outbox: uplinked.StoreOutbox, into: Path) -> Done:
+    """Takes the checkpoints that an uplink has shipped where they lie, and copies only what the session
+    says."""
+    keys = SessionKeys(action.run, action.session)
+    found = Look(store, keys, outbox, into, action.known, action.kept).take(last=action.last)
+    accepted = tuple(_accepted(each, action.metric) for each in found.manifests if _wanted(action, each.ref))
+    try:
+        notes, more = listen(outbox, into)
+    except BackendError:
+        if not accepted:
+            raise
+        notes, more = (), True  # what was found is worth a report
+    told = tuple(dict.fromkeys((*found.notes, *notes)))
+    return Done(action, accepted, found.corrupt, notes=told, more=found.more or more, late=found.late,
+                gone=found.gone)  # fmt: skip
+
+
+def bring(
+    action: Collect, store: Store, outbox: Outbox, into: Path, before: Done, check_ours: Callable[[], None]
+) -> Done:
+    """Copies an outbox and publishes its checkpoints, except those that were found `before`. `check_ours` is
+    called before anything is published, and may raise Superseded."""
+    action = replace(action, known=action.known | {each.name for each in before.checkpoints})
+    given = Forgone(outbox) if action.forgone else outbox
+    collected = collect(given, into, action.known, last=action.last)
+    accepted: list[Accepted] = []
+    corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
+    wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
+    if wanted:  # a collect that brings nothing asks the store nothing
+        check_ours()
+    for ref in wanted:
+        try:
+            manifest, foreign = _publish(store, action.run, ref, into)
+        except CorruptCheckpoint as error:
+            corrupt.append((ref.name, error.reason))
+            brought = into / CHECKPOINTS / ref.name
+            (brought / "published").unlink(missing_ok=True)
+            refuse(brought)
+        else:
+            accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
+            more |= manifest is None
+            notes += [_REPLACED.format(ref.name)] if foreign else []
+    _drop_blobs(into)
+    names = {each.name for each in accepted}
+    return replace(
+        before,
+        checkpoints=(*before.checkpoints, *accepted),
+        corrupt=(*before.corrupt, *corrupt),
+        notes=(*before.notes, *notes),
+        more=before.more or more,
+        late=tuple(each for each in before.late if each[0] not in names),
+    )
+
+
+def _brought(into: Path) -> list[CheckpointRef]:
+    """Every checkpoint ever brought here, oldest first, even by a controller that died."""
+    folder = into / CHECKPOINTS
+    whole = folder.glob(f"*/{MANIFEST}")
+    found = [CheckpointRef.parse(path.parent.name) for path in whole]
+    return sorted((ref for ref in found if ref is not None), key=lambda ref: ref.name)
+
+
+def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Manifest | None, bool]:
+    """Publishes a checkpoint. Returns the session's own manifest, and whether the store had a different one
+    under its name.
+
+    The manifest is None if the checkpoint was published before but is now missing in the store, and its blobs
+    are no longer here: then it is collected again. The store's manifest is never taken for the session's.
+    """
+    folder = into / CHECKPOINTS / ref.name
+    published = folder / "published"
+    before = published.exists()
+    try:
+        manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
+        if manifest.run != run:
+            raise CorruptCheckpoint(ref.name, f"its manifest names another run: {manifest.run!r}")
+        if before:
+            with contextlib.suppress(NotFound):
+                return stored.read(store, run, ref.name, manifest.sha256), False
+        foreign = stored.publish(store, run, manifest, into)
+    except FileNotFoundError as error:  # its blobs are missing: remove it, so that it is collected again
+        shutil.rmtree(folder)
+        if before:
+            return None, False
+        raise Transient(f"only a part of {ref.name} was collected; it will be collected again") from error
+    published.touch()
+    return manifest, foreign
+
+
+def _wanted(action: Collect, ref: CheckpointRef) -> bool:
+    if ref.generation != action.generation or ref.name in action.known:
+        return False
+    return action.incarnation is None or ref.incarnation == action.incarnation
+
+
+def _accepted(manifest: Manifest, metric: str | None) -> Accepted:
+    metrics = {metric: manifest.metrics[metric]} if metric in manifest.metrics and metric else {}
+    return Accepted(manifest.ref, manifest.size, metrics, manifest.created_at, manifest.sha256)
+
+
+def _drop_blobs(into: Path) -> None:
+    """Removes blobs that are in the home store now. Manifests stay, so that nothing is collected twice."""
+    blobs = into / BLOBS
+    if blobs.is_dir():
+        for path in blobs.iterdir():
+            remove_tree(path)  # a blob, or the draft folder of a controller that was killed
