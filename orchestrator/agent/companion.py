@@ -105,10 +105,10 @@ class Companion(threading.Thread):
         while not self._over.is_set():
             began = self._clock.monotonic()
             code = self._live()
-            if self._over.is_set() or self._is_final(code):
-                return
             if code == LACKING and not self._installed and self._installs():
                 continue
+            if self._over.is_set() or self._is_final(code):
+                return
             failures = 0 if self._clock.monotonic() - began > self._settings.uplink_calm else failures + 1
             pause = min(
                 self._settings.uplink_restart_max,
@@ -144,7 +144,7 @@ class Companion(threading.Thread):
             self._say(f"pip cannot be started: {error.strerror or error}")
             return False
         self._installed = code == 0
-        if code:
+        if code and not self._over.is_set():
             self._say(f"pip failed: {packages.failure(lines)}")
         return self._installed
 

@@ -163,7 +163,7 @@ def test_a_session_goes_on_without_an_uplink_that_cannot_ship(tmp_path: Path) ->
 
 LACKS_A_PACKAGE = """
 import json, sys
-sys.stdin.buffer.read()
+print("given:", repr(sys.stdin.read()), file=sys.stderr)  # as a traceback might
 import obstore
 if not obstore.__file__.endswith("/site/obstore.py"):
     sys.exit(79)
@@ -235,6 +235,7 @@ def test_a_session_goes_on_without_what_cannot_be_installed(
         assert stay.end().outcome is Outcome.COMPLETED
         assert steps(store) == []
         assert said in stay.log()
+        assert '"secret":{"key":"***"}' in stay.log(), "what the uplink printed"
         assert not (stay.root / "shipping" / "site").exists()
         indexes = {"login": "login-of-nobody", "token": "token-of-nobody", "key": SECRET}
         assert Leaks(indexes).in_folder(stay.root) == []
