@@ -77,7 +77,8 @@ class Leaks:
 
     def in_processes(self, folder: Path) -> list[Leak]:
         """In the arguments, the environment and the open but deleted files of every running process that
-        names the folder or works below it. Places begin with the kind: `environ of python train.py`."""
+        names the folder or works below it. Places begin with the kind: `environ of python train.py`. Of a
+        process that hides from this user, such as an uplink, only root sees more than the arguments."""
         return _sorted(leak for pid in _pids_of(folder) for leak in self._in_process(pid))
 
     def in_store(self, store: Store) -> list[Leak]:
@@ -117,11 +118,11 @@ class Leaks:
 
     def _in_process(self, pid: int) -> Iterator[Leak]:
         place = Path("/proc", str(pid))
+        arguments = _told(place / "cmdline")
+        said = arguments.replace(b"\0", b" ").decode(errors="replace").strip()
+        yield from self._found(f"cmdline of {said}", arguments)
+        yield from self._found(f"environ of {said}", _told(place / "environ"))
         with suppress(OSError):  # it has ended
-            arguments = (place / "cmdline").read_bytes()
-            said = arguments.replace(b"\0", b" ").decode(errors="replace").strip()
-            yield from self._found(f"cmdline of {said}", arguments)
-            yield from self._found(f"environ of {said}", (place / "environ").read_bytes())
             for open_file in (place / "fd").iterdir():
                 with suppress(OSError):
                     if " (deleted)" in str(open_file.readlink()) and open_file.is_file():
@@ -243,10 +244,17 @@ def _pids_of(folder: Path) -> Iterator[int]:
     named = os.fsencode(folder)
     for place in Path("/proc").iterdir():
         if place.name.isdecimal() and int(place.name) != os.getpid():
-            with suppress(OSError):  # it has ended, or belongs to somebody else
-                told = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+            told = _told(place / "cmdline") + _told(place / "environ")
+            with suppress(OSError):
                 if named in told or os.fsencode((place / "cwd").readlink()).startswith(named):
                     yield int(place.name)
+
+
+def _told(place: Path) -> bytes:
+    try:
+        return place.read_bytes()
+    except OSError:  # it has ended, or hides from us
+        return b""
 
 
 def _objects(store: Store) -> Iterator[tuple[str, bytes]]:
