@@ -21,11 +21,17 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = "3.11"
+PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
+MACHINES = ("x86_64", "aarch64")
 TORCH = "2.13.0"
 TPU_TORCH = "2.9.0"  # torch_xla has no later release
 TPU = (f"torch=={TPU_TORCH}", f"torch-xla[tpu]=={TPU_TORCH}", "numpy")
@@ -47,11 +53,16 @@ LISTS = {
         "# CPU build, as torch_xla brings the device. For Python 3.11 and 3.12."
     ),
     "images/graphmer/requirements.lock": "What jobs/graphmer/requirements.txt asks for beyond images/base.",
+    "orchestrator/agent/packages/drive.lock": "What an uplink needs for a store in Drive, whole. For Linux.",
+    "orchestrator/agent/packages/pyrage.lock": "What an uplink needs for an encrypted store. For Linux.",
+    "orchestrator/agent/packages/s3.lock": "What an uplink needs for a store in a bucket. For Linux.",
 }  # fmt: skip
+UPLINK = {"drive": "pydrive2", "pyrage": "pyrage", "s3": "obstore"}  # list → what its store imports
 
-# CPython 3.11 to 3.14 on Linux with glibc, and on macOS.
+# CPython 3.11 to 3.14 on Linux with glibc, and on macOS. Sessions run on Linux, some in images with musl.
 _PYTHON_TAG = re.compile(r"cp31[1-4]|py3|py2\.py3")
 _PLATFORM_TAG = re.compile(r"any|.*manylinux.*_(?:x86_64|aarch64)|macosx_.*_(?:arm64|universal2)")
+_LINUX_TAG = re.compile(r"any|.*(?:manylinux|musllinux).*_(?:x86_64|aarch64)")
 _STABLE_TAG = re.compile(r"cp3(\d+)")
 _ELSEWHERE = re.compile(r"== '(?:win32|nt|Windows|emscripten)'")
 _OF_CUDA = re.compile(r"(?:nvidia|cuda)-.*|triton")
@@ -95,6 +106,8 @@ def main(words: list[str]) -> int:
     write("images/base/torch-cpu.txt", of_cpu, torch=cpu_torch)
     write("images/base/torch-cuda.txt", of_torch, torch=cuda_torch)
     write("images/graphmer/requirements.lock", without(resolved([*job, torch], same), of_torch))
+    for name, wanted in UPLINK.items():
+        write(f"orchestrator/agent/packages/{name}.lock", complete(resolved([wanted], same, _LINUX_TAG)))
     tpu = pinned([ROOT / "images/base/torch-tpu.txt"])
     of_tpu = resolved(
         TPU,
@@ -115,7 +128,9 @@ def pinned(files: Iterable[Path]) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match is not None}
 
 
-def resolved(wanted: Iterable[str], versions: Mapping[str, str]) -> list[Package]:
+def resolved(
+    wanted: Iterable[str], versions: Mapping[str, str], machines: re.Pattern[str] = _PLATFORM_TAG
+) -> list[Package]:
     """All packages that these requirements need on every supported Python and machine, at `versions`."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -131,19 +146,19 @@ def resolved(wanted: Iterable[str], versions: Mapping[str, str]) -> list[Package
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
             raise SystemExit("lock: uv found no versions that fit together; see its output above")
         packages = tomllib.loads((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"]
-    return [package(each) for each in packages if not _ELSEWHERE.search(each.get("marker", ""))]
+    return [package(each, machines) for each in packages if not _ELSEWHERE.search(each.get("marker", ""))]
 
 
 def is_cuda(name: str) -> bool:
     return _OF_CUDA.fullmatch(name) is not None
 
 
-def package(found: Mapping[str, Any]) -> Package:
+def package(found: Mapping[str, Any], machines: re.Pattern[str] = _PLATFORM_TAG) -> Package:
     names = {
         urllib.parse.unquote(wheel["url"].rsplit("/", 1)[-1]): wheel["hashes"]["sha256"]
         for wheel in found.get("wheels", ())
     }
-    wheels = {name: sha256 for name, sha256 in names.items() if serves(name)}
+    wheels = {name: sha256 for name, sha256 in names.items() if serves(name, machines)}
     if not wheels:
         raise SystemExit(
             f"lock: {found['name']} {found['version']} has no wheel for our systems; packages are never built"
@@ -151,15 +166,38 @@ def package(found: Mapping[str, Any]) -> Package:
     return Package(found["name"], found["version"], found.get("marker", ""), wheels)
 
 
-def serves(wheel: str) -> bool:
-    """Whether this file is for one of our machines and Pythons."""
+def serves(wheel: str, machines: re.Pattern[str] = _PLATFORM_TAG) -> bool:
+    """Whether this file is for one of these machines, and for one of our Pythons."""
     python, abi, platform = wheel.removesuffix(".whl").rsplit("-", 3)[1:]
-    if not _PLATFORM_TAG.fullmatch(platform):
+    if not machines.fullmatch(platform):
         return False
     stable = _STABLE_TAG.fullmatch(python)
     if abi == "abi3" and stable is not None:
         return int(stable[1]) <= 11
     return _PYTHON_TAG.fullmatch(python) is not None and not abi.endswith("t")
+
+
+def complete(packages: Iterable[Package]) -> list[Package]:
+    """The packages, if each has a wheel for every Python and machine on which a session may lack it."""
+    found = list(packages)
+    for each in found:
+        if gaps := unserved(each.wheels):
+            raise SystemExit(f"lock: {each.name} {each.version} has no wheel for {', '.join(gaps)}")
+    return found
+
+
+def unserved(wheels: Iterable[str]) -> list[str]:
+    """The Pythons and machines with glibc 2.28 or newer that can use none of these wheels."""
+    offered = frozenset(tag for wheel in wheels for tag in parse_wheel_filename(wheel)[3])
+    gaps = []
+    for python, machine in product(PYTHONS, MACHINES):
+        glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 4, -1)] + [
+            f"manylinux2014_{machine}"
+        ]
+        usable = {*cpython_tags(python, platforms=glibc), *compatible_tags(python, platforms=glibc)}
+        if not offered & usable:
+            gaps.append(f"Python {python[0]}.{python[1]} on {machine}")
+    return gaps
 
 
 def without(packages: Iterable[Package], *others: Iterable[Package]) -> list[Package]:

@@ -20,13 +20,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator import config
+from orchestrator.agent import packages
 from orchestrator.clock import SystemClock
 from orchestrator.platforms import catalog
+from orchestrator.stores import encrypted
 from scripts import lock, notices, setup, system_parts
 
 ROOT = Path(setup.__file__).parent.parent
 TORCH = "torch==2.13.0+cpu"
 DOCKERFILES = ("Dockerfile", "images/base/Dockerfile", "images/graphmer/Dockerfile")
+UPLINK_LISTS = sorted(ROOT.glob("orchestrator/agent/packages/*.lock"))
 LOCKED_LINE = r"[a-z0-9-]+={2,3}[\w.+]+(?: ; [^#]*?)? (?: +--hash=sha256:[0-9a-f]{64})+"
 
 
@@ -116,7 +119,7 @@ def test_what_is_in_no_list_is_not_installed(pip: list[str], tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "installed").iterdir()] == ["greeting-1.0.dist-info"]
 
 
-def test_set_up_and_both_images_install_by_hash_alone() -> None:
+def test_whatever_pip_installs_for_us_is_installed_by_hash_alone() -> None:
     """Every call of pip that reaches an index is given a list of hashes, never a package's name."""
     texts = {path: (ROOT / path).read_text() for path in (*DOCKERFILES, "scripts/setup.py")}
     for path in DOCKERFILES:
@@ -128,10 +131,29 @@ def test_set_up_and_both_images_install_by_hash_alone() -> None:
         assert fetching, path
         assert all("--require-hashes --no-deps --only-binary :all:" in call for call in fetching), path
     assert texts["scripts/setup.py"].count("*LOCKED, ") == 2
+    beside = packages.command(Path("a.lock"), Path("site"))
+    assert " ".join(packages.LOCKED) == " ".join(setup.LOCKED) in " ".join(beside)
+    assert beside[-2:] == ["-r", "a.lock"]
+
+
+def test_no_other_code_of_ours_calls_pip() -> None:
+    """What a job asks for is locked by `submit`, and test_requirements.py shows that its hashes count."""
+    calling = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("orchestrator", "scripts", "images")
+        for path in (ROOT / folder).rglob("*.py")
+        if '"-m", "pip"' in path.read_text()
+    }
+    assert calling == {
+        "orchestrator/agent/packages/__init__.py",
+        "orchestrator/agent/requirements.py",
+        "scripts/setup.py",
+    }
 
 
 def test_every_list_has_hashes_and_no_address() -> None:
-    lists = [*ROOT.glob("scripts/*.lock"), *ROOT.glob("images/*/*.lock"), *ROOT.glob("images/base/*.txt")]
+    places = ("scripts/*.lock", "images/*/*.lock", "images/base/*.txt", "orchestrator/agent/packages/*.lock")
+    lists = [path for place in places for path in ROOT.glob(place)]
     assert len(lists) == len(lock.LISTS)
     for path in lists:
         text = path.read_text()
@@ -170,6 +192,44 @@ def test_the_lists_serve_this_machine_and_fit_together() -> None:
 )
 def test_the_lists_hold_wheels_for_the_machines_we_support(wheel: str, ours: bool) -> None:
     assert lock.serves(wheel) is ours
+
+
+@pytest.mark.parametrize(
+    ("wheels", "gaps"),
+    [
+        (["a-1-py3-none-any.whl"], 0),
+        (["a-1-cp39-abi3-manylinux_2_17_x86_64.whl", "a-1-cp39-abi3-manylinux_2_24_aarch64.whl"], 0),
+        (["a-1-cp311-abi3-manylinux2014_x86_64.whl"], 4),
+        (["a-1-cp311-abi3-manylinux_2_17_x86_64.whl", "a-1-cp311-abi3-musllinux_1_2_aarch64.whl"], 4),
+        (["a-1-cp311-abi3-manylinux_2_17_x86_64.whl", "a-1-cp311-abi3-manylinux_2_34_aarch64.whl"], 4),
+        ([f"a-1-cp31{n}-cp31{n}-manylinux_2_17_{m}.whl" for n in (1, 2, 3) for m in lock.MACHINES], 2),
+    ],
+)
+def test_a_list_for_sessions_serves_every_python_and_machine(wheels: list[str], gaps: int) -> None:
+    assert len(lock.unserved(wheels)) == gaps
+
+
+def test_the_lists_for_sessions_have_the_versions_that_we_test_with() -> None:
+    ours = lock.pinned(
+        ROOT / path
+        for path in ("scripts/runtime.lock", "scripts/development.lock", "images/base/torch-cpu.txt")
+    )
+    assert set(lock.UPLINK) == set(packages.LISTS) == {path.stem for path in UPLINK_LISTS}
+    for name, wanted in lock.UPLINK.items():
+        listed = lock.pinned([ROOT / f"orchestrator/agent/packages/{name}.lock"])
+        assert wanted in listed
+        assert listed.items() <= ours.items()
+    assert encrypted.PACKAGES in packages.LISTS
+
+
+def test_our_own_wheel_has_every_file_of_the_package() -> None:
+    """Also the lists, which the controller packs into the agent."""
+    package = ROOT / "orchestrator"
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    taken = {path for pattern in patterns["orchestrator"] for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others <= taken
+    assert set(UPLINK_LISTS) <= others
 
 
 def test_the_notices_name_every_package_with_a_licence() -> None:

@@ -33,6 +33,7 @@ _FILES = (
     "session/words.py",
 )
 _FOLDERS = ("agent", "files", "training")
+_SHIPPED = frozenset({".py", ".lock"})
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
@@ -50,7 +51,8 @@ def packed(
     package = Path(__file__).resolve().parent.parent
     names = list(files)
     for folder in folders:
-        names += [path.relative_to(package).as_posix() for path in (package / folder).rglob("*.py")]
+        paths = (path for path in (package / folder).rglob("*") if path.suffix in _SHIPPED)
+        names += [path.relative_to(package).as_posix() for path in paths]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "__main__.py", main)

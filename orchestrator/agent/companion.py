@@ -18,27 +18,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.agent import packages
 from orchestrator.agent.folder import Folder, write_whole
-from orchestrator.agent.requirements import masked
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.core.wire import encode
+from orchestrator.files import remove_tree
 from orchestrator.processes import SESSION
 from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, WORD_BYTES_MAX, heard
 
-# List → what it names, as in our own pyproject.toml.
-PACKAGES = {
-    "drive": ("PyDrive2>=1.21.3,<2",),
-    "pyrage": ("pyrage>=1.4,<2",),
-    "s3": ("obstore>=0.12.1,<0.13",),
-}
 NOT_INSTALLED = "the uplink's packages could not be installed yet: the session's log says why"
-_PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:")
 DIED = "the uplink died, and was started again"
 # One thread each, for every library that may be loaded: the rest of the machine is the training's.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS")
 _DOUBLINGS_MAX = 20
+_LINES_MAX = 100
 _JOIN_SECONDS = 5.0
 
 
@@ -75,10 +70,10 @@ class Companion(threading.Thread):
         self._clock = clock
         self._say = say
         pace = _Pace(settings.uplink_beat, settings.uplink_ship, settings.uplink_daily_bytes)
-        self._command = [
-            sys.executable, str(folder.uplink), str(folder.root), incarnation, str(os.getpid()),
-            encode(pace).decode(),
+        self._words = [
+            str(folder.uplink), str(folder.root), incarnation, str(os.getpid()), encode(pace).decode(),
         ]  # fmt: skip
+        self._installed = False
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
@@ -106,16 +101,14 @@ class Companion(threading.Thread):
         self.join(_JOIN_SECONDS)
 
     def run(self) -> None:
-        failures, installed = 0, False
+        failures = 0
         while not self._over.is_set():
             began = self._clock.monotonic()
             code = self._live()
+            if code == LACKING and not self._installed and self._installs():
+                continue
             if self._over.is_set() or self._is_final(code):
                 return
-            if code == LACKING and not installed:
-                installed = self._installs()
-                if installed:
-                    continue
             failures = 0 if self._clock.monotonic() - began > self._settings.uplink_calm else failures + 1
             pause = min(
                 self._settings.uplink_restart_max,
@@ -132,49 +125,68 @@ class Companion(threading.Thread):
 
     def _installs(self) -> bool:
         """Installs the lists of packages that the store needs. Nothing else in the session sees them."""
-        wanted = [each for name in _packages_in(self._given) for each in PACKAGES.get(name, ())]
-        if not wanted:
+        names = _packages_in(self._given)
+        text = packages.listed(names)
+        if not text:
             return False
-        self._say(f"installing for the uplink: {', '.join(wanted)}")
-        command = [sys.executable, *_PIP, "--target", str(self._site), *wanted]
-        process = subprocess.Popen(
-            command,
-            cwd=self._folder.root,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        self._process = process
-        with process:
-            assert process.stdout is not None
-            last = b""
-            while line := process.stdout.readline(WORD_BYTES_MAX):
-                last = line.strip() or last
-        if process.returncode:
-            self._say(f"pip failed: {masked(last.decode(errors='replace'))}")
-        return process.returncode == 0
+        self._say(f"installing for the uplink, checked by hashes: {', '.join(names)}")
+        listed = self._folder.shipping / "packages.lock"
+        lines: deque[str] = deque(maxlen=_LINES_MAX)
+        try:
+            remove_tree(self._site)  # what an installation left that was broken off
+            write_whole(listed, text.encode(), durable=False)
+            code = self._run(
+                packages.command(listed, self._site),
+                packages.variables(_environment()),
+                hear=lambda line: lines.append(line.decode(errors="replace")),
+            )
+        except OSError as error:
+            self._say(f"pip cannot be started: {error.strerror or error}")
+            return False
+        self._installed = code == 0
+        if code and not self._over.is_set():
+            self._say(f"pip failed: {packages.failure(lines)}")
+        return self._installed
 
     @property
     def _site(self) -> Path:
         return self._folder.shipping / "site"
 
     def _live(self) -> int | None:
-        """Runs the process until it exits, and hears what it says. None if it could not be started."""
+        """Runs the uplink until it exits, and hears what it says. None if it could not be started.
+
+        It sees the environment's packages, or only those that were installed for it: versions of both would
+        not fit together.
+        """
+        alone = ["-S"] if self._installed else []
+        variables = {"PYTHONPATH": str(self._site)} if self._installed else {}
         try:
-            process = subprocess.Popen(
-                self._command,
-                cwd=self._folder.root,
-                env=_environment() | {"PYTHONPATH": str(self._site)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                process_group=0,
+            self._folder.shipping.mkdir(exist_ok=True)
+            return self._run(
+                [sys.executable, *alone, *self._words], _environment() | variables, self._given, self._hear
             )
         except OSError as error:
             self._say(f"the uplink cannot be started: {error.strerror or error}")
             return None
+
+    def _run(
+        self,
+        command: list[str],
+        variables: dict[str, str],
+        given: bytes = b"",
+        hear: Callable[[bytes], None] = lambda _: None,
+    ) -> int:
+        """Runs a process until it exits, and hears each line of its output. Raises OSError if it could not be
+        started."""
+        process = subprocess.Popen(
+            command,
+            cwd=self._folder.root,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
         self._process = process
         with process, suppress(OSError):
             assert process.stdin is not None
@@ -182,12 +194,11 @@ class Companion(threading.Thread):
             if self._over.is_set():
                 process.kill()
             with suppress(OSError):
-                self._folder.shipping.mkdir(exist_ok=True)
                 write_whole(self._folder.shipping / "pid", b"%d\n" % process.pid, durable=False)
-            process.stdin.write(self._given)
+            process.stdin.write(given)
             process.stdin.close()
             while line := process.stdout.readline(WORD_BYTES_MAX):
-                self._hear(line)
+                hear(line)
         return process.returncode
 
     def _hear(self, line: bytes) -> None:

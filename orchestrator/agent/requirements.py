@@ -38,7 +38,7 @@ _KEPT_FAMILIES = ("nvidia-", "jax-cuda", "jax-rocm")
 # Code compiled for one major version of numpy fails on the next, but works with newer minor versions.
 _KEPT_MAJOR = frozenset({"numpy"})
 
-_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONPATH"})
+ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONPATH"})
 _QUIET = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 _PIP = ("-m", "pip", "install", "--no-user", *_QUIET)
 _FETCH = ("-m", "pip", "wheel", "--require-hashes", "--no-deps", *_QUIET)
@@ -152,7 +152,7 @@ class Installation:
         process = subprocess.Popen(
             command,
             cwd=folder.source,
-            env={name: value for name, value in variables.items() if name not in _ELSEWHERE},
+            env={name: value for name, value in variables.items() if name not in ELSEWHERE},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

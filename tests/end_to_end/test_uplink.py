@@ -14,23 +14,26 @@ from orchestrator.core.event import Assigned
 from orchestrator.core.run import RunRecord
 from orchestrator.stores import catalog
 from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
 from tests.end_to_end.user import QUICK, Role, User, fingerprints, living, train_in_one_piece, wait_until
+from tests.leaks import Leak, Leaks
 from tests.stand_ins.drive import local_drive
-from tests.stand_ins.drive.tokens import REFRESH, write_login
+from tests.stand_ins.drive.tokens import ACCESS_PREFIX, CLIENT_SECRET, REFRESH, write_login
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 pytestmark = pytest.mark.timeout(900)
 STEPS = 60
+JOB_SECRET = ("PROOF_TOKEN", "a-token-of-the-job")
 SESSION_ROLES = (Role.AGENT, Role.GUARDIAN, Role.LEADER, Role.UPLINK)
 
 
 @dataclass(frozen=True)
 class Home:
-    """A home store for a user's config. `secret` is what nobody but its own file may show."""
+    """A home store for a user's config. Its `secrets` are in `files` of the user's home."""
 
     options: Mapping[str, object]
     files: dict[str, str] = field(default_factory=dict)
-    secret: str = "nothing that anybody would write"
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def configure(self, user: User, **options: object) -> None:
         here = {**QUICK, "uplink": True, **options}
@@ -39,11 +42,13 @@ class Home:
             (user.home / name).write_text(text)
             (user.home / name).chmod(0o600)
 
+    def store(self, user: User) -> Store:
+        given = dict(self.options)
+        return catalog.build("home", str(given.pop("type")), given, user.home)
+
     def newest(self, user: User, run: str) -> int:
         """The newest step in the home store."""
-        given = dict(self.options)
-        store = catalog.build("home", str(given.pop("type")), given, user.home)
-        return max((ref.step for ref in stored.names(store, run)), default=-1)
+        return max((ref.step for ref in stored.names(self.store(user), run)), default=-1)
 
 
 FOLDER = Home({"type": "folder", "path": "store"})
@@ -60,12 +65,16 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
                 "type": "s3", "preset": "seaweedfs", "endpoint": server.endpoint, "bucket": BUCKET,
                 "prefix": server.prefix(), "access_key": "file:access", "secret_key": "file:secret",
             }  # fmt: skip
-            yield Home(options, {"access": ACCESS_KEY, "secret": SECRET_KEY}, SECRET_KEY)
+            keys = {"access": ACCESS_KEY, "secret": SECRET_KEY}
+            yield Home(options, keys, keys)
         case _:
             with local_drive() as drive:
                 write_login(tmp_path / "login", drive.url)
                 options = {"type": "drive", "folder": drive.disk.folder, "endpoint": drive.url}
-                yield Home(options, {"drive-credentials.json": (tmp_path / "login").read_text()}, REFRESH)
+                files = {"drive-credentials.json": (tmp_path / "login").read_text()}
+                yield Home(
+                    options, files, {"refresh": REFRESH, "client": CLIENT_SECRET, "token": ACCESS_PREFIX}
+                )
 
 
 def resumed_at(user: User, run: str) -> list[int]:
@@ -94,22 +103,34 @@ def training(record: RunRecord) -> bool:
     return record.session is not None and record.session.incarnation is not None
 
 
+def check_only_training_has_secrets(leaks: Leaks, user: User, session: Path) -> None:
+    """While the session runs: those of its job, in its environment, and no other anywhere."""
+    assert leaks.in_folder(session) == []
+    [leader] = user.by_role()[Role.LEADER]
+    assert leaks.in_processes(session) == [Leak("job", f"environ of {' '.join(leader.command)}")]
+
+
 def test_a_machine_that_vanishes_takes_only_the_last_seconds(
-    new_user: Callable[..., User], home: Home
+    new_user: Callable[..., User], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No controller runs while it ships, and nothing is left of the machine. So all that can be resumed is
-    what the uplink shipped."""
+    what the uplink shipped. All the time, secrets are only where they belong."""
+    monkeypatch.setenv(*JOB_SECRET)
+    leaks = Leaks({"job": JOB_SECRET[1], **home.secrets})
     user = new_user()
     home.configure(user, uplink_seconds=1, uplink_silence_seconds=2)
     run = user.submit(
-        command="python train.py {steps} --pause 0.25", work={"total": STEPS, "global_batch": 8}
+        command="python train.py {steps} --pause 0.25",
+        work={"total": STEPS, "global_batch": 8},
+        secrets=[JOB_SECRET[0]],
     )
     user.wait_for(run, training, "its agent")
     user.run("down")
     wait_until(lambda: home.newest(user, run) > 0, "a checkpoint in the store")
+    [session] = (user.home / "platforms" / "here").iterdir()
+    check_only_training_has_secrets(leaks, user, session)
     kill(user)
     there = home.newest(user, run)
-    [session] = (user.home / "platforms" / "here").iterdir()
     shutil.rmtree(session)
     user.run("up", "--detach")
     record = user.wait_for_end(run)
@@ -117,8 +138,9 @@ def test_a_machine_that_vanishes_takes_only_the_last_seconds(
     assert record.accepted
     said = user.run("logs", run)
     assert "uplink: shipped" in said
-    left = [path for path in user.home.rglob("*") if path.is_file() and path.name not in home.files]
-    assert not any(home.secret.encode() in text for text in (said.encode(), *(p.read_bytes() for p in left)))
+    assert leaks.in_text("logs", said) == []
+    assert leaks.in_store(home.store(user)) == []
+    assert {leak.where for leak in leaks.in_folder(user.home)} == set(home.files)
     check_as_in_one_piece(user, run)
     user.run("down")
     user.wait_for_silence()

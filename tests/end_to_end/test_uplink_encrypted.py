@@ -8,13 +8,26 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.age_keys import ME, RECOVERY
-from tests.end_to_end.test_uplink import STEPS, check_as_in_one_piece, kill, resumed_at, training
+from tests.end_to_end.test_uplink import (
+    JOB_SECRET,
+    STEPS,
+    check_as_in_one_piece,
+    check_only_training_has_secrets,
+    kill,
+    resumed_at,
+    training,
+)
 from tests.end_to_end.user import QUICK, User, wait_until
+from tests.leaks import Leak, Leaks
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_what_was_shipped_encrypted_is_resumed_and_pulled(new_user: Callable[..., User]) -> None:
+def test_what_was_shipped_encrypted_is_resumed_and_pulled(
+    new_user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*JOB_SECRET)
+    leaks = Leaks({"job": JOB_SECRET[1], "identity": str(ME.identity)})
     user = new_user()
     store = {
         "type": "folder",
@@ -25,14 +38,17 @@ def test_what_was_shipped_encrypted_is_resumed_and_pulled(new_user: Callable[...
     user.configure({"platforms": {"here": here}, "stores": {"home": store}})
     (user.home / "age-identity.txt").write_text(ME.text)
     run = user.submit(
-        command="python train.py {steps} --pause 0.25", work={"total": STEPS, "global_batch": 8}
+        command="python train.py {steps} --pause 0.25",
+        work={"total": STEPS, "global_batch": 8},
+        secrets=[JOB_SECRET[0]],
     )
     user.wait_for(run, training, "its agent")
     user.run("down")
     shipped = f"store/runs/{run}/checkpoints/*/manifest.json.age"
     wait_until(lambda: len(list(user.home.glob(shipped))) > 1, "checkpoints in the store")
-    kill(user)
     [session] = (user.home / "platforms" / "here").iterdir()
+    check_only_training_has_secrets(leaks, user, session)
+    kill(user)
     shutil.rmtree(session)
     user.run("up", "--detach")
     user.wait_for_end(run)
@@ -43,5 +59,6 @@ def test_what_was_shipped_encrypted_is_resumed_and_pulled(new_user: Callable[...
     plain = [path for path in (user.home / "store" / "runs").rglob("*") if path.is_file()]
     assert plain
     assert all(path.name.endswith(".age") for path in plain)
+    assert leaks.in_folder(user.home) == [Leak("identity", "age-identity.txt")]
     user.run("down")
     user.wait_for_silence()

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 REFRESH = "1//refresh-secret"
+CLIENT_SECRET = "GOCSPX-client-secret"
 CODE = "4/consent-code"  # what Google's page sends the browser back with
 ACCESS_PREFIX = "ya29.access-secret-"
 
@@ -64,7 +65,7 @@ def write_login(path: Path, url: str) -> Path:
     """The file that a consent leaves, as PyDrive2 saves it (#login)."""
     saved = {
         "_class": "OAuth2Credentials", "_module": "oauth2client.client", "access_token": None,
-        "client_id": "local-client", "client_secret": "client-secret", "refresh_token": REFRESH,
+        "client_id": "local-client", "client_secret": CLIENT_SECRET, "refresh_token": REFRESH,
         "token_expiry": "2020-01-01T00:00:00Z", "token_uri": f"{url}/token", "user_agent": None,
         "revoke_uri": None, "id_token": None, "id_token_jwt": None, "token_response": None,
         "scopes": ["https://www.googleapis.com/auth/drive.file"], "token_info_uri": None, "invalid": False,
