@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.action import Collect, Discard, Done, Failed, Prepare, Report, Trouble
+from orchestrator.core.action import Collect, Discard, Done, Failed, Prepare, Report, Stop, Trouble
 from orchestrator.core.offer import Uplink as Kind
 from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import Rejected, Superseded
@@ -19,7 +19,7 @@ from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.store import Store
 from orchestrator.uplink.layout import fence_key
-from orchestrator.uplink.registers import check_fence, raise_fence
+from orchestrator.uplink.registers import ask_to_leave, check_fence, raise_fence
 from tests.core.runs import RUN, assigned
 from tests.simulation.clock import VirtualClock
 from tests.test_uplink import KEYS, ORDER, Session, session, store
@@ -139,3 +139,32 @@ def test_a_store_without_registers_takes_no_uplink(tmp_path: Path) -> None:
     refused = Engine(tmp_path, plain).prepares(1)
     assert isinstance(refused, Failed)
     assert refused.trouble is Trouble.REJECTED
+
+
+def test_a_session_that_its_platform_cannot_reach_is_asked_through_the_store(
+    tmp_path: Path, session: Session, store: MemoryStore
+) -> None:
+    engine = Engine(tmp_path, store)
+    assert isinstance(engine.prepares(1), Done)
+    ask_to_leave(store, RUN, 2)  # of a session that is not the current one
+    assert not _asked(session)
+    for _ in range(2):
+        ask_to_leave(store, RUN, 1)
+        assert raise_fence(store, RUN, 1) == 1  # a prepare that is repeated takes nothing back
+    assert _asked(session)
+    assert raise_fence(store, RUN, 2) == 2
+    assert not check_fence(store, RUN, 2).leave, "the next session is not asked"
+
+
+def test_a_stop_goes_through_the_store_only_with_a_generation(tmp_path: Path, store: MemoryStore) -> None:
+    engine = Engine(tmp_path, store)
+    assert isinstance(engine.prepares(1), Done)
+    session = assigned().order.session
+    for stop, asked in ((Stop(session, "here"), False), (Stop(session, "here", "home", 1), True)):
+        perform(stop, engine.backends)
+        assert check_fence(store, RUN, 1).leave is asked
+
+
+def _asked(session: Session) -> bool:
+    session.uplink.beat()
+    return session.uplink.asked_to_leave

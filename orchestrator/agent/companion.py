@@ -79,6 +79,7 @@ class Companion(threading.Thread):
         self._warnings: deque[str] = deque()
         self._uploads: deque[tuple[int, float]] = deque()
         self.superseded = False
+        self.asked_to_leave = False
         self.result_written = False  # set it once the agent has written its result
 
     def warnings(self) -> Iterator[str]:
@@ -205,6 +206,7 @@ class Companion(threading.Thread):
         word = heard(line)
         if word.say:
             self._say(f"uplink: {word.say}")
+        self.asked_to_leave |= word.leave
         if word.trouble:
             self._warnings.append(word.trouble)
         if word.shipped_seconds is not None and word.shipped_step is not None:

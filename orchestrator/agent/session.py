@@ -263,7 +263,7 @@ class Session:
     def _leave_early(self, clocks: Clocks) -> None:
         if self.uplink is not None and self.uplink.superseded:
             raise Over(Outcome.LOST, "another session of this run has taken over")
-        if self.stop_signal or self.folder.stop.exists():
+        if self._is_asked_to_stop():
             raise Over(Outcome.STOPPED, "asked to stop before the training began")
         if clocks.budget is not None and clocks.elapsed() >= clocks.budget:
             raise Over(Outcome.STOPPED, "the session's time was over before the training began")
@@ -288,11 +288,16 @@ class Session:
 
     def _train(self, monitor: Monitor) -> int:
         while (exit_code := monitor.leader.poll()) is None:
-            if self.stop_signal or self.folder.stop.exists():
+            if self._is_asked_to_stop():
                 monitor.ask_to_leave(Stop.REQUEST)
             monitor.tick()
             self.clock.wait(_NEVER, self.settings.tick)
         return exit_code
+
+    def _is_asked_to_stop(self) -> bool:
+        """By its platform, or through the home store where the platform cannot reach it."""
+        heard = self.uplink is not None and self.uplink.asked_to_leave
+        return self.stop_signal or heard or self.folder.stop.exists()
 
     def _result(self, outcome: Outcome, message: str) -> Result:
         step = None if self.monitor is None else self.monitor.committed

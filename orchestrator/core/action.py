@@ -83,8 +83,13 @@ class Collect:
 
 @dataclass(frozen=True)
 class Stop:
+    """Ask the session to save and leave. With a `generation`, also through its home `store`, because its
+    platform cannot reach it while it runs."""
+
     session: str
     platform: str
+    store: str = ""
+    generation: int | None = None
     kind: Literal["stop"] = "stop"
 
 

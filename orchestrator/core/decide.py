@@ -272,7 +272,8 @@ def _want(draft: Draft) -> None:
         case Phase.STOPPING:
             watch = draft.inputs.watch or Watch(draft.monotonic)
             if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
-                draft.actions.append(Stop(session.name, session.order.platform))
+                asked = session.generation if _hears_the_store_only(session) else None
+                draft.actions.append(Stop(session.name, session.order.platform, record.store, asked))
         case Phase.COLLECTING:
             looked = draft.inputs.watch
             rarely = record.awaits is not None and not (record.forgone or record.discard)
@@ -281,6 +282,10 @@ def _want(draft: Draft) -> None:
                 draft.actions.append(_collect(record, session))
         case _:
             return
+
+
+def _hears_the_store_only(session: Session) -> bool:
+    return session.traits.uplink is Uplink.STORE and not session.traits.readable_mid_run
 
 
 def _want_of_stray(draft: Draft, stray: Stray) -> None:

@@ -60,7 +60,7 @@ from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
-from orchestrator.uplink.registers import fence_of, raise_fence
+from orchestrator.uplink.registers import ask_to_leave, fence_of, raise_fence
 
 _AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -206,6 +206,7 @@ def _perform(action: Action, backends: Backends) -> Report:
         case Collect():
             return _collect(action, backends)
         case Stop(session, platform):
+            _ask_to_leave(action, backends)
             return Done(action, reply=backends.platform(platform).stop(session))
         case Discard(session, platform):
             _remove(backends.folders.staged(session))
@@ -216,6 +217,13 @@ def _perform(action: Action, backends: Backends) -> Report:
             return Done(action)
         case Retire():
             return _retire(action, backends)
+
+
+def _ask_to_leave(action: Stop, backends: Backends) -> None:
+    """If the store does not answer, the platform ends the session after its grace period all the same."""
+    if action.generation is not None:
+        with contextlib.suppress(BackendError):
+            ask_to_leave(backends.store(action.store), run_of(action.session), action.generation)
 
 
 def _check_ours(action: Prepare | Launch | Collect, backends: Backends) -> None:

@@ -21,12 +21,14 @@ LACKING = 79  # a package that the store needs is not installed
 @dataclass(frozen=True)
 class Word:
     """`say` is a line for the log. `trouble` is a warning for the status: its text is always the same for the
-    same trouble. `shipped_seconds`: how long it took to ship the checkpoint of `shipped_step`."""
+    same trouble. `shipped_seconds`: how long it took to ship the checkpoint of `shipped_step`.
+    `leave`: the controller asks through the store to save and leave."""
 
     say: str = ""
     trouble: str = ""
     shipped_seconds: float | None = None
     shipped_step: int | None = None
+    leave: bool = False
 
 
 def heard(line: bytes) -> Word:

@@ -65,6 +65,7 @@ class Driver:
         self._ships = Patience(pace, chance)
         self._next_at = 0.0  # when the next checkpoint may be sent
         self._told = ""
+        self._told_to_leave = False
         self._known: set[str] = {blob for each in uplink.published.values() for blob in each.blobs()}
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -88,6 +89,9 @@ class Driver:
         except (OrchestratorError, OSError) as error:
             return self._beats.after(error)
         self._beats.failures = 0
+        if self._uplink.asked_to_leave and not self._told_to_leave:
+            self._told_to_leave = True
+            self._tell(Word("the controller asks through the store to save and leave", leave=True))
         return self._pace.beat
 
     def ship(self) -> float:

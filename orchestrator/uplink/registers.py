@@ -9,7 +9,7 @@ reader that watches a heartbeat change can tell how old it is.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from orchestrator.core import bounds, wire
@@ -26,10 +26,12 @@ _ADOPTIONS_MAX = bounds.ADOPTIONS_MAX + 1  # after the last adoption
 @dataclass(frozen=True)
 class Fence:
     """Only sessions of this generation may publish, and only the ledger that counts so many `adoptions` of
-    the run may raise it. Outside their bounds the numbers are not valid: no ledger writes them."""
+    the run may raise it. `leave`: its session is asked to save and leave. Outside their bounds the numbers
+    are not valid: no ledger writes them."""
 
     generation: int
     adoptions: int = 0
+    leave: bool = False
 
     def __post_init__(self) -> None:
         if not (0 <= self.generation <= bounds.GENERATION_MAX and 0 <= self.adoptions <= _ADOPTIONS_MAX):
@@ -93,7 +95,8 @@ def raise_fence(store: Store, run: str, generation: int, adoptions: int = 0) -> 
     there = _decoded(Fence, held) or Fence(0)
     if there.adoptions > adoptions:
         raise Superseded(f"another ledger has adopted {run}")
-    wanted = Fence(max(generation, there.generation), adoptions)
+    stays = generation <= there.generation
+    wanted = Fence(max(generation, there.generation), adoptions, leave=there.leave and stays)
     if held is None or wanted != there:
         registers.swap(key, wire.encode(wanted), None if held is None else held.version)
     return wanted.generation
@@ -117,9 +120,19 @@ def take_fence(store: Store, run: str, generation: int, adoptions: int) -> Fence
     return taken
 
 
-def check_fence(store: Store, run: str, generation: int) -> None:
-    """Raises Superseded unless the fence is at this generation. Raises Transient without a fence: it is set
-    before each session and never removed, so this is the wrong folder, or a disk is not mounted."""
+def ask_to_leave(store: Store, run: str, generation: int) -> None:
+    """Asks the session of this generation to save and leave; its uplink hears it with its next heartbeat.
+    Does nothing if the fence is elsewhere: then it leaves anyway. Raises Conflict as `raise_fence` does."""
+    registers, key = registers_of(store), fence_key(run)
+    held = registers.read(key)
+    there = _decoded(Fence, held)
+    if held is not None and there is not None and there.generation == generation and not there.leave:
+        registers.swap(key, wire.encode(replace(there, leave=True)), held.version)
+
+
+def check_fence(store: Store, run: str, generation: int) -> Fence:
+    """The fence. Raises Superseded unless it is at this generation. Raises Transient without a fence: it is
+    set before each session and never removed, so this is the wrong folder, or a disk is not mounted."""
     held = registers_of(store).read(fence_key(run))
     if held is None:
         raise Transient(f"the store has no fence of {run}: is its disk there?")
@@ -127,6 +140,7 @@ def check_fence(store: Store, run: str, generation: int) -> None:
     if there is None or there.generation != generation:
         at = "has no valid fence" if there is None else f"is at generation {there.generation}"
         raise Superseded(f"{run} {at}: generation {generation} must not publish any more")
+    return there
 
 
 def claim(store: Store, keys: SessionKeys, incarnation: str) -> None:

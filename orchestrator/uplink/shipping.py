@@ -70,6 +70,7 @@ class Uplink:
         )
         self._result: str | None = None  # its sha256, once it is in the store
         self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
+        self.asked_to_leave = False  # the controller wants the session to save and leave
         self.done = False  # the result is in the store, and its heartbeat says so
 
     def beat(self) -> None:
@@ -158,7 +159,8 @@ class Uplink:
 
     def _check(self) -> None:
         """Raises Superseded if somebody else may publish."""
-        registers.check_fence(self._store, self._order.run, self._order.generation)
+        fence = registers.check_fence(self._store, self._order.run, self._order.generation)
+        self.asked_to_leave |= fence.leave
         if not self._claimed:
             registers.claim(self._store, self._keys, self._incarnation)
             self._claimed = True

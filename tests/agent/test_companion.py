@@ -26,7 +26,7 @@ from orchestrator.stores.portable import Portable
 from orchestrator.uplink import archive
 from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.outbox import StoreOutbox
-from orchestrator.uplink.registers import check_fence, heartbeat, raise_fence
+from orchestrator.uplink.registers import ask_to_leave, check_fence, heartbeat, raise_fence
 from tests.agent.sessions import QUICK, Stay, is_alive, new_order, session
 from tests.leaks import Leaks
 from tests.package_index import wheel
@@ -117,6 +117,18 @@ print(_settle(os.getppid()), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_D
 def test_the_memory_of_an_uplink_gets_into_no_core_dump() -> None:
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=True)
     assert done.stdout == "True 0\n"
+
+
+def test_a_session_that_is_asked_through_the_store_saves_and_leaves(tmp_path: Path) -> None:
+    """As where its platform cannot reach it."""
+    with shipping(tmp_path, *ENDLESS) as (stay, store):
+        stay.start(SHIPPING)
+        wait_until(lambda: newest(store) > 0, "a checkpoint")
+        stay.wait_for(lambda status: status.unshipped_seconds is not None, "how much is not shipped")
+        ask_to_leave(store, RUN, 1)
+        result = stay.end()
+        assert result.outcome is Outcome.STOPPED
+        assert newest(store) == result.step == stay.manifests()[-1].ref.step, "what it saved is shipped"
 
 
 def test_a_superseded_session_leaves(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.client import live
+from orchestrator.core.durable import is_shipping
 from orchestrator.core.event import Assigned
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.home import Folders
 from tests.end_to_end.test_kaggle import ACCOUNT, PREFERRED, account, on
 from tests.end_to_end.test_uplink import Home, home
 from tests.end_to_end.user import User, fingerprints, train_in_one_piece, wait_until
@@ -20,7 +23,7 @@ from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 __all__ = ["home"]
 pytestmark = pytest.mark.timeout(1800)
-STEPS, GATES = 120, (40, 80)
+STEPS, GATES = 120, (40, 60, 80)
 JOB = {
     "work": {"total": STEPS, "global_batch": 8},
     "profiles": {"T4": {"micro_batch": 8, "precision": "fp32"}},
@@ -65,6 +68,16 @@ class Traveller(User):
         wait_until(lambda: self.store.newest(self, run) >= step, lambda: f"step {step}\n{self.story(run)}")
         return self.store.newest(self, run)
 
+    def hears(self, run: str, session: str) -> None:
+        """Waits until the controller has heard from the session that it ships."""
+        folders = Folders(self.home)
+
+        def heard() -> bool:
+            reading = live.read(folders, run, session)
+            return reading is not None and is_shipping(reading.observation.status)
+
+        wait_until(heard, lambda: f"the session's status\n{self.story(run)}")
+
     def places(self, run: str) -> list[tuple[str, int]]:
         """The platform of each session, and the step at which it began."""
         orders = [stored.event.order for stored in self.history(run) if isinstance(stored.event, Assigned)]
@@ -78,7 +91,7 @@ def is_done(record: RunRecord) -> bool:
 @pytest.mark.parametrize("home", ["s3", "drive"], indirect=True)
 def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home) -> None:
     """The machine on Kaggle dies with everything on it, and the quota is used up. At home the run goes on
-    from what was shipped; later it goes back to Kaggle."""
+    from what was shipped. Back on Kaggle it is held in the middle of a session, which loses nothing."""
     with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=600.0)) as kaggle:
         user = Traveller(tmp_path / "user", kaggle, home)
         try:
@@ -95,14 +108,21 @@ def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home)
             user.opens(GATES[1])
             user.run("down")  # the next controller asks for the quota at once
             user.run("release", run)
+            user.ships(run, GATES[1] + 5)
+            user.hears(run, f"{run}-s03")
+            user.run("hold", run)  # no --discard: the session on Kaggle hears it through the store, and saves
+            held = user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold on Kaggle")
+            assert max(each.ref.step for each in held.accepted) == GATES[2]
+            user.opens(GATES[2])
+            user.run("release", run)
             user.wait_for(run, is_done, "its end")
             user.wait_for_silence()
             user.run("pull", run, "-o", str(tmp_path / "final"))
             places = user.places(run)
         finally:
             user.close()
-        assert [place for place, _ in places] == ["kaggle", "here", "kaggle"], places
+        assert [place for place, _ in places] == ["kaggle", "here", "kaggle", "kaggle"], places
         assert places[1][1] >= shipped, "what was shipped is not trained again"
-        assert places[2][1] > places[1][1]
+        assert [step for _, step in places[2:]] == [*GATES[1:]]
         assert account(kaggle).kernels() == account(kaggle).datasets() == ()
         assert fingerprints(tmp_path / "final") == train_in_one_piece(tmp_path / "whole", "train.py", STEPS)

@@ -272,6 +272,28 @@ def test_a_session_that_had_not_shipped_for_long_is_waited_for_like_any(
     assert looks(box, clock, 300) is Sighting.SAVING
 
 
+def test_a_session_that_hears_it_has_time_to_save_and_leave(box: Box) -> None:
+    """It is asked through the home store. If it does not leave, its kernel is deleted."""
+    box.use(grace_seconds=60.0)
+    launch(box)
+    box.until_claimed()
+    clock = VirtualClock()
+    box.platform = box.another_controller(clock=clock)
+    for seconds in (0.0, 30.0, 29.0):
+        clock.advance(seconds)
+        assert box.platform.stop(FIRST) is StopReply.REQUESTED
+    assert box.kaggle.kernel(FIRST).state is State.RUNNING
+    clock.advance(2.0)
+    assert box.platform.stop(FIRST) is StopReply.ENDED
+    assert box.see(FIRST).sighting is Sighting.ABSENT
+
+
+def test_a_session_that_waits_in_the_queue_is_deleted_at_once(boxes: Boxes) -> None:
+    box = boxes(queue_seconds=EVER)
+    launch(box)
+    assert box.platform.stop(FIRST) is StopReply.ENDED
+
+
 def test_a_session_that_failed_says_why_as_before(box: Box) -> None:
     launch(box, FAILS)
     seen = box.until_ended(FIRST)

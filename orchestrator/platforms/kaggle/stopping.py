@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orchestrator.clock import Clock
 from orchestrator.core.session import StopReply
 from orchestrator.platforms.kaggle.client import KaggleClient
-from orchestrator.platforms.kaggle.endings import OVER, SAVING
+from orchestrator.platforms.kaggle.endings import OVER, SAVING, WAITING
 from orchestrator.platforms.kaggle.finding import Finder
 from orchestrator.platforms.kaggle.leaving import Leavings
 from orchestrator.platforms.kaggle.logs import Told
@@ -42,13 +42,15 @@ class Stopper:
         self._options = options
         self._clock = clock
         self._listen = listen
+        self._asked_at: dict[str, float] = {}  # sessions with an uplink that were asked to leave
         self._saving_since: dict[str, float] = {}  # sessions asked to stop while being saved
         self._cancelled_at: dict[str, float] = {}  # sessions that Kaggle was asked to cancel
 
     def stop(self, name: str) -> StopReply:
         """Cancels the session if Kaggle allows that, which keeps its output. Otherwise deletes the kernel,
         which loses its unpublished output (docs/references/kaggle.md#cancelling-and-deleting). So callers
-        stop a session only if the user agreed to that, or if nobody needs its output.
+        stop a session only if the user agreed to that, or if nobody needs its output. A session with an
+        uplink, which hears of it through the home store, first has its grace period to save and leave.
 
         Once this returns ENDED, nothing more of its output is waited for.
         """
@@ -61,13 +63,16 @@ class Stopper:
         if status is None:
             may_appear = found.listed or self._finder.may_appear(self._memory.of(name))
             return StopReply.REQUESTED if may_appear else StopReply.ENDED
-        if self._is_being_saved(name, there, status.state) or self._is_cancelled(name):
+        if self._is_being_saved(name, there, status.state) or self._may_leave(name, status.state):
+            return StopReply.REQUESTED
+        if self._is_cancelled(name):
             return StopReply.REQUESTED
         self._client().delete_kernel(there)
         self._memory.note(name, pushed_at=None)
         return StopReply.ENDED
 
     def forget(self, name: str) -> None:
+        self._asked_at.pop(name, None)
         self._saving_since.pop(name, None)
         self._cancelled_at.pop(name, None)
 
@@ -78,6 +83,13 @@ class Stopper:
         if state != SAVING and not self._listen(name, there).left:
             return False
         return now - self._saving_since.setdefault(name, now) < self._options.saving_seconds
+
+    def _may_leave(self, name: str, state: str) -> bool:
+        """Whether a session with an uplink may still leave by itself."""
+        if state in WAITING or not self._memory.of(name).ships:
+            return False
+        now = self._clock.monotonic()
+        return now - self._asked_at.setdefault(name, now) < self._options.grace_seconds
 
     def _is_cancelled(self, name: str) -> bool:
         """Whether Kaggle has been asked to cancel the session, and may still do so."""
