@@ -185,11 +185,11 @@ class Log:
 
 def test_of_two_reports_that_may_be_late_the_newer_status_counts(tmp_path: Path) -> None:
     """The store does not answer the session, or its log is not shown: either alone shows that it lives."""
-    said = AgentStatus("aaaa", 1, 100.0, "training", step=7)
+    said = AgentStatus("aaaa", 10, 1.0, "training", step=7)
     shipped = Session(tmp_path, MemoryStore())
-    for log_at, store_at, step in ((100.0, 50.0, 7), (100.0, 150.0, 9)):
-        shipped.says(replace(said, written_at=store_at, step=9))
-        log = Log(replace(said, written_at=log_at))
+    for beats, step in ((5, 7), (15, 9)):
+        shipped.says(replace(said, heartbeat=beats, step=9))
+        log = Log(said)
         sight = Sight(Sighting.RUNNING, log, partial=True)  # type: ignore[arg-type]
         seen = observation(sight, FolderOutbox(shipped.local))
         assert seen is not None

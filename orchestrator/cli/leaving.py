@@ -28,6 +28,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "secrets": list(plan.job.secrets),
         "secrets_not_set": list(plan.secrets_not_set),
         "platforms": list(plan.destinations),
+        "opens_store": list(plan.opens_store),
     }  # fmt: skip
 
 
@@ -40,6 +41,9 @@ def show(out: Output, plan: Plan) -> None:
         rows.append(("env", _some(name for name, _ in job.env), "", size_text(size), "shown by `show`"))
     not_set = plan.secrets_not_set
     rows += [("secret", name, "", "", _value_text(name, not_set)) for name in job.secrets]
+    if plan.opens_store:
+        where = f"only to {', '.join(plan.opens_store)}, to ship checkpoints (`uplink: true`)"
+        rows.append(("credential", "of the home store", "", "", where))
     out.say()
     out.table(("LEAVES", "WHAT", "FILES", "SIZE", "LARGEST"), rows, right=frozenset({2, 3}))
     out.facts([("may go to", ", ".join(plan.destinations) or "no platform")])

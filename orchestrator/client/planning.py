@@ -40,7 +40,8 @@ class Plan:
 
     `job` has everything it names pinned. `hops` are its sessions one after the other; empty if no offer was
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
-    that this process's environment does not have. `unlocked`: why its requirements could not be locked; empty
+    that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
+    home store. `unlocked`: why its requirements could not be locked; empty
     if they are locked, or if there are none.
     """
 
@@ -51,6 +52,7 @@ class Plan:
     leaves: tuple[Part, ...]
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
+    shipping: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -76,6 +78,11 @@ class Plan:
         return tuple(dict.fromkeys([*taken, *later]))
 
     @property
+    def opens_store(self) -> tuple[str, ...]:
+        """The destinations that get what opens the run's home store, its credential included."""
+        return tuple(each for each in self.destinations if each in self.shipping)
+
+    @property
     def requirements_locked(self) -> bool | None:
         """Whether the requirements are locked; None if the job has none."""
         return None if self.job.requirements is None else self.job.requirements_lock is not None
@@ -99,12 +106,12 @@ def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]
         frozen = freeze(parsed, Path(folder))
     with client.ledgers.existing() as ledger:
         route = routing.route_of(wired, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
-        return planned(frozen, route, ledger, client.clock.now())
+        return planned(wired, frozen, route, ledger)
 
 
-def planned(frozen: Frozen, route: Route, ledger: Ledger | None, now: float) -> Plan:
+def planned(wired: Wired, frozen: Frozen, route: Route, ledger: Ledger | None) -> Plan:
     """The plan of a frozen job with this route."""
-    job, measurements = frozen.job, routing.measured(ledger, frozen.job)
+    job, measurements, now = frozen.job, routing.measured(ledger, frozen.job), wired.clock.now()
     known = route.chosen is None or routing.rate_is_known(route.chosen, job)
     return Plan(
         job,
@@ -114,6 +121,7 @@ def planned(frozen: Frozen, route: Route, ledger: Ledger | None, now: float) -> 
         frozen.leaves,
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
+        wired.shipping,
     )
 
 

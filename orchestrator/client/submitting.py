@@ -110,7 +110,7 @@ def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> t
     for secret in parsed.job.secrets:
         wired.secret(secret)
     frozen = planning.freeze(parsed, wired.folders.home)
-    plan = planning.planned(frozen, route, ledger, client.clock.now())
+    plan = planning.planned(wired, frozen, route, ledger)
     _record(wired, ledger, Submitted(name, frozen.job, client.clock.now(), store=wired.config.home_store))
     return name, plan
 

@@ -55,6 +55,11 @@ class Wired:
         """Every configured platform by name, each wrapped in retries."""
         return {each.name: self.platform(each) for each in self.config.platforms}
 
+    @property
+    def shipping(self) -> tuple[str, ...]:
+        """The platforms whose sessions get what opens the home store, to ship their outbox."""
+        return tuple(each.name for each in self.config.platforms if each.options.get("uplink") is True)
+
     def platform(self, given: PlatformConfig) -> Platform:
         """One of the configured platforms. Raises SpecError with the config's line for wrong options."""
         folder = self.folders.platform(given.name)

@@ -124,14 +124,14 @@ def _said(sight: Sight, elsewhere: Outbox | None) -> Said:
 
 
 def _newest(here: Said, elsewhere: Said, *, ended: bool) -> Said:
-    """Two reports of one session as one: each may be late, so the newer status counts. The other's result
-    counts only if the session has `ended`."""
+    """Two reports of one session as one: each may be late, so the status with more heartbeats counts. The
+    other's result counts only if the session has `ended`."""
     statuses = [each.status for each in (here, elsewhere) if each.status is not None]
     named = tuple(dict.fromkeys((*elsewhere.incarnations, *here.incarnations)))
     return replace(
         elsewhere if ended else here,
         incarnations=named[:2],
-        status=max(statuses, key=lambda status: status.written_at, default=None),
+        status=max(statuses, key=lambda status: status.heartbeat, default=None),
         notes=tuple(dict.fromkeys((*here.notes, *elsewhere.notes))),
     )
 

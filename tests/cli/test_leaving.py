@@ -6,12 +6,15 @@ allows. A session of `process` finds no secret of the controller in its environm
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.calls import CONFIG, Caller
 
@@ -64,6 +67,27 @@ def test_what_leaves_is_listed_with_sizes_before_it_does(user: Caller) -> None:
     assert user("plan", job, "--json", WANDB_API_KEY="abcd").json["leaves"]["secrets_not_set"] == []
     assert leaves["platforms"] == ["here"]
     assert {part["kind"]: part["bytes"] for part in leaves["parts"]}["input"] == 5000
+
+
+def test_who_gets_what_opens_the_home_store_is_listed(user: Caller) -> None:
+    job = user.job()
+    assert "credential" not in user("plan", job).out
+    config = user.home / "config.yaml"
+    config.write_text(yaml.safe_dump(_shipping(yaml.safe_load(config.read_text()))))
+    row = next(line for line in user("plan", job).out.splitlines() if line.startswith("credential"))
+    assert row.split(maxsplit=5)[1:] == [
+        "of",
+        "the",
+        "home",
+        "store",
+        "only to here, to ship checkpoints (`uplink: true`)",
+    ]
+    assert json.loads(user("plan", job, "--json").out)["leaves"]["opens_store"] == ["here"]
+
+
+def _shipping(config: dict[str, Any]) -> dict[str, Any]:
+    config["platforms"]["here"]["uplink"] = True
+    return config
 
 
 def test_what_looks_like_a_credential_leaves_with_no_part_of_a_job(user: Caller) -> None:

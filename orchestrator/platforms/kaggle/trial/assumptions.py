@@ -218,6 +218,17 @@ UNTRIED = tuple(
             "A script that fails keeps its output.",
             "As above. A training that fails is no such case: the agent ends the script well.",
         ),
+        (
+            "A38",
+            "A kernel with the internet reaches the home store, and the package index of its uplink.",
+            "It ships nothing, says so, and is treated as one without an uplink.",
+        ),
+        (
+            "A39",
+            "The dataset with what opens the store can be deleted while the output of an ended session is "
+            "still saved.",
+            "What was not shipped may be lost: minutes of work.",
+        ),
     )
 )
 CHECKED = (
