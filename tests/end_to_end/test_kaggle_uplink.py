@@ -3,6 +3,7 @@ home store carries a run over Kaggle and this machine without changing a bit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from orchestrator.home import Folders
 from tests.end_to_end.test_kaggle import ACCOUNT, PREFERRED, account, on
 from tests.end_to_end.test_uplink import Home, home
 from tests.end_to_end.user import User, fingerprints, train_in_one_piece, wait_until
+from tests.leaks import Leaks
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 __all__ = ["home"]
@@ -84,6 +86,36 @@ class Traveller(User):
         return [(order.platform, order.resume_step) for order in orders]
 
 
+def check_while_it_runs(kaggle: LocalKaggle, session: str, home: Home) -> None:
+    """The credential is in the mounted dataset, and nowhere else on the machine."""
+    leaks, kernel = Leaks(home.secrets), kaggle.kernel(session)
+    assert leaks.in_folder(kernel.folder / "input")
+    for name in ("working", "src", "tmp"):
+        assert leaks.in_folder(kernel.folder / name) == []
+    assert leaks.in_processes(kernel.folder) == []
+
+
+def check_afterwards(user: Traveller, kaggle: LocalKaggle, run: str) -> None:
+    """The credential is in the user's own files, and nowhere else: ledger, logs, answers, kernels, store."""
+    leaks = Leaks(user.store.secrets)
+    own = {leak.where for leak in leaks.in_folder(user.home)}
+    assert own, "the scanner finds it where it belongs"
+    assert own <= set(user.store.files), own
+    assert leaks.in_store(user.store.store(user)) == []
+    for words in (
+        ("logs", run),
+        ("why", run),
+        ("show", run, "--json"),
+        ("ps", "--all", "--json"),
+        ("doctor",),
+    ):
+        assert leaks.in_text(words[0], user.run(*words)) == []
+    for pushed in kaggle.sessions:
+        assert leaks.in_text("kernel", json.dumps(pushed.request)) == []
+        assert leaks.in_text("log", pushed.machine.log.text()) == []
+        assert leaks.in_folder(pushed.folder / "working") == []
+
+
 def is_done(record: RunRecord) -> bool:
     return record.phase is Phase.DONE
 
@@ -110,6 +142,7 @@ def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home)
             user.run("release", run)
             user.ships(run, GATES[1] + 5)
             user.hears(run, f"{run}-s03")
+            check_while_it_runs(kaggle, f"{run}-s03", home)
             user.run("hold", run)  # no --discard: the session on Kaggle hears it through the store, and saves
             held = user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold on Kaggle")
             assert max(each.ref.step for each in held.accepted) == GATES[2]
@@ -119,6 +152,7 @@ def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home)
             user.wait_for_silence()
             user.run("pull", run, "-o", str(tmp_path / "final"))
             places = user.places(run)
+            check_afterwards(user, kaggle, run)
         finally:
             user.close()
         assert [place for place, _ in places] == ["kaggle", "here", "kaggle", "kaggle"], places
