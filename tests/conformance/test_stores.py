@@ -299,34 +299,6 @@ def test_a_folder_store_works_where_there_are_no_hard_links(
     assert drafts(root) == []
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
-def test_only_a_plain_file_is_an_object(root: Path, tmp_path: Path, kind: str) -> None:
-    """Others may write there. A pipe would never end, and a link leads to another file of this machine."""
-    (tmp_path / "mine").write_text("not in the store")
-    (root / "runs").mkdir(parents=True)
-    match kind:
-        case "pipe":
-            os.mkfifo(root / "runs" / "object")
-        case "link":
-            (root / "runs" / "object").symlink_to(tmp_path / "mine")
-        case _:
-            (root / "runs" / "object").mkdir()
-    store = FolderStore(root)
-    assert store.stat("runs/object") is None
-    with pytest.raises(NotFound):
-        store.get("runs/object", tmp_path / "target")
-
-
-def test_a_folder_that_is_a_file_or_does_not_exist_is_said(root: Path) -> None:
-    store = FolderStore(root / "there", "mine")
-    assert list(store.list("")) == []
-    assert f"{root / 'there'} does not exist" in store.absence()
-    root.mkdir(exist_ok=True)
-    (root / "there").write_text("a file")
-    with pytest.raises(Rejected, match="is not a folder: correct the `path` of the store mine"):
-        list(store.list("runs/"))
-
-
 def test_deleting_leaves_no_empty_folders_and_no_foreign_file_is_listed(root: Path, source: Source) -> None:
     store = FolderStore(root)
     store.put("runs/a/checkpoints/c/manifest.json", *source(b"x"))

@@ -33,7 +33,7 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import engine, market, perform, tracking
+from orchestrator.engine import collecting, engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
 from orchestrator.stores import checkpoints as stored
@@ -50,7 +50,7 @@ def accepts_every_incarnation(patch: pytest.MonkeyPatch) -> None:
             draft.emit(event)
 
     patch.setattr(reports, "_accept", accept)
-    patch.setattr(perform, "_wanted", lambda action, ref: ref.generation == action.generation)
+    patch.setattr(collecting, "_wanted", lambda action, ref: ref.generation == action.generation)
 
 
 def accepts_before_any_start_is_known(patch: pytest.MonkeyPatch) -> None:

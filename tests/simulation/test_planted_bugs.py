@@ -49,7 +49,7 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.removes_what_is_handed_over, promises.what_the_next_session_reads_is_kept, 1),
         (bugs.launches_what_may_have_been_launched, checks.nothing_starts_twice, 5),
         (bugs.acts_before_it_journals, checks.nothing_starts_twice, 0),
-        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 122),
+        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 2000),
         (bugs.looks_at_the_fence_once, uplinks.superseded_sessions_publish_nothing, 2),
         (bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 21),
         (bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
