@@ -144,6 +144,10 @@ class NameTaken(Rejected):
     was restored. The caller continues with the next name."""
 
 
+class SourceChanged(Rejected):
+    """A file to be stored does not have the sha256 that was given. Nothing was stored."""
+
+
 class NotFound(Rejected):
     """The store has no such object, or the platform has no outbox of such a session."""
 

@@ -50,7 +50,7 @@ class Session:
 
     def restarted(self, scratch: str) -> Uplink:
         folder = self.local.parent / scratch
-        return Uplink(self.store, self.order, self.incarnation, FolderOutbox(self.local), folder)
+        return Uplink(self.store, self.order, self.incarnation, FolderOutbox(self.local, links=True), folder)
 
     def says(self, status: AgentStatus) -> None:
         (self.local / STATUS).write_bytes(wire.encode(replace(status, incarnation=self.incarnation)))

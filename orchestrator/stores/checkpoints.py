@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
-from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected, SourceChanged
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.store import SHARED, Stat, Store
@@ -37,10 +37,11 @@ READINGS_MAX = 3  # of an object that fails its verification: the transport may 
 def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
     """Puts a checkpoint from `folder`, in outbox layout, into the store. The manifest comes last.
 
-    Blobs that this lineage stored before may be missing in the folder. Idempotent. Returns whether the store
-    had a different manifest under this name, which is then replaced. Only the lineage's one agent can write
-    the right one, so the other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not
-    match the manifest, and FileNotFoundError if a blob is missing.
+    Blobs that this lineage stored before are not read, and may be missing in the folder. The others are read
+    once: the store verifies what it is sent. Idempotent. Returns whether the store had a different manifest
+    under this name, which is then replaced. Only the lineage's one agent can write the right one, so the
+    other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not match the manifest, and
+    FileNotFoundError if a blob is missing.
     """
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
@@ -49,7 +50,10 @@ def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
         if there is not None and there.size != size:
             store.delete(key)  # the key names its bytes: another size is damage
         if there is None or there.size != size:
-            _put(store, key, folder / "blobs" / sha256, sha256, manifest.name)
+            source = folder / "blobs" / sha256
+            if source.stat().st_size != size:  # such as one that grows without end
+                raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… is of another size")
+            _put(store, key, source, sha256, manifest.name)
     path, key = folder / "checkpoints" / manifest.name / "manifest.json", manifest_key(run, manifest.name)
     foreign = _holds_other(store, run, manifest)
     if foreign:
@@ -359,10 +363,8 @@ def _generation(lineage: str) -> int | None:
 def _put(store: Store, key: str, source: Path, sha256: str, name: str) -> None:
     try:
         store.put(key, source, sha256)
-    except Rejected as error:
-        if digest_file(source) != sha256:
-            raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
-        raise
+    except SourceChanged as error:
+        raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
 
 
 def _get(store: Store, key: str, target: Path, sha256: str, name: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected, SourceChanged
 from orchestrator.files import draft_file, draft_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.stores import age
@@ -176,9 +176,8 @@ class EncryptedStore(Wrapping):
 
     def _check_source(self, key: str, found: str, sha256: str) -> None:
         if found != sha256:
-            raise self._rejected(
-                key, f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
-            )
+            message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
+            raise SourceChanged(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _rejected(self, key: str, message: str) -> Rejected:
         return Rejected(f"put {key}: {message}", backend=self._name, operation="put")

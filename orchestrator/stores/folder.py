@@ -23,6 +23,7 @@ from orchestrator.errors import (
     NotFound,
     QuotaExhausted,
     Rejected,
+    SourceChanged,
     Transient,
 )
 from orchestrator.files import Draft, draft_file, sweep, sync_folder
@@ -172,7 +173,7 @@ class FolderStore:
     def _check_source(self, key: str, found: str, sha256: str) -> None:
         if found != sha256:
             message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
-            raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+            raise SourceChanged(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
         """Whether exactly these bytes are there, durably. False if a parallel delete just removed them."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected
+from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected, SourceChanged
 from orchestrator.files import write_whole
 from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
@@ -63,7 +63,7 @@ class MemoryStore:
         data = source.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != sha256:
-            raise Rejected(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
+            raise SourceChanged(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
         with self._lock:
             if self._objects.setdefault(key, data) != data:
                 raise Rejected(f"put {key}: the key has other bytes, and objects never change")

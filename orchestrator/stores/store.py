@@ -56,9 +56,10 @@ class Store(Protocol):
     def put(self, key: str, source: Path, sha256: str) -> None:
         """Stores the file's bytes under the key, atomically, and durably when this returns.
 
-        `sha256` is the expected hash. A source with another hash raises `Rejected` and stores nothing.
-        Putting the same bytes again changes nothing. Objects are immutable: other bytes under an existing key
-        raise `Rejected`.
+        `sha256` is the expected hash. A source with another hash raises `SourceChanged` and stores nothing.
+        The source may change meanwhile, so it is hashed in the same pass that sends it. Putting the same
+        bytes again changes nothing. Objects are immutable: other bytes under an existing key raise
+        `Rejected`.
         """
 
     def get(self, key: str, target: Path, sha256: str | None = None) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, SourceChanged
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
 from orchestrator.stores.drive import downloads, uploads
@@ -120,7 +120,7 @@ class DriveStore:
             md5 = source.md5()
         except Mismatch:
             message = f"put {key}: the source does not have the sha256 {sha256[:12]}…; nothing was stored"
-            raise self._refused(message) from None
+            raise SourceChanged(message, backend=self._account.name, operation="put") from None
         if any(copy.md5 == md5 and copy.size == size for copy in there):
             return True
         if any(copy.sha256 != sha256 for copy in there):
