@@ -54,7 +54,8 @@ def main(arguments: list[str]) -> int:
     except (Rejected, ValueError, OSError) as error:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
-    outbox = FolderOutbox(layout.outbox.resolve())  # a platform may have put it where it keeps files
+    # Resolved, because a platform may have put it where it keeps files.
+    outbox = FolderOutbox(layout.outbox.resolve(), links=True)
     scratch = layout.shipping / "outbox"
     latest = Latest(outbox, order, incarnation, scratch)
     uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
