@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Done, Failed, Prepare, Trouble
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
@@ -34,8 +34,10 @@ from orchestrator.stores.portable import Portable
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.uplink import archive
+from orchestrator.uplink.layout import SessionKeys
+from orchestrator.uplink.registers import pinned
 from tests.core.runs import RUN
-from tests.test_uplink import ORDER, Session
+from tests.test_uplink import ORDER, STATE, Session
 
 SECRET = "a-key-that-nobody-may-see"  # no credential
 HERE = replace(ORDER, platform="here", accelerator="cpu", resume=None)
@@ -246,6 +248,50 @@ def test_the_last_look_brings_what_was_not_shipped(tmp_path: Path, claimed: bool
     stored.verify(store, RUN, later.name)
     result = given.folders.collected(RUN, HERE.session) / RESULT
     assert json.loads(result.read_bytes())["message"] == "all steps done"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_what_does_not_get_through_is_brought_from_the_platform(tmp_path: Path, claimed: bool) -> None:
+    """As without an uplink. If the controller has heard nothing but what came through the store, it asks the
+    platform for nothing."""
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    session = Session(tmp_path / "there", store)
+    first = session.saves(1)
+    if claimed:
+        session.ships()
+        session.uplink.beat()
+    later = session.saves(2)
+    os.rename(session.local, tmp_path / "sessions" / HERE.session / "outbox")  # noqa: PTH104
+    heard_since = STATE.written_at - 1.0 if claimed else None
+    in_step = perform(replace(collect(last=False), stale_before=heard_since), given)
+    names = [each.name for each in in_step.checkpoints] if isinstance(in_step, Done) else []
+    assert names == ([first.name] if claimed else [])
+    behind = perform(replace(collect(last=False), stale_before=STATE.written_at + 1.0), given)
+    assert isinstance(behind, Done), behind
+    assert [each.name for each in behind.checkpoints] == [first.name, later.name]
+    stored.verify(store, RUN, later.name)
+    assert later.name in pinned(store, SessionKeys(RUN, HERE.session)), "its uplink may come back"
+
+
+def test_all_pages_of_what_was_not_shipped_are_brought(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    session = Session(tmp_path / "there", store)
+    names = [session.saves(step).name for step in range(1, bounds.COLLECT_CHECKPOINTS_MAX + 2)]
+    session.uplink.beat()
+    session.ends()
+    os.rename(session.local, tmp_path / "sessions" / HERE.session / "outbox")  # noqa: PTH104
+    known: frozenset[str] = frozenset()
+    more = True
+    while more:
+        report = perform(replace(collect(), known=known), given)
+        assert isinstance(report, Done), report
+        known |= {each.name for each in report.checkpoints}
+        more = report.more
+    assert sorted(known) == names
 
 
 def test_a_session_that_left_nothing_anywhere_is_waited_for(tmp_path: Path) -> None:

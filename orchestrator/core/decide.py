@@ -268,7 +268,7 @@ def _want(draft: Draft) -> None:
             draft.actions.append(Launch(session.order, record.store, record.adoptions))
         case Phase.RUNNING:
             if _collect_due(session, draft.inputs.watch, draft.monotonic):
-                draft.actions.append(_collect(record, session))
+                draft.actions.append(_collect(record, session, draft.inputs.watch))
         case Phase.STOPPING:
             watch = draft.inputs.watch or Watch(draft.monotonic)
             if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
@@ -279,7 +279,7 @@ def _want(draft: Draft) -> None:
             rarely = record.awaits is not None and not (record.forgone or record.discard)
             asked_at = looked.collected_at if looked is not None and rarely else None
             if _again(draft, asked_at, AWAITED_AGAIN_SECONDS):
-                draft.actions.append(_collect(record, session))
+                draft.actions.append(_collect(record, session, looked))
         case _:
             return
 
@@ -328,8 +328,9 @@ def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> boo
     return monotonic - watch.collected_at >= session.traits.collect_seconds
 
 
-def _collect(record: RunRecord, session: Session) -> Collect:
+def _collect(record: RunRecord, session: Session, watch: Watch | None) -> Collect:
     best = record.job.checkpoint.keep.best
+    status = watch.observation.status if watch is not None and watch.observation is not None else None
     return Collect(
         run=record.run,
         session=session.name,
@@ -344,6 +345,7 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         forgone=record.forgone,
         kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
         adoptions=record.adoptions,
+        stale_before=None if status is None else status.written_at - session.traits.silence_seconds,
     )
 
 

@@ -26,8 +26,10 @@ def doubtful(session: Session) -> bool:
 
     If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
     it. If its agent was seen, there is an outbox, whatever the platform answers. If the session was given
-    up, there is nothing to lose.
+    up, there is nothing to lose. A store may be a minute late.
     """
+    if session.traits.uplink is Uplink.STORE:
+        return session.incarnation is not None and session.failures + 1 < LATE_ATTEMPTS
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     if not seen or session.traits.durable_mid_run:
         return False
