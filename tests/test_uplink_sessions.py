@@ -18,11 +18,12 @@ from orchestrator.core.offer import Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.core.session import Sighting
 from orchestrator.engine.perform import Backends, perform
-from orchestrator.engine.readings import observation
+from orchestrator.engine.readings import observation, observe
 from orchestrator.errors import Rejected
 from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Sight
+from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
 from orchestrator.session.layout import RESULT, STATUS
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials, Shipping, contents
@@ -35,8 +36,10 @@ from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.uplink import archive
 from orchestrator.uplink.layout import SessionKeys
-from orchestrator.uplink.registers import pinned
+from orchestrator.uplink.outbox import StoreOutbox
+from orchestrator.uplink.registers import pinned, raise_fence
 from tests.core.runs import RUN
+from tests.simulation.clock import VirtualClock
 from tests.test_uplink import ORDER, STATE, Session
 
 SECRET = "a-key-that-nobody-may-see"  # no credential
@@ -63,6 +66,9 @@ def backends(folder: Path, store: Store) -> Backends:
 
 def prepare(order: Order = HERE) -> Prepare:
     return Prepare(order, uplink=Uplink.STORE)
+
+
+SILENT = SimulatedPlatform("here", Scenario(faults=Faults(request_lost=1.0)), VirtualClock())
 
 
 def collect(*, last: bool = True) -> Collect:
@@ -273,6 +279,38 @@ def test_what_does_not_get_through_is_brought_from_the_platform(tmp_path: Path, 
     assert [each.name for each in behind.checkpoints] == [first.name, later.name]
     stored.verify(store, RUN, later.name)
     assert later.name in pinned(store, SessionKeys(RUN, HERE.session)), "its uplink may come back"
+
+
+def test_a_platform_that_does_not_answer_hides_no_heartbeat(tmp_path: Path) -> None:
+    """A session that was never heard is not judged: it may wait for its image."""
+    store = FolderStore(tmp_path / "store")
+    raise_fence(store, RUN, 1)
+    shipped = StoreOutbox(store, RUN, HERE.session, 1)
+    read = observe("here", SILENT, (HERE.session,), outboxes={HERE.session: shipped})
+    assert read.trouble
+    assert not read.observations
+    session = Session(tmp_path, store)
+    session.uplink.beat()
+    read = observe("here", SILENT, (HERE.session,), outboxes={HERE.session: shipped})
+    assert read.trouble
+    assert read.observations[HERE.session].sighting is Sighting.RUNNING
+    assert read.observations[HERE.session].status is not None
+
+
+def test_what_was_shipped_is_taken_without_a_machine_that_does_not_answer(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    given = replace(given, platforms={"here": SILENT})
+    session = Session(tmp_path, store)
+    first = session.saves(1)
+    session.ships()
+    report = perform(collect(), given)
+    assert isinstance(report, Failed)
+    assert report.trouble is Trouble.TRANSIENT
+    report = perform(replace(collect(), forgone=True), given)
+    assert isinstance(report, Done), report
+    assert [each.name for each in report.checkpoints] == [first.name]
 
 
 def test_all_pages_of_what_was_not_shipped_are_brought(tmp_path: Path) -> None:

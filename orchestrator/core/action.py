@@ -61,8 +61,8 @@ class Collect:
     `known`: the names that were accepted before, including retired ones; they are skipped without a request.
     `kept`: those of the session that were accepted and not retired.
     `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
-    store, the outbox is there, and the last collect fences the generation off. `forgone`: the user gave up
-    what does not come now, so that the rest is taken without it.
+    store, the outbox is there, and the last collect fences the generation off. `forgone`: what does not come
+    now is given up, so that the rest is taken without it.
     `stale_before`: if the store has heard nothing of the session since then, by the agent's clock, its uplink
     does not get through (None: not known).
     """

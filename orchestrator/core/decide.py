@@ -40,6 +40,7 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
+from orchestrator.core.patience import goes_on_without
 from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report, ways
 from orchestrator.core.route import opens_at
@@ -330,7 +331,6 @@ def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> boo
 
 def _collect(record: RunRecord, session: Session, watch: Watch | None) -> Collect:
     best = record.job.checkpoint.keep.best
-    status = watch.observation.status if watch is not None and watch.observation is not None else None
     return Collect(
         run=record.run,
         session=session.name,
@@ -342,11 +342,21 @@ def _collect(record: RunRecord, session: Session, watch: Watch | None) -> Collec
         metric=best.metric if best else None,
         store=record.store,
         uplink=session.traits.uplink,
-        forgone=record.forgone,
+        forgone=record.forgone or goes_on_without(session),
         kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
         adoptions=record.adoptions,
-        stale_before=None if status is None else status.written_at - session.traits.silence_seconds,
+        stale_before=_stale_before(session, watch),
     )
+
+
+def _stale_before(session: Session, watch: Watch | None) -> float | None:
+    """What the store heard before then is stale: the platform itself has newer news of the session. None as
+    long as its uplink may not have begun."""
+    traits = session.traits
+    if watch is None or not traits.readable_mid_run or watch.running_seconds < traits.silence_seconds:
+        return None
+    status = None if watch.observation is None else watch.observation.status
+    return None if status is None else status.written_at - traits.silence_seconds
 
 
 def _known(record: RunRecord, session: Session) -> frozenset[str]:

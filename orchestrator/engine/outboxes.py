@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from orchestrator.core.action import Collect
 from orchestrator.core.offer import Uplink
-from orchestrator.errors import NotFound, Rejected
+from orchestrator.errors import BackendError, NotFound, Rejected
 from orchestrator.files import Odd
 from orchestrator.session import saying
 from orchestrator.session.layout import RESULT, STATUS
@@ -37,7 +37,7 @@ def outboxes(action: Collect, store: Store, own: Callable[[], Outbox]) -> Iterat
     shipped = _shipped(action, store)
     if shipped is not None:
         yield shipped
-    there = _opened(own) if _may_lack_something(action, shipped) else None
+    there = _opened(own, action.forgone) if _may_lack_something(action, shipped) else None
     if there is not None:
         yield there
     elif shipped is None:
@@ -51,12 +51,16 @@ def _shipped(action: Collect, store: Store) -> StoreOutbox | None:
         return None
 
 
-def _opened(own: Callable[[], Outbox]) -> Outbox | None:
+def _opened(own: Callable[[], Outbox], forgone: bool) -> Outbox | None:
     """What the platform itself has of the session, if anything."""
     try:
         return own()
     except Rejected:  # it has nothing, or is no longer in the config
         return None
+    except BackendError:
+        if forgone:
+            return None
+        raise
 
 
 def _may_lack_something(action: Collect, shipped: StoreOutbox | None) -> bool:

@@ -52,6 +52,7 @@ from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
+from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,12 +13,15 @@ from orchestrator.agent.companion import NOT_INSTALLED
 from orchestrator.core.event import Assigned
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.platforms.docker import container as containers
+from orchestrator.session.layout import OUTBOX, RESULT
 from orchestrator.stores import catalog
 from orchestrator.stores import checkpoints as stored
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_images import load_store_image
 from tests.end_to_end.docker_user import QUICK, DockerUser
-from tests.end_to_end.user import fingerprints, train_in_one_piece, wait_until
+from tests.end_to_end.user import QUICK as PROCESS
+from tests.end_to_end.user import Role, fingerprints, living, train_in_one_piece, wait_until
 from tests.stand_ins.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
@@ -47,8 +51,9 @@ class ShippingUser(DockerUser):
             (self.home / name).chmod(0o600)
         self.proxy = proxy
         box = {**QUICK, "host": engine.url, "image": image, "network": NETWORK, "uplink": True,
-               "uplink_seconds": 1, "uplink_silence_seconds": 5, **options}  # fmt: skip
-        self.configure({"platforms": {"box": box}, "stores": {"home": self.store}})
+               "uplink_seconds": 1, "uplink_silence_seconds": 10, **options}  # fmt: skip
+        self.platforms = {"box": box}
+        self.configure({"platforms": self.platforms, "stores": {"home": self.store}})
 
     def train(self) -> str:
         """Submits a training whose first session stays at step HELD; returns the run once its agent is
@@ -73,6 +78,23 @@ class ShippingUser(DockerUser):
             [volume] = [mount["Name"] for mount in container.attrs["Mounts"]]
             container.remove(force=True)
             client.volumes.get(volume).remove(force=True)
+
+    def kill_when_saved(self, run: str) -> None:
+        """Kills the container as soon as its agent has nothing more to do than ship."""
+        with closing(self.engine.client()) as client:
+            [container] = client.containers.list(filters={"label": f"orchestrator.run={run}"})
+            result = f"{OUTBOX}/{RESULT}"
+            wait_until(lambda: containers.read(client, str(container.id), result, 1 << 20), "the result")
+            container.kill()
+
+    def power_off(self) -> None:
+        """The engine's machine is gone, with all that ran on it."""
+        found = self.by_role()
+        doomed = [each for role in (Role.CONTAINER, Role.AGENT, Role.GUARDIAN) for each in found[role]]
+        self.engine.stop(signal.SIGKILL)
+        for process in doomed:
+            process.send(signal.SIGKILL)
+        wait_until(lambda: not any(living(each.pid) == each for each in doomed), "the end of its processes")
 
     def resumed_at(self, run: str) -> list[int]:
         """The steps at which the run's sessions began."""
@@ -134,25 +156,43 @@ def test_a_container_that_vanishes_takes_only_the_last_seconds(new_user: Callabl
     user.wait_for_end(run)
     assert user.resumed_at(run) == [0, HELD]
     user.check_as_in_one_piece(run)
+
+
+def test_a_machine_that_does_not_answer_any_more_is_done_without(
+    new_user: Callable[..., ShippingUser],
+) -> None:
+    """The run goes on elsewhere while its engine is away."""
+    user = new_user()
+    run = user.train()
+    wait_until(lambda: user.shipped(run) == HELD, "the newest checkpoint in the store")
     user.run("down")
-    user.wait_for_silence()
+    here = {**PROCESS, "uplink": True}
+    user.configure({"platforms": {**user.platforms, "here": here}, "stores": {"home": user.store}})
+    user.power_off()
+    try:
+        user.run("up", "--detach")
+        user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end elsewhere")
+    finally:
+        user.engine.start()
+    assert user.resumed_at(run) == [0, HELD]
+    user.check_as_in_one_piece(run)
 
 
 def test_a_hold_during_an_upload_that_hangs_loses_nothing(new_user: Callable[..., ShippingUser]) -> None:
     """The first upload hangs until the container is killed. What it has not shipped is read from it."""
-    user = new_user(grace_seconds=5.0)
+    user = new_user(uplink_silence_seconds=600)  # or the controller would bring what hangs
     user.proxy.once(Fault.HANG, "PUT", lambda request: "/blobs/" in request.path)
     run = user.train()
     wait_until(lambda: user.proxy.struck, "the upload")
     user.wait_until_step(run, HELD)
     assert user.shipped(run) == -1
     user.run("hold", run)
+    user.kill_when_saved(run)
     record = user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold")
     assert [each.ref.step for each in record.accepted][-1] == HELD
     user.run("release", run)
     user.wait_for_end(run)
     assert user.resumed_at(run) == [0, HELD]
-    user.check_as_in_one_piece(run)
 
 
 def test_a_session_that_cannot_ship_trains_and_says_so(new_user: Callable[..., ShippingUser]) -> None:
@@ -168,7 +208,6 @@ def test_a_session_that_cannot_ship_trains_and_says_so(new_user: Callable[..., S
     user.run("release", run)
     user.wait_for_end(run)
     assert user.resumed_at(run) == [0, HELD]
-    user.check_as_in_one_piece(run)
 
 
 def test_a_job_without_internet_cannot_ship_and_is_told_so(new_user: Callable[..., ShippingUser]) -> None:

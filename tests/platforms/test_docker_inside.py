@@ -97,7 +97,7 @@ def test_what_opens_the_store_is_in_no_place_that_the_engine_keeps(box: Box, tmp
     shown += box.inside("sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline")
     assert "agent.pyz" in shown
     assert SECRET not in shown
-    assert box.inside("grep", "-rlF", SECRET, "/orchestrator", "/tmp") == ""
+    assert box.inside("grep", "-rlFs", SECRET, "/orchestrator", "/tmp") == ""
     box.docker("commit", "a-s01", "tests/committed")
     copy = box.client.api.create_container("tests/committed", entrypoint=["true"])["Id"]
     assert SECRET.encode() not in b"".join(box.client.api.export(copy))
