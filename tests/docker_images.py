@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import docker
+import obstore
 import pip
 import pytest
+import typing_extensions
 
 from orchestrator.freeze import images
 from orchestrator.platforms.docker import builder
@@ -27,6 +29,7 @@ from tests.docker_engine import PYTHON_IMAGE, Engine
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP_IMAGE = "tests/python:pip"
+STORE_IMAGE = "tests/python:store"
 # Kept by glibc for programs linked long ago; torch opens libpthread by its name.
 _LIBRARIES = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6")
 _SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -34,20 +37,36 @@ _SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 def load_pip_image(engine: Engine, folder: Path) -> str:
     """An image based on `tests.docker_engine.PYTHON_IMAGE` that also has pip; `folder` must be empty."""
+    return _load(engine, folder, PIP_IMAGE, [Path(pip.__file__).parent])
+
+
+def load_store_image(engine: Engine, folder: Path) -> str:
+    """Likewise with what a session needs to open an S3 store."""
+    packages = [Path(obstore.__file__).parent, Path(typing_extensions.__file__)]
+    return _load(engine, folder, STORE_IMAGE, packages)
+
+
+def _load(engine: Engine, folder: Path, tag: str, packages: Sequence[Path]) -> str:
+    """`packages` are folders and files that go into the image's site-packages."""
     client = engine.client()
     try:
         asked = client.containers.run(PYTHON_IMAGE, ["python3", "-c", _SITE_PACKAGES], remove=True)
-        site_packages = asked.decode().strip()
-        shutil.copytree(Path(pip.__file__).parent, folder / "pip", ignore=shutil.ignore_patterns("*.pyc"))
-        lines = [f"FROM {PYTHON_IMAGE}", f"COPY pip {site_packages}/pip"]
+        (folder / "packages").mkdir()
+        for package in packages:
+            copy = folder / "packages" / package.name
+            if package.is_dir():
+                shutil.copytree(package, copy, ignore=shutil.ignore_patterns("*.pyc"))
+            else:
+                shutil.copy(package, copy)
+        lines = [f"FROM {PYTHON_IMAGE}", f"COPY packages {asked.decode().strip()}"]
         for library in _libraries():
             shutil.copy(library, folder / library.name)
             lines.append(f"COPY {library.name} {library.parent}/")
         (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
-        client.images.build(path=str(folder), tag=PIP_IMAGE, rm=True)
+        client.images.build(path=str(folder), tag=tag, rm=True)
     finally:
         client.close()
-    return PIP_IMAGE
+    return tag
 
 
 def _libraries() -> list[Path]:

@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.action import Collect, Done, Failed, Prepare, Trouble
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
 from orchestrator.core.session import Sighting
 from orchestrator.engine.perform import Backends, perform
-from orchestrator.engine.readings import observation
+from orchestrator.engine.readings import observation, observe
 from orchestrator.errors import Rejected
 from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Sight
+from orchestrator.platforms.simulated import Faults, Scenario, SimulatedPlatform
 from orchestrator.session.layout import RESULT, STATUS
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials, Shipping, contents
@@ -34,8 +35,12 @@ from orchestrator.stores.portable import Portable
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.uplink import archive
+from orchestrator.uplink.layout import SessionKeys
+from orchestrator.uplink.outbox import StoreOutbox
+from orchestrator.uplink.registers import pinned, raise_fence
 from tests.core.runs import RUN
-from tests.test_uplink import ORDER, Session
+from tests.simulation.clock import VirtualClock
+from tests.test_uplink import ORDER, STATE, Session
 
 SECRET = "a-key-that-nobody-may-see"  # no credential
 HERE = replace(ORDER, platform="here", accelerator="cpu", resume=None)
@@ -61,6 +66,9 @@ def backends(folder: Path, store: Store) -> Backends:
 
 def prepare(order: Order = HERE) -> Prepare:
     return Prepare(order, uplink=Uplink.STORE)
+
+
+SILENT = SimulatedPlatform("here", Scenario(faults=Faults(request_lost=1.0)), VirtualClock())
 
 
 def collect(*, last: bool = True) -> Collect:
@@ -246,6 +254,82 @@ def test_the_last_look_brings_what_was_not_shipped(tmp_path: Path, claimed: bool
     stored.verify(store, RUN, later.name)
     result = given.folders.collected(RUN, HERE.session) / RESULT
     assert json.loads(result.read_bytes())["message"] == "all steps done"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_what_does_not_get_through_is_brought_from_the_platform(tmp_path: Path, claimed: bool) -> None:
+    """As without an uplink. If the controller has heard nothing but what came through the store, it asks the
+    platform for nothing."""
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    session = Session(tmp_path / "there", store)
+    first = session.saves(1)
+    if claimed:
+        session.ships()
+        session.uplink.beat()
+    later = session.saves(2)
+    os.rename(session.local, tmp_path / "sessions" / HERE.session / "outbox")  # noqa: PTH104
+    heard_since = STATE.written_at - 1.0 if claimed else None
+    in_step = perform(replace(collect(last=False), stale_before=heard_since), given)
+    names = [each.name for each in in_step.checkpoints] if isinstance(in_step, Done) else []
+    assert names == ([first.name] if claimed else [])
+    behind = perform(replace(collect(last=False), stale_before=STATE.written_at + 1.0), given)
+    assert isinstance(behind, Done), behind
+    assert [each.name for each in behind.checkpoints] == [first.name, later.name]
+    stored.verify(store, RUN, later.name)
+    assert later.name in pinned(store, SessionKeys(RUN, HERE.session)), "its uplink may come back"
+
+
+def test_a_platform_that_does_not_answer_hides_no_heartbeat(tmp_path: Path) -> None:
+    """A session that was never heard is not judged: it may wait for its image."""
+    store = FolderStore(tmp_path / "store")
+    raise_fence(store, RUN, 1)
+    shipped = StoreOutbox(store, RUN, HERE.session, 1)
+    read = observe("here", SILENT, (HERE.session,), outboxes={HERE.session: shipped})
+    assert read.trouble
+    assert not read.observations
+    session = Session(tmp_path, store)
+    session.uplink.beat()
+    read = observe("here", SILENT, (HERE.session,), outboxes={HERE.session: shipped})
+    assert read.trouble
+    assert read.observations[HERE.session].sighting is Sighting.RUNNING
+    assert read.observations[HERE.session].status is not None
+
+
+def test_what_was_shipped_is_taken_without_a_machine_that_does_not_answer(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    given = replace(given, platforms={"here": SILENT})
+    session = Session(tmp_path, store)
+    first = session.saves(1)
+    session.ships()
+    report = perform(collect(), given)
+    assert isinstance(report, Failed)
+    assert report.trouble is Trouble.TRANSIENT
+    report = perform(replace(collect(), forgone=True), given)
+    assert isinstance(report, Done), report
+    assert [each.name for each in report.checkpoints] == [first.name]
+
+
+def test_all_pages_of_what_was_not_shipped_are_brought(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    given = backends(tmp_path, store)
+    perform(prepare(), given)
+    session = Session(tmp_path / "there", store)
+    names = [session.saves(step).name for step in range(1, bounds.COLLECT_CHECKPOINTS_MAX + 2)]
+    session.uplink.beat()
+    session.ends()
+    os.rename(session.local, tmp_path / "sessions" / HERE.session / "outbox")  # noqa: PTH104
+    known: frozenset[str] = frozenset()
+    more = True
+    while more:
+        report = perform(replace(collect(), known=known), given)
+        assert isinstance(report, Done), report
+        known |= {each.name for each in report.checkpoints}
+        more = report.more
+    assert sorted(known) == names
 
 
 def test_a_session_that_left_nothing_anywhere_is_waited_for(tmp_path: Path) -> None:

@@ -75,12 +75,13 @@ class Companion(threading.Thread):
         ]  # fmt: skip
         self._installed = False
         self._over = threading.Event()
+        self._awake = threading.Event()  # ends a pause
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
         self._uploads: deque[tuple[int, float]] = deque()
         self.superseded = False
         self.asked_to_leave = False
-        self.result_written = False  # set it once the agent has written its result
+        self._result_written = False
 
     def warnings(self) -> Iterator[str]:
         """Each new warning, once."""
@@ -92,9 +93,15 @@ class Companion(threading.Thread):
         while self._uploads:
             yield self._uploads.popleft()
 
+    def finish(self) -> None:
+        """Call it once the agent has written its result. An uplink that is not running starts again now."""
+        self._result_written = True
+        self._awake.set()
+
     def end(self) -> None:
         """Kills the uplink. What it has not shipped stays in the outbox."""
         self._over.set()
+        self._awake.set()
         process = self._process
         if process is not None:
             with suppress(OSError):
@@ -117,12 +124,14 @@ class Companion(threading.Thread):
             )
             self._say(f"the uplink ended ({_how(code)}); it starts again in {pause:.0f} s")
             self._warnings.append(NOT_INSTALLED if code == LACKING else DIED)
-            self._clock.wait(self._over, pause)
+            self._clock.wait(self._awake, pause)
+            self._awake.clear()
 
     def _is_final(self, code: int | None) -> bool:
-        """An uplink that found a result is done only if the agent wrote it: the training may forge one."""
+        """An uplink that found a result is done only if the agent wrote it: the training may forge one. If it
+        still lacks a package then, there is nothing to wait for."""
         self.superseded = code == SUPERSEDED
-        return code in (SUPERSEDED, USELESS) or (code == SHIPPED and self.result_written)
+        return code in (SUPERSEDED, USELESS) or (code in (SHIPPED, LACKING) and self._result_written)
 
     def _installs(self) -> bool:
         """Installs the lists of packages that the store needs. Nothing else in the session sees them."""

@@ -167,7 +167,7 @@ class Session:
 
     def _ship_the_rest(self, uplink: Companion) -> None:
         """Waits until the last checkpoint and the result are in the store, as long as the session may."""
-        uplink.result_written = True
+        uplink.finish()
         began, clocks = self.clock.elapsed(), self.report.clocks
         while uplink.is_alive():
             for text in uplink.warnings():

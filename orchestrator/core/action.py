@@ -5,7 +5,7 @@ Values only. Every action is idempotent by the session's name, so it can be issu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -61,8 +61,10 @@ class Collect:
     `known`: the names that were accepted before, including retired ones; they are skipped without a request.
     `kept`: those of the session that were accepted and not retired.
     `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
-    store, the outbox is there, and the last collect fences the generation off. `forgone`: the user gave up
-    what does not come now, so that the rest is taken without it.
+    store, the outbox is there, and the last collect fences the generation off. `forgone`: what does not come
+    now is given up, so that the rest is taken without it.
+    `stale_before`: if the store has heard nothing of the session since then, by the agent's clock, its uplink
+    does not get through (None: not known).
     """
 
     run: str
@@ -78,6 +80,7 @@ class Collect:
     forgone: bool = False
     kept: frozenset[str] = frozenset()
     adoptions: int = 0
+    stale_before: float | None = field(default=None, compare=False)  # it grows with every reading
     kind: Literal["collect"] = "collect"
 
 

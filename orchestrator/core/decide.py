@@ -40,6 +40,7 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
+from orchestrator.core.patience import goes_on_without
 from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report, ways
 from orchestrator.core.route import opens_at
@@ -268,7 +269,7 @@ def _want(draft: Draft) -> None:
             draft.actions.append(Launch(session.order, record.store, record.adoptions))
         case Phase.RUNNING:
             if _collect_due(session, draft.inputs.watch, draft.monotonic):
-                draft.actions.append(_collect(record, session))
+                draft.actions.append(_collect(record, session, draft.inputs.watch))
         case Phase.STOPPING:
             watch = draft.inputs.watch or Watch(draft.monotonic)
             if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
@@ -279,7 +280,7 @@ def _want(draft: Draft) -> None:
             rarely = record.awaits is not None and not (record.forgone or record.discard)
             asked_at = looked.collected_at if looked is not None and rarely else None
             if _again(draft, asked_at, AWAITED_AGAIN_SECONDS):
-                draft.actions.append(_collect(record, session))
+                draft.actions.append(_collect(record, session, looked))
         case _:
             return
 
@@ -328,7 +329,7 @@ def _collect_due(session: Session, watch: Watch | None, monotonic: float) -> boo
     return monotonic - watch.collected_at >= session.traits.collect_seconds
 
 
-def _collect(record: RunRecord, session: Session) -> Collect:
+def _collect(record: RunRecord, session: Session, watch: Watch | None) -> Collect:
     best = record.job.checkpoint.keep.best
     return Collect(
         run=record.run,
@@ -341,10 +342,21 @@ def _collect(record: RunRecord, session: Session) -> Collect:
         metric=best.metric if best else None,
         store=record.store,
         uplink=session.traits.uplink,
-        forgone=record.forgone,
+        forgone=record.forgone or goes_on_without(session),
         kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
         adoptions=record.adoptions,
+        stale_before=_stale_before(session, watch),
     )
+
+
+def _stale_before(session: Session, watch: Watch | None) -> float | None:
+    """What the store heard before then is stale: the platform itself has newer news of the session. None as
+    long as its uplink may not have begun."""
+    traits = session.traits
+    if watch is None or not traits.readable_mid_run or watch.running_seconds < traits.silence_seconds:
+        return None
+    status = None if watch.observation is None else watch.observation.status
+    return None if status is None else status.written_at - traits.silence_seconds
 
 
 def _known(record: RunRecord, session: Session) -> frozenset[str]:

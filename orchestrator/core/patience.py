@@ -26,8 +26,12 @@ def doubtful(session: Session) -> bool:
 
     If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
     it. If its agent was seen, there is an outbox, whatever the platform answers. If the session was given
-    up, there is nothing to lose.
+    up, there is nothing to lose. A store may be a minute late.
     """
+    if session.traits.uplink is Uplink.STORE:
+        late = session.failures + 1 < LATE_ATTEMPTS
+        hidden = session.end_confirmed and not session.traits.readable_mid_run
+        return session.incarnation is not None and (late or hidden)
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     if not seen or session.traits.durable_mid_run:
         return False
@@ -41,6 +45,15 @@ def only_there(session: Session) -> bool:
     shipped = session.traits.uplink is Uplink.STORE  # its outbox is in the home store, which may come back
     kept = session.end_confirmed or session.incarnation is not None
     return shipped or (kept and not session.traits.durable_mid_run)
+
+
+def goes_on_without(session: Session) -> bool:
+    """Whether to take what a session shipped, without what its machine may still have: its heart stopped, and
+    its platform has not answered several times since. Where a platform shows an outbox only after the end, it
+    may have more than minutes."""
+    traits = session.traits
+    ships = traits.uplink is Uplink.STORE and traits.readable_mid_run
+    return ships and not session.end_confirmed and session.failures >= READINGS_MIN
 
 
 def out_of_patience(session: Session, now: float) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
+from orchestrator.core.offer import Uplink
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, Transient
 from orchestrator.files import remove_tree
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
@@ -23,6 +24,7 @@ from orchestrator.stores.store import Store
 from orchestrator.uplink import outbox as uplinked
 from orchestrator.uplink.accepting import Look
 from orchestrator.uplink.layout import SessionKeys
+from orchestrator.uplink.registers import pin
 
 _REPLACED = "the home store had a different manifest for {}: replaced by the session's own"
 
@@ -57,6 +59,9 @@ def bring(
     wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
     if wanted:  # a collect that brings nothing asks the store nothing
         check_ours()
+    if wanted and action.uplink is Uplink.STORE and not action.last:  # its uplink may come back and tidy up
+        pinned = {ref.name for ref in wanted} | ({max(action.kept)} if action.kept else set())
+        pin(store, SessionKeys(action.run, action.session), pinned)
     for ref in wanted:
         try:
             manifest, foreign = _publish(store, action.run, ref, into)

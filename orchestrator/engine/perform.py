@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.collecting import bring, look
+from orchestrator.engine.outboxes import outboxes
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -51,7 +52,6 @@ from orchestrator.files import set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
-from orchestrator.session.layout import RESULT
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
@@ -361,47 +361,12 @@ def _collect(action: Collect, backends: Backends) -> Report:
     if action.last or action.uplink is Uplink.STORE:
         _check_ours(action, backends)
     found = Done(action)
-    for outbox in _outboxes(action, backends, into):
+    for outbox in outboxes(action, store, lambda: backends.platform(action.platform).open(action.session)):
         if isinstance(outbox, uplinked.StoreOutbox):
             found = look(action, store, outbox, into)
         else:
             found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
     return found
-
-
-def _outboxes(action: Collect, backends: Backends, into: Path) -> Iterator[Outbox]:
-    """Opens the session's outbox. Before the last look at one in the store, raises the fence, so that nothing
-    can be published afterwards and go unseen. If the result did not get there, then perhaps not all
-    checkpoints did: what the platform itself still has is brought after it."""
-    if action.uplink is not Uplink.STORE:
-        yield backends.platform(action.platform).open(action.session)
-        return
-    store = backends.store(action.store)
-    if action.last:
-        raise_fence(store, action.run, action.generation + 1, action.adoptions)
-    try:
-        shipped = uplinked.opened(store, action.run, action.session, action.generation)
-    except NotFound as error:
-        own = _own_outbox(action, backends) if action.last else None
-        if own is not None:
-            yield own
-        elif action.incarnation is not None:
-            raise Transient(f"{error}, which had its claim before: is the store's disk there?") from error
-        else:
-            raise
-    else:
-        yield shipped
-        if action.last and not (into / RESULT).exists():
-            own = _own_outbox(action, backends)
-            yield from () if own is None else (own,)
-
-
-def _own_outbox(action: Collect, backends: Backends) -> Outbox | None:
-    """What the platform itself still has of a session that ships its outbox."""
-    try:
-        return backends.platform(action.platform).open(action.session)
-    except Rejected:  # it has nothing, or is no longer in the config
-        return None
 
 
 def is_unpublished(collected: Path) -> bool:

@@ -22,7 +22,8 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 @dataclass(frozen=True)
 class Readings:
-    """One platform's answer to observe. If it gave none, this is empty and `trouble` says why.
+    """One platform's answer to observe. If it gave none, `trouble` says why, and there is only what sessions
+    say elsewhere.
 
     `unread`: sessions that cannot be read, each with a sentence. `broken`: the platform's own code failed,
     or may have failed.
@@ -42,7 +43,7 @@ def observe(
     unforeseen: Unforeseen = raise_again,
     outboxes: Mapping[str, Outbox] = MappingProxyType({}),
 ) -> Readings:
-    """One batched reading; empty if the platform does not answer.
+    """One batched reading. If the platform does not answer, the sessions that are heard elsewhere.
 
     If the platform's code fails, each session is read alone, to find the one that causes it. `outboxes`:
     session name → its outbox, for outboxes that are not on the platform.
@@ -50,7 +51,7 @@ def observe(
     try:
         return Readings(name, _observations(platform, wanted, outboxes))
     except (BackendError, OSError) as error:
-        return Readings(name, {}, str(error))
+        return Readings(name, _heard(outboxes, f"{name} does not answer"), str(error))
     except Exception as error:  # noqa: BLE001 the barrier: logged, and one session or platform is blamed
         doing = f"observing {', '.join(wanted[:3])}{' and others' if len(wanted) > 3 else ''}"
         unforeseen(doing, error)
@@ -66,6 +67,15 @@ def observe(
     if len(unread) == len(wanted):  # perhaps caused by no session: start none there for a while
         return Readings(name, found, met, unread, broken=True)
     return Readings(name, found, unread=unread)
+
+
+def _heard(outboxes: Mapping[str, Outbox], detail: str) -> dict[str, Observation]:
+    """The sessions whose heartbeats come through a store. As long as their platform does not answer, they run
+    until their hearts stop."""
+    found = {
+        name: observation(Sight(Sighting.RUNNING, detail=detail), each) for name, each in outboxes.items()
+    }
+    return {name: seen for name, seen in found.items() if seen is not None and seen.status is not None}
 
 
 def _observations(

@@ -21,6 +21,7 @@ from orchestrator.uplink.layout import SessionKeys, fence_key
 
 T = TypeVar("T")
 _ADOPTIONS_MAX = bounds.ADOPTIONS_MAX + 1  # after the last adoption
+_NO_FENCE = "the store has no fence of {}: is its disk there?"
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,20 @@ def ask_to_leave(store: Store, run: str, generation: int) -> None:
         registers.swap(key, wire.encode(replace(there, leave=True)), held.version)
 
 
+def close_fence(store: Store, run: str, generation: int, adoptions: int = 0) -> None:
+    """From now on, this generation cannot publish. Raises Transient without a fence, as `check_fence` does.
+    Raises Superseded and Conflict as `raise_fence` does."""
+    if registers_of(store).read(fence_key(run)) is None:
+        raise Transient(_NO_FENCE.format(run))
+    raise_fence(store, run, generation + 1, adoptions)
+
+
 def check_fence(store: Store, run: str, generation: int) -> Fence:
     """The fence. Raises Superseded unless it is at this generation. Raises Transient without a fence: it is
     set before each session and never removed, so this is the wrong folder, or a disk is not mounted."""
     held = registers_of(store).read(fence_key(run))
     if held is None:
-        raise Transient(f"the store has no fence of {run}: is its disk there?")
+        raise Transient(_NO_FENCE.format(run))
     there = _decoded(Fence, held)
     if there is None or there.generation != generation:
         at = "has no valid fence" if there is None else f"is at generation {there.generation}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.action import Collect, Done, Retire, Stop
+from orchestrator.core.action import Collect, Done, Failed, Retire, Stop, Trouble
 from orchestrator.core.checkpoint import Accepted, superseded_while_open
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
@@ -19,7 +19,7 @@ from orchestrator.core.order import Outcome
 from orchestrator.core.patience import LATE_ATTEMPTS, LATE_PATIENCE_SECONDS
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.session import StopReply
-from orchestrator.core.watch import Watch
+from orchestrator.core.watch import READINGS_MIN, Watch
 from tests.core.runs import NOW, TRAITS, accept, accepted, assigned, ended, record, running, seen
 
 SHIPPED = replace(TRAITS, uplink=Uplink.STORE)
@@ -49,6 +49,59 @@ def over(*events: Event) -> RunRecord:
     found = shipping(*events, ended(Outcome.STOPPED))
     assert found.phase is Phase.COLLECTING
     return found
+
+
+# --- What does not get through --------------------------------------------------------------------------
+
+
+def test_a_collect_says_what_the_store_must_have_heard_of() -> None:
+    """By the agent's clock: its last status, less the silence that means lost. At first the uplink may not
+    have begun."""
+    found = shipping()
+    watch = Watch(0.0).see(seen(checkpoint="new"), 0.0, 2.0)
+    [asked] = [
+        each for each in decide(found, Inputs(NOW, 0.0, watch=watch)).actions if isinstance(each, Collect)
+    ]
+    assert asked.stale_before is None
+    watch = replace(watch, running_seconds=SHIPPED.silence_seconds)
+    [asked] = [
+        each for each in decide(found, Inputs(NOW, 0.0, watch=watch)).actions if isinstance(each, Collect)
+    ]
+    assert watch.observation is not None
+    assert watch.observation.status is not None
+    assert asked.stale_before == watch.observation.status.written_at - SHIPPED.silence_seconds
+    assert asked == replace(asked, stale_before=None), "a new reading is no new wish"
+
+
+def test_a_session_whose_work_is_nowhere_is_looked_for_a_minute() -> None:
+    """Its agent was seen, so it may have claimed the store, and the store may be late."""
+    found, now = over(accept(30)), NOW
+    while found.phase is Phase.COLLECTING:
+        assert found.session is not None
+        [asked] = [each for each in decide(found, Inputs(now, 0.0)).actions if isinstance(each, Collect)]
+        report = Failed(asked, Trouble.NOT_FOUND, "it left nothing")
+        found = decide(found, Inputs(now, 0.0, (report,))).record
+        now = found.session.retry_at + 0.1 if found.session is not None else now
+    assert 30.0 < now - NOW < 120.0
+    assert found.phase is Phase.QUEUED
+    assert [each.ref.step for each in found.accepted] == [30]
+
+
+def test_a_machine_that_does_not_answer_keeps_what_it_did_not_ship() -> None:
+    """After several attempts. If its end was seen, the machine is there, and is asked on."""
+    for confirmed, forgone in ((False, True), (True, False)):
+        end = replace(ended(Outcome.LOST), confirmed=confirmed)
+        found, now, asked = shipping(accept(30), end), NOW, []
+        for _ in range(READINGS_MIN + 1):
+            [collect] = [
+                each for each in decide(found, Inputs(now, 0.0)).actions if isinstance(each, Collect)
+            ]
+            asked.append(collect.forgone)
+            report = Failed(collect, Trouble.TRANSIENT, "its platform does not answer")
+            found = decide(found, Inputs(now, 0.0, (report,))).record
+            assert found.session is not None
+            now = found.session.retry_at + 0.1
+        assert asked == [False] * READINGS_MIN + [forgone]
 
 
 # --- What is late ---------------------------------------------------------------------------------------

@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from orchestrator.core import wire
 from orchestrator.errors import Rejected
+from orchestrator.session.staging import Shipping
+from orchestrator.stores.portable import Portable
+from orchestrator.uplink import archive
 from tests.conformance.test_platforms import agent
 from tests.platforms.docker_box import LONG, Box, box
 
 __all__ = ["agent", "box"]
+
+SECRET = "a-key-that-nobody-may-see"  # no credential
 
 
 def status_of(box: Box, pid: str) -> dict[str, str]:
@@ -71,3 +77,41 @@ def test_secrets_are_in_no_place_that_the_engine_shows(box: Box) -> None:
     assert "no such file" in box.inside("cat", "/orchestrator/session/secrets.json").lower()
     environs = box.inside("sh", "-c", "cat /proc/[0-9]*/environ")
     assert "s3cret-value" in environs  # the training's own
+
+
+def test_what_opens_the_store_is_in_no_place_that_the_engine_keeps(box: Box, tmp_path: Path) -> None:
+    """Before the start it is in the session's volume alone. Afterwards it is in no file at all, and no image
+    made of the container has it."""
+    program, opens = tmp_path / "uplink.pyz", Portable("s3", {}, {"secret_key": SECRET}, ("s3",))
+    program.write_bytes(archive.content())
+    box.use(network="host")
+    order = box.order("a-s01", command=LONG, internet=True)
+    box.platform.prepare(order, box.materials_of(shipping=Shipping(program, wire.encode(opens))))
+    changed = box.docker("diff", "a-s01").splitlines()
+    assert all("/orchestrator/" not in line for line in changed), changed
+    box.platform.launch(order)
+    box.until(lambda: box.see("a-s01").status is not None)
+    box.saved()
+    shown = box.docker("inspect", "a-s01") + box.docker("volume", "inspect", *box.left()[1])
+    shown += box.docker("logs", "a-s01")
+    shown += box.inside("sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline")
+    assert "agent.pyz" in shown
+    assert SECRET not in shown
+    assert box.inside("grep", "-rlFs", SECRET, "/orchestrator", "/tmp") == ""
+    box.docker("commit", "a-s01", "tests/committed")
+    copy = box.client.api.create_container("tests/committed", entrypoint=["true"])["Id"]
+    assert SECRET.encode() not in b"".join(box.client.api.export(copy))
+    box.client.api.remove_container(copy)
+    box.client.images.remove("tests/committed")
+
+
+def test_a_removed_session_takes_what_opens_the_store_with_it(box: Box, tmp_path: Path) -> None:
+    """Also if it was never started, so that no agent has deleted it."""
+    program = tmp_path / "uplink.pyz"
+    program.write_bytes(b"")
+    order = box.order("a-s01", internet=True)
+    shipping = Shipping(program, SECRET.encode())
+    box.use(network="host").prepare(order, box.materials_of(shipping=shipping))
+    assert box.left()[0] == ["a-s01"]
+    box.platform.discard("a-s01")
+    assert box.left() == ([], [])

@@ -88,6 +88,7 @@ class FaultProxy:
     key_seconds: float = 0.0  # 429 for a write of a key that was written so short a time ago, as at R2
     written: dict[str, float] = field(default_factory=dict)  # when each key was written
     drops: tuple[str, ...] = ()  # headers of answers that begin like this are left out
+    address: str = "127.0.0.1"
     port: int = 0
     elsewhere: int = 0
     struck: int = 0
@@ -96,7 +97,7 @@ class FaultProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     def once(self, fault: Fault | Says, method: str = "", matches: Matches = lambda _: True) -> None:
         """The next request of this method that matches is struck."""
@@ -161,7 +162,7 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
                 proxy.over.wait(60)
                 self.drop()
             elif fault is Fault.REDIRECT:
-                where = f"http://127.0.0.1:{proxy.elsewhere}{self.path}?X-Amz-Signature=supersecret"
+                where = f"http://{proxy.address}:{proxy.elsewhere}{self.path}?X-Amz-Signature=supersecret"
                 self.answer(302, [("Location", where)], b"")
             else:
                 self.pass_on(request, fault, _dropped_by(fault))
@@ -233,10 +234,12 @@ def _asked(port: int, request: Request, drop: set[str]) -> tuple[int, list[tuple
 
 
 @contextmanager
-def fault_proxy(service: int, seed: int = 0, rate: float = 0.0) -> Iterator[FaultProxy]:
-    """Runs a proxy in front of the service on this port of loopback."""
-    proxy = FaultProxy(service, random.Random(seed), rate)
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy, fails=fails)) for fails in (True, False)]
+def fault_proxy(
+    service: int, seed: int = 0, rate: float = 0.0, address: str = "127.0.0.1"
+) -> Iterator[FaultProxy]:
+    """Runs a proxy in front of the service on this port of loopback. `address` is where it listens itself."""
+    proxy = FaultProxy(service, random.Random(seed), rate, address=address)
+    servers = [ThreadingHTTPServer((address, 0), _handler(proxy, fails=fails)) for fails in (True, False)]
     proxy.port, proxy.elsewhere = (server.server_address[1] for server in servers)
     threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in servers]
     for server in servers:
