@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store, is_empty
+from orchestrator.stores.store import Store, Upload, abort, is_empty, uploads
 
 
 class Wrapping:
@@ -33,6 +33,13 @@ class Wrapping:
     def is_empty(self) -> bool:
         """Asks the inner store, which may find out without a listing."""
         return is_empty(self._inner)
+
+    def uploads(self) -> tuple[Upload, ...]:
+        """Under the keys that they have in the inner store."""
+        return uploads(self._inner)
+
+    def abort(self, upload: Upload) -> None:
+        abort(self._inner, upload)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""

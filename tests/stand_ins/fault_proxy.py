@@ -18,7 +18,7 @@ from email.message import Message
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server"}
 _PAGE = b"<!DOCTYPE html><html><body>The network is being looked after. token=supersecret</body></html>"
 
 
@@ -84,6 +84,7 @@ class FaultProxy:
     always: list[tuple[Matches, Fault | Says]] = field(default_factory=list)
     seen: list[Request] = field(default_factory=list)
     elsewhere_seen: list[Request] = field(default_factory=list)  # what came where a redirect leads
+    rewrite: Callable[[Request, bytes], bytes] = lambda _, body: body  # of the service's own answers
     drops: tuple[str, ...] = ()  # headers of answers that begin like this are left out
     port: int = 0
     elsewhere: int = 0
@@ -157,6 +158,7 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
 
         def pass_on(self, request: Request, fault: Fault | None = None, drop: set[str] = frozenset()) -> None:  # type: ignore[assignment]
             status, headers, body = _asked(proxy.service, request, drop)
+            body = proxy.rewrite(request, body)
             if fault is Fault.DROP_AFTER:
                 self.drop()
                 return
