@@ -53,6 +53,7 @@ PROTOCOLS = (
     "orchestrator.stores.checkpoints",
     "orchestrator.stores.opening",
     "orchestrator.stores.deposits",
+    "orchestrator.stores.abandoned",
 )
 SPOKEN = (
     "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",

@@ -136,6 +136,7 @@ def _document(call: Call, plan: PrunePlan, pruned: Pruned | None) -> None:
         "checkpoints": [{"run": each.run, "names": each.checkpoints, "blobs": [b.key for b in each.blobs],
                          "bytes": each.size, "trouble": each.trouble} for each in plan.surplus],
         "leftovers": [each.place for each in (*plan.orphans, *plan.images)],
+        "uploads": {store: [each.key for each in several] for store, several in plan.uploads.items()},
         "not_ours": plan.strange,
         "total": {"count": plan.count, "bytes": plan.size},
         "removed": None if pruned is None else [thing.path for thing in pruned.removed],

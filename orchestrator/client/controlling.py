@@ -24,7 +24,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import controller, depositing, tidying
+from orchestrator.engine import controller, depositing, sweeping, tidying
 from orchestrator.engine.depositing import Depositor
 from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
@@ -152,7 +152,10 @@ def _control(
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)
-                with depositor.at_work(depositing.untold(ledger, wired.folders)):
+                with (
+                    depositor.at_work(depositing.untold(ledger, wired.folders)),
+                    sweeping.at_work(backends, clock, say),
+                ):
                     outdated = controller.run(
                         engine,
                         clock,

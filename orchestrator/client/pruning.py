@@ -24,7 +24,8 @@ from orchestrator.pruning import listing, needs, removal, results, rules
 from orchestrator.pruning.results import Surplus
 from orchestrator.pruning.rules import Judgement, Kind, Needs, Policy, Thing
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store
+from orchestrator.stores.abandoned import abandoned
+from orchestrator.stores.store import Store, Upload, abort
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class PrunePlan:
 
     `judged`: things in the home. `surplus`: what may go of each run's checkpoints. `orphans` and `images` lie
     on platforms. `strange`: paths in the home that are not ours, and what they are. `troubles`: stores and
-    platforms that gave no answer; the plan contains nothing of theirs.
+    platforms that gave no answer; the plan contains nothing of theirs. `uploads`: abandoned ones, by store.
     """
 
     policy: Policy
@@ -56,6 +57,7 @@ class PrunePlan:
     homes: Mapping[str, str] = field(default_factory=dict)  # run → its home store
     finished_runs: int = 0  # with checkpoints in a store
     finished_bytes: int = 0  # the size of these checkpoints
+    uploads: Mapping[str, tuple[Upload, ...]] = field(default_factory=dict)
 
     @property
     def goes(self) -> tuple[Row, ...]:
@@ -69,6 +71,9 @@ class PrunePlan:
         if retired:
             count, size = sum(len(each.checkpoints) for each in retired), sum(each.size for each in retired)
             found.append(Row("checkpoints", count, size, "neither the newest nor the best of a finished run"))
+        lost = sum(map(len, self.uploads.values()))
+        if lost:
+            found.append(Row("uploads", lost, None, "their writers died before the end"))
         for several, why in (
             (self.orphans, "left by the session of a finished run"),
             (self.images, "no run that is under way needs it"),
@@ -88,13 +93,13 @@ class PrunePlan:
 
     @property
     def size(self) -> int:
-        """Bytes, without things on platforms: their sizes are unknown."""
+        """Bytes, without uploads and things on platforms: their sizes are unknown."""
         return sum(row.size or 0 for row in self.goes)
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """The result of a plan. `freed` in bytes, without platforms.
+    """The result of a plan. `freed` in bytes, without uploads and platforms.
 
     `kept`: path or place → why it stays after all. `failed`: path → the disk's error. `troubles`: run or
     place → the error of its store or platform. `interrupted`: it was told to stop; everything else is intact.
@@ -156,6 +161,7 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
     homes: dict[str, str] = {}
     held: dict[str, int] = {}
     surplus: list[Surplus] = []
+    uploads: dict[str, tuple[Upload, ...]] = {}
     ledger = home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():
         needed = _needed(home, ledger, policy)
@@ -167,6 +173,11 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
                     there = _held(store, {run for run in homes if homes[run] == name}, needed)
                     held |= there
                     surplus += results.found(store, ledger, there, needed, policy)
+    for name, store in stores.items():
+        if f"store {name}" not in troubles:
+            with _kept_going(troubles, f"store {name}"):
+                if found_there := abandoned(store):
+                    uploads[name] = found_there
     say("asking the platforms")
     left = leftovers.find(home, platforms)
     troubles |= left.troubles
@@ -184,6 +195,7 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
         homes,
         len(held),
         sum(held.values()),
+        uploads,
     )
 
 
@@ -245,6 +257,13 @@ def carry_out(
             results.remove(wired.store(given.homes[surplus.run]), ledger, surplus, clock.now())
             freed += surplus.size
             progress(len(surplus.checkpoints) or len(surplus.blobs))
+    for name, several in given.uploads.items():
+        with _kept_going(troubles, f"store {name}"):
+            for upload in several:
+                if stopped():
+                    break
+                abort(wired.store(name), upload)
+                progress(1)
     kept = dict(outcome.kept)
     if (given.orphans or given.images) and not stopped():
         images = _still_unneeded(home, given, platforms, troubles)

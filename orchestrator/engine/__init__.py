@@ -8,6 +8,7 @@ perform.py      carries out one action, in a worker
 workers.py      lanes of threads, one for each platform and kind of work
 controller.py   one process's loop over ticks
 tidying.py      removes what crashes left behind
+sweeping.py     removes abandoned uploads from the stores, once a day
 
 Knows platforms and stores only through their protocols.
 """

@@ -18,7 +18,7 @@ from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
-from orchestrator.stores.store import Stat, Store, absence, is_empty
+from orchestrator.stores.store import Stat, Store, Upload, abort, absence, is_empty, uploads
 
 
 class RetryingRegisters:
@@ -95,6 +95,12 @@ class RetryingStore:
 
     def checkup(self) -> tuple[Remark, ...]:
         return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()
+
+    def uploads(self) -> tuple[Upload, ...]:
+        return self._again(uploads, self._inner)
+
+    def abort(self, upload: Upload) -> None:
+        self._again(abort, self._inner, upload)
 
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)

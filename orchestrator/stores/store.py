@@ -42,6 +42,15 @@ def check_prefix(prefix: str) -> None:
         raise Rejected(f"no key can start with {prefix!r}")
 
 
+def is_key(text: str) -> bool:
+    """Whether a put could have made it. Others may use the same place, too."""
+    try:
+        check_key(text)
+    except Rejected:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Stat:
     """One object: its key and its size in bytes."""
@@ -122,3 +131,35 @@ class Absence(Protocol):
 def absence(store: Store) -> str:
     """Why the store has nothing at all, if it knows; else empty."""
     return store.absence() if isinstance(store, Absence) else ""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One that is not finished. `name` tells it from others of its key. `age_seconds`: how long ago it was
+    begun by the store's own clock; 0 if the store does not say."""
+
+    key: str
+    name: str
+    age_seconds: float
+
+
+@runtime_checkable
+class Uploads(Protocol):
+    """Optional, for a store that keeps what a writer that died has sent, and can remove it."""
+
+    def uploads(self) -> tuple[Upload, ...]:
+        """Those that are not finished, also if they are under way. Empty if the store cannot tell."""
+
+    def abort(self, upload: Upload) -> None:
+        """Removes what was sent. No error if it is gone or finished."""
+
+
+def uploads(store: Store) -> tuple[Upload, ...]:
+    """Those of any store; empty if it keeps none."""
+    return store.uploads() if isinstance(store, Uploads) else ()
+
+
+def abort(store: Store, upload: Upload) -> None:
+    """Removes one that `uploads` returned."""
+    if isinstance(store, Uploads):
+        store.abort(upload)

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store, absence, is_empty
+from orchestrator.stores.store import Store, Upload, abort, absence, is_empty, uploads
 
 
 class Wrapping:
@@ -37,6 +37,13 @@ class Wrapping:
     def absence(self) -> str:
         """Asks the inner store."""
         return absence(self._inner)
+
+    def uploads(self) -> tuple[Upload, ...]:
+        """Under the keys that they have in the inner store."""
+        return uploads(self._inner)
+
+    def abort(self, upload: Upload) -> None:
+        abort(self._inner, upload)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""

@@ -202,6 +202,7 @@ def test_doctor_says_what_the_store_can_do_and_leaves_nothing(
     assert {what: finding.state for what, finding in found.items() if what.startswith("store")} == {
         "store home": State.OK,
         "store home: conditional writes": State.OK,
+        "store home: abandoned uploads": State.OK,
         "store home: speed": State.OK,
     }
     assert "MB/s up" in found["store home: speed"].text

@@ -19,7 +19,7 @@ from email.message import Message
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server"}
 _PAGE = b"<!DOCTYPE html><html><body>The network is being looked after. token=supersecret</body></html>"
 
 
@@ -87,6 +87,7 @@ class FaultProxy:
     elsewhere_seen: list[Request] = field(default_factory=list)  # what came where a redirect leads
     key_seconds: float = 0.0  # 429 for a write of a key that was written so short a time ago, as at R2
     written: dict[str, float] = field(default_factory=dict)  # when each key was written
+    rewrite: Callable[[Request, bytes], bytes] = lambda _, body: body  # of the service's own answers
     drops: tuple[str, ...] = ()  # headers of answers that begin like this are left out
     address: str = "127.0.0.1"
     port: int = 0
@@ -169,6 +170,7 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
 
         def pass_on(self, request: Request, fault: Fault | None = None, drop: set[str] = frozenset()) -> None:  # type: ignore[assignment]
             status, headers, body = _asked(proxy.service, request, drop)
+            body = proxy.rewrite(request, body)
             if fault is Fault.DROP_AFTER:
                 self.drop()
                 return

@@ -5,6 +5,7 @@ Decides how the server is started, found ready and ended. Must never know what i
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import itertools
 import json
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,12 +49,21 @@ class Seaweed:
 
     def uploads(self) -> list[str]:
         """The unfinished multipart uploads."""
+        return [entry["FullPath"] for entry in self._entries(f"/buckets/{BUCKET}/.uploads/")]
+
+    def sent(self, key: str) -> int:
+        """The bytes that lie on the disk for unfinished uploads of this key."""
+        name = hashlib.sha1(key.encode()).hexdigest()
+        folders = [path for path in self.uploads() if path.rpartition("/")[2].startswith(f"{name}_")]
+        return sum(entry["FileSize"] for path in folders for entry in self._entries(f"{path}/"))
+
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.filer, timeout=10)
-        connection.request("GET", f"/buckets/{BUCKET}/.uploads/", headers={"Accept": "application/json"})
+        connection.request("GET", folder, headers={"Accept": "application/json"})
         answer = connection.getresponse()
         listed = json.loads(answer.read() or b"{}") if answer.status == 200 else {}
         connection.close()
-        return [entry["FullPath"] for entry in listed.get("Entries") or ()]
+        return listed.get("Entries") or []
 
     def vacuum(self) -> None:
         """Frees the disk space of what was deleted, which it otherwise does every quarter of an hour."""

@@ -1,4 +1,5 @@
-"""What `doctor` looks at in an S3 store: conditional writes, the clock, the connection and its speed.
+"""What `doctor` looks at in an S3 store: conditional writes, abandoned uploads, the clock, the connection and
+its speed.
 
 Decides what deserves advice. Must never know how it is shown.
 """
@@ -12,9 +13,10 @@ import obstore
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.bounds import MIB
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, Transient
+from orchestrator.stores.abandoned import is_abandoned
 from orchestrator.stores.checkup import Remark
-from orchestrator.stores.s3 import conditions
+from orchestrator.stores.s3 import conditions, uploads
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import PROBES
 from orchestrator.stores.s3.pacing import paced
@@ -22,11 +24,16 @@ from orchestrator.stores.s3.pacing import paced
 _SAMPLE_BYTES = 4 * MIB
 _SKEW_SECONDS_MAX = 300  # the services refuse 900
 _GB = 1e9
+_LIFECYCLE = (
+    "give the keys s3:ListBucketMultipartUploads, or set a lifecycle rule in the bucket that deletes "
+    "incomplete multipart uploads after a few days"
+)
 
 
 def remarks(clients: Clients) -> Iterator[Remark]:
     yield _conditional(clients)
     yield from _carried(clients)
+    yield _abandoned(clients)
     place = clients.place
     if place.endpoint.startswith("http://") and not place.is_loopback:
         advice = "use an https endpoint, or encrypt the store: anyone on the way can read the checkpoints"
@@ -45,6 +52,21 @@ def _conditional(clients: Clients) -> Remark:
         return Remark(what, "honoured, so sessions can have an uplink")
     more = "" if found.creates else "; each put looks first whether its key is free"
     return Remark(what, found.why + more, "for sessions with an uplink, take another service")
+
+
+def _abandoned(clients: Clients) -> Remark:
+    what = "abandoned uploads"
+    try:
+        found = uploads.listed(clients)
+    except Transient as error:
+        return Remark(what, f"could not be counted: {error}")
+    except BackendError as error:
+        return Remark(what, f"the service does not list them: {error}", _LIFECYCLE)
+    count = sum(is_abandoned(each) for each in found)
+    if not count:
+        return Remark(what, "none that the service knows of")
+    told = f"{count:,} whose writers died: their parts are not listed, but stored and charged"
+    return Remark(what, told, "the controller removes them once a day, and `orchestrator prune` does at once")
 
 
 def _carried(clients: Clients) -> Iterator[Remark]:

@@ -10,19 +10,23 @@ from __future__ import annotations
 import ipaddress
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from obstore.store import S3Store as Connection
 
+from orchestrator.clock import SystemClock
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.credentials import Credentials, Keys
-from orchestrator.stores.s3.faults import ours, reporting
+from orchestrator.stores.s3.exchange import Reply, exchanged
+from orchestrator.stores.s3.faults import answer_in, ours, refused, reporting
+from orchestrator.stores.s3.signing import path_of, query_of, signed
 
 if TYPE_CHECKING:  # obstore has these for type checkers alone
     from obstore.store import ClientConfig, RetryConfig, S3Credential
@@ -60,6 +64,13 @@ class Place:
         scheme, _, rest = self.endpoint.partition("://")
         return f"{scheme}://{self.bucket}.{rest}"
 
+    def url(self, key: str | None) -> str:
+        """Of an object, or of the bucket itself."""
+        path = "" if self.is_virtual else f"/{self.bucket}"
+        if key is not None:
+            path += f"/{self.prefix}/{key}" if self.prefix else f"/{key}"
+        return f"{self.address}{path_of(path or '/')}"
+
     @property
     def is_loopback(self) -> bool:
         """Whether the endpoint is this machine."""
@@ -85,13 +96,13 @@ class Clients:
     def __init__(self, place: Place, credentials: Credentials, backend: str) -> None:
         self.place = place
         self.credentials = credentials
-        self._backend = backend
+        self.backend = backend
         self._lock = threading.Lock()
         self._last: tuple[Keys, Client] | None = None
 
     def now(self) -> Client:
         """A client with the present keys. Raises AccessDenied if they are missing."""
-        keys = self.credentials.now(self._backend)
+        keys = self.credentials.now(self.backend)
         with self._lock:
             if self._last is None or self._last[0] != keys:
                 self._last = keys, self._made(keys)
@@ -101,11 +112,35 @@ class Clients:
         self, operation: str, key: str = "", *, conditional: bool = False
     ) -> AbstractContextManager[None]:
         """Turns the errors of obstore into ours, except UNMET for a conditional write."""
-        return reporting(self._backend, operation, key, self.place.words, conditional=conditional)
+        return reporting(self.backend, operation, key, self.place.words, conditional=conditional)
 
     def ours(self, error: BaseException, operation: str, key: str) -> OrchestratorError:
         """The error of ours that an error of obstore means."""
-        return ours(error, self._backend, operation, key, self.place.words)
+        return ours(error, self.backend, operation, key, self.place.words)
+
+    def ask(self, operation: str, method: str, key: str | None, query: Mapping[str, str]) -> Reply:
+        """Sends one signed request that obstore cannot make: about an object, or about the bucket (None).
+        Raises what `ours` makes of an answer that does not come; what came is for `check`."""
+        keys = self.credentials.now(self.backend)
+        self._check_allowed()
+        url = f"{self.place.url(key)}?{query_of(query)}"
+        headers = signed(method, url, keys, self.place.region, SystemClock().now())
+        try:
+            return exchanged(method, url, headers, SMALL_SECONDS)
+        except (OSError, HTTPException) as error:
+            raise self.ours(error, operation, key or "") from None
+
+    def check(self, reply: Reply, operation: str, key: str = "") -> None:
+        """Raises the error that the reply means, unless the service did what was asked."""
+        answer = answer_in(reply.status, reply.body)
+        if reply.status >= 300 or answer.is_page:
+            raise refused(answer, self.backend, operation, key, self.place.words)
+
+    def _check_allowed(self) -> None:
+        if os.environ.get(NO_PRODUCTION) and not self.place.is_loopback:
+            raise InputError(
+                f"{NO_PRODUCTION} is set, and {self.place.words} is not on this machine's loopback"
+            )
 
     def _made(self, keys: Keys) -> Client:
         once: RetryConfig = {"max_retries": 0}  # RetryingStore repeats the verb
@@ -125,8 +160,7 @@ class Clients:
 
     def _store(self, keys: Keys, retry: RetryConfig, limits: ClientConfig) -> Connection:
         place = self.place
-        if os.environ.get(NO_PRODUCTION) and not place.is_loopback:
-            raise InputError(f"{NO_PRODUCTION} is set, and {place.words} is not on this machine's loopback")
+        self._check_allowed()
         plain = place.endpoint.startswith("http://")
         with self.reporting("connect"):
             return Connection(

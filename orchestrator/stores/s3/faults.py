@@ -74,7 +74,7 @@ _CODES: dict[str, tuple[Kind, str]] = {
 _QUOTA = re.compile(r"\bquota\b|storage (?:limit|cap)|cap exceeded|out of (?:space|storage)", re.IGNORECASE)
 _TROUBLES = (
     # What obstore's own text contains if no answer came, and what that means.
-    (re.compile(r"dns error|failed to lookup", re.IGNORECASE),
+    (re.compile(r"dns error|failed to lookup|Name or service not known|name resolution", re.IGNORECASE),
      "the name of the endpoint could not be looked up: is this machine online, is `endpoint` right?"),
     (re.compile(r"certificate|tls|ssl|handshake|InvalidContentType|corrupt message", re.IGNORECASE),
      "no secure connection: is `endpoint` https, is a proxy in between, is this machine's clock right?"),
@@ -103,24 +103,37 @@ def answer_of(error: BaseException) -> Answer:
     status = re.search(r"status code: (\d{3})[^:]*: ?", text)
     if status is None:
         return Answer(301 if "redirect without LOCATION" in text else 0, "", "", False)
-    body = text[status.end() :]
+    return answer_in(int(status[1]), text[status.end() :])
+
+
+def answer_in(status: int, body: str) -> Answer:
+    """Reads the answer of a service."""
     code = re.search(r"<Code>([A-Za-z0-9.]{1,80})</Code>", body)
     message = re.search(r"<Message>([^<]*)</Message>", body)
     is_page = re.match(r"\s*(?:<!doctype html|<html)", body, re.IGNORECASE) is not None
-    return Answer(int(status[1]), code[1] if code else "", message[1] if message else "", is_page)
+    return Answer(status, code[1] if code else "", message[1] if message else "", is_page)
 
 
 def ours(error: BaseException, backend: str, operation: str, key: str, where: str) -> OrchestratorError:
     """The error of ours that an error of obstore means."""
     answer = answer_of(error)
-    kind, said = _meaning(error, answer)
-    told = f"{operation} {key}" if key else operation
-    return kind(f"{told}: {said} ({where})", backend=backend, operation=operation)
+    if answer.status:
+        return refused(answer, backend, operation, key, where)
+    kind, said = _without_answer(error)
+    return kind(_told(operation, key, said, where), backend=backend, operation=operation)
 
 
-def _meaning(error: BaseException, answer: Answer) -> tuple[Kind, str]:
-    if not answer.status:
-        return _without_answer(error)
+def refused(answer: Answer, backend: str, operation: str, key: str, where: str) -> BackendError:
+    """The error of ours that an answer means."""
+    kind, said = _meaning(answer)
+    return kind(_told(operation, key, said, where), backend=backend, operation=operation)
+
+
+def _told(operation: str, key: str, said: str, where: str) -> str:
+    return f"{operation} {key}: {said} ({where})" if key else f"{operation}: {said} ({where})"
+
+
+def _meaning(answer: Answer) -> tuple[Kind, str]:
     if answer.is_page:
         return Transient, f"{HTML} (HTTP {answer.status})"
     kind, advice = _kind(answer)

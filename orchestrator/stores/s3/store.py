@@ -34,19 +34,19 @@ from orchestrator.files.hashing import hashed_copy
 from orchestrator.stores.checkup import Remark
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.s3 import checkup, conditions, transfers
+from orchestrator.stores.s3 import checkup, conditions, transfers, uploads
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import Conditions
 from orchestrator.stores.s3.faults import HTML, UNMET
 from orchestrator.stores.s3.registers import ABSENT, FOLDER, S3Registers
-from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, Upload, check_key, check_prefix, is_key
 
 _LANDINGS_MAX = 100
 _PAGE_MAX = 1000  # keys in one answer to a listing
 
 
 class S3Store:
-    """Implements `Store`, `Portability`, `Emptiness` and `Checkup`. May be shared by threads."""
+    """Implements `Store`, `Portability`, `Emptiness`, `Uploads` and `Checkup`. May be shared by threads."""
 
     def __init__(self, clients: Clients, name: str = "s3") -> None:
         self._clients = clients
@@ -130,6 +130,17 @@ class S3Store:
                 except (AccessDenied, QuotaExhausted):
                     return Conditions(True, True)
             return self._tried
+
+    def uploads(self) -> tuple[Upload, ...]:
+        """Empty if the service does not list them, or not to these keys; `checkup` says so."""
+        try:
+            return uploads.listed(self._clients)
+        except (AccessDenied, NotFound, Rejected):
+            return ()
+
+    def abort(self, upload: Upload) -> None:
+        check_key(upload.key)
+        uploads.abort(self._clients, upload)
 
     def checkup(self) -> tuple[Remark, ...]:
         return tuple(checkup.remarks(self._clients))
@@ -256,7 +267,7 @@ class S3Store:
                 count += len(page)
                 for each in page:
                     key = each["path"]
-                    if key.startswith(prefix) and not key.startswith(FOLDER) and _is_key(key):
+                    if key.startswith(prefix) and not key.startswith(FOLDER) and is_key(key):
                         yield Stat(key, each["size"])
         if count % _PAGE_MAX == 0:
             self._check_service()
@@ -268,12 +279,3 @@ class S3Store:
         with suppress(NotFound), self._clients.reporting("list"):
             obstore.get(client.small, ABSENT)
             raise Transient(f"list: {HTML}", backend=self._name, operation="list")
-
-
-def _is_key(key: str) -> bool:
-    """Whether a put of ours could have made it. Others may use the bucket, too."""
-    try:
-        check_key(key)
-    except Rejected:
-        return False
-    return True
