@@ -56,7 +56,7 @@ from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits
 from orchestrator.stores.opening import carried
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, snapshot
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
 from orchestrator.uplink.accepting import Look
@@ -324,7 +324,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
     found = Done(action)
     for outbox in _outboxes(action, backends, into):
         if isinstance(outbox, uplinked.StoreOutbox):
-            found = _look(action, store, outbox, into)
+            with snapshot(store):
+                found = _look(action, store, outbox, into)
         else:
             found = _bring(action, store, outbox, into, found)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tenacity
@@ -18,7 +19,7 @@ from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
-from orchestrator.stores.store import Stat, Store, is_empty
+from orchestrator.stores.store import Stat, Store, is_empty, snapshot
 
 
 class RetryingRegisters:
@@ -89,6 +90,9 @@ class RetryingStore:
 
     def is_empty(self) -> bool:
         return self._again(is_empty, self._inner)
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return snapshot(self._inner)
 
     def checkup(self) -> tuple[Remark, ...]:
         return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()

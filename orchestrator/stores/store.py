@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -91,3 +92,19 @@ def is_empty(store: Store) -> bool:
     if isinstance(store, Emptiness):
         return store.is_empty()
     return next(iter(store.list("")), None) is None
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """Optional, for a store that can only find out by a listing of everything that an object is absent."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """In this thread and until the context ends, one listing serves every verb. It is made when it is
+        first needed. What this process puts and deletes meanwhile counts; what others do may not be seen. A
+        snapshot within another begins anew.
+        """
+
+
+def snapshot(store: Store) -> AbstractContextManager[None]:
+    """For an operation of many verbs that may rely on a listing of its beginning."""
+    return store.snapshot() if isinstance(store, Snapshots) else nullcontext()

@@ -5,12 +5,13 @@ Decides nothing. Must never know what a wrapper changes.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store, is_empty
+from orchestrator.stores.store import Store, is_empty, snapshot
 
 
 class Wrapping:
@@ -33,6 +34,9 @@ class Wrapping:
     def is_empty(self) -> bool:
         """Asks the inner store, which may find out without a listing."""
         return is_empty(self._inner)
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return snapshot(self._inner)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""
