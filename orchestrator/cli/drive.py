@@ -43,15 +43,16 @@ def init_drive(call: Call, wanted: Wanted) -> HomeStore:
         key = _key(call, None)
         title = options.folder or drive_login.TITLE
         return drive_login.set_up(
-            call.home, call.clock, wanted, key, title=title, parent=options.shared_drive
+            call.home, call.clock, wanted, key, asking.tell, title=title, parent=options.shared_drive
         )
     if "service_account" not in there.options:
         given = options.client_secrets
         application = _application(given) if given else drive_login.over(call.home, there)
         if application is not None:
             asking.tell("The consent for this store is over, or is to be given anew.")
-            return drive_login.renew(call.home, call.clock, wanted, there, _key(call, application))
-    return home_store.set_up(call.home, call.clock, wanted, Credentials())
+            key = _key(call, application)
+            return drive_login.renew(call.home, call.clock, wanted, there, key, asking.tell)
+    return home_store.set_up(call.home, call.clock, wanted, Credentials(), asking.tell)
 
 
 def _key(call: Call, application: Application | None) -> Key:

@@ -10,11 +10,16 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.drive import init_drive
 from orchestrator.client import home_store, store_kinds
 from orchestrator.client.home_store import Credentials, HomeStore
+from orchestrator.client.round_trip import MIB, PARTS_BYTES
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
 
 KEY_CHARACTERS_MAX = 8192
 CLOCK_SECONDS_MIN = 2.0  # servers tell the time in whole seconds
+_TEMPORARY = (
+    "temporary, because they have a session token. A session cannot renew them: when they end, it ships "
+    "nothing more. Use keys that live longer than a session."
+)
 _TEXTS = {"access_key": "Access key", "secret_key": "Secret key"}
 
 
@@ -28,10 +33,13 @@ def init_store(call: Call) -> int:
     if kind == store_kinds.DRIVE:
         _tell(call, init_drive(call, store_kinds.wanted_drive(given)))
         return Exit.OK
+    asks = asking.is_possible() and store_kinds.question(kind, given, os.environ) is not None
+    if asks:
+        asking.tell(store_kinds.ADVICE[kind])
     wanted = store_kinds.wanted(kind, _completed(call, kind, given))
     is_new = home_store.known(call.home, wanted) is None
-    credentials = _keys(call, kind) if is_new else Credentials()
-    _tell(call, home_store.set_up(call.home, call.clock, wanted, credentials))
+    credentials = _keys(call, kind, told=asks) if is_new or call.options.stdin else Credentials()
+    _tell(call, home_store.set_up(call.home, call.clock, wanted, credentials, asking.tell))
     return Exit.OK
 
 
@@ -51,9 +59,10 @@ def _completed(call: Call, kind: str, given: dict[str, str]) -> dict[str, str]:
     return given
 
 
-def _keys(call: Call, kind: str) -> Credentials:
-    """The keys: from standard input, as references to the environment, or from a person."""
-    if call.options.stdin:
+def _keys(call: Call, kind: str, *, told: bool) -> Credentials:
+    """The keys: from standard input, as references to the environment, or from a person, who may have been
+    `told` already where they come from."""
+    if call.options.stdin and not asking.is_possible():
         lines = sys.stdin.read(KEY_CHARACTERS_MAX).split()
         if len(lines) != len(store_kinds.KEYS):
             raise InputError(
@@ -61,11 +70,12 @@ def _keys(call: Call, kind: str) -> Credentials:
             )
         return Credentials(dict(zip(store_kinds.KEYS, lines, strict=True)))
     found = store_kinds.references(kind, os.environ)
-    if found:
+    if found and not call.options.stdin:
         return Credentials(references=found)
     if not asking.is_possible():
         raise InputError(store_kinds.lacking_keys(kind, call.command("init", kind), os.environ))
-    asking.tell(store_kinds.ADVICE[kind])
+    if not told:
+        asking.tell(store_kinds.ADVICE[kind])
     return Credentials({key: asking.ask_secret(_TEXTS[key]) for key in store_kinds.KEYS})
 
 
@@ -79,6 +89,7 @@ def _tell(call: Call, made: HomeStore) -> None:
         "kept": None if made.kept is None else str(made.kept),
         "changed": made.changed,
         "registers": proof.registers,
+        "parts": proof.parts,
         "upload_bytes_per_second": proof.upload,
         "download_bytes_per_second": proof.download,
         "clock_ahead_seconds": made.skew,
@@ -86,14 +97,16 @@ def _tell(call: Call, made: HomeStore) -> None:
     })  # fmt: skip
     yes = "honoured: a session can ship its checkpoints here while it trains"
     no = "not honoured by this server: a session cannot ship its checkpoints while it trains"
+    parts = f", an object of {PARTS_BYTES // MIB} MiB in parts" if proof.parts else ""
     config = f"{made.config}, {'changed' if made.changed else 'not changed'}"
     config += f"; the old one is {made.kept}" if made.kept else ""
     out.facts([
         ("store", home_store.described(made.store)),
-        ("tested", "put, get, list, conditional creation, delete"),
+        ("tested", f"put, get, list, conditional creation, delete{parts}"),
         ("registers", yes if proof.registers else no),
         ("speed", f"{size_text(proof.upload)}/s up, {size_text(proof.download)}/s down, of one small object"),
         ("clock", _clock_text(made.skew)),
+        ("keys", _TEMPORARY if "session_token" in made.store.options else ""),
         *(("kept", f"{path}, which only you can read") for path in made.files),
         ("config", config),
         ("home store", f"{made.store.name}, for new runs. Runs keep the store that they began with."),

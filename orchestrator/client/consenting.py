@@ -17,11 +17,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from secrets import token_urlsafe
 from typing import Any
 
 from orchestrator.clock import Clock
+from orchestrator.core import bounds
 from orchestrator.errors import AccessDenied, InputError, Transient
 
 SCOPE = "https://www.googleapis.com/auth/drive.file"  # only what this program itself has made
@@ -31,6 +33,13 @@ CONSOLE = "https://console.cloud.google.com/auth/clients"
 AUDIENCE = "https://console.cloud.google.com/auth/audience"
 ANSWER_BYTES_MAX = 65536
 ANSWER_SECONDS = 30.0
+SAID_BYTES_MAX = 200
+# What another try does not change (RFC 6749 §5.2, and Google's own). Other refusals pass, as rate limits do.
+_FINAL = frozenset({
+    "access_denied", "admin_policy_enforced", "deleted_client", "disabled_client", "invalid_client",
+    "invalid_grant", "invalid_request", "invalid_scope", "org_internal", "redirect_uri_mismatch",
+    "unauthorized_client", "unsupported_grant_type",
+})  # fmt: skip
 _REQUEST_SECONDS = 2.0  # a browser may open a connection and say nothing
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PAGE = "<!doctype html><meta charset=utf-8><title>orchestrator</title><p>{}"
@@ -81,6 +90,10 @@ class Grant:
     lasts_seconds: float | None = None
 
 
+class ConsentOver(AccessDenied):
+    """The code or the token does not count any more: the person has to agree again."""
+
+
 def consent(
     application: Application,
     clock: Clock,
@@ -109,7 +122,8 @@ def consent(
 
 
 def refresh(application: Application, token: str) -> None:
-    """Asks for an access token, as the store will. Raises AccessDenied if the consent is over."""
+    """Asks for an access token, as the store will. Raises ConsentOver if the person has to agree again, and
+    AccessDenied if Google refuses the OAuth client."""
     told = {"grant_type": "refresh_token", "refresh_token": token}
     _asked(application.tokens, {**told, "client_id": application.id, "client_secret": application.secret})
 
@@ -248,26 +262,34 @@ def _asked(address: str, told: Mapping[str, str]) -> Mapping[str, Any]:
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise Transient(f"{host} did not answer ({reason}): check the network and try again") from None
+    except HTTPException:  # such as a server of another protocol at this port
+        raise Transient(f"{host} does not answer as a web server: check the address {address}") from None
     try:
         tree = json.loads(body)
     except ValueError:
         tree = None
-    if not isinstance(tree, dict) or code >= 500:
-        raise Transient(f"{host} answered {code} without a token: try again later")
-    if code >= 400 or "error" in tree:
-        raise AccessDenied(_refusal(str(tree.get("error", code))))
+    given = tree.get("error") if isinstance(tree, dict) else None
+    said = given if isinstance(given, str) else ""
+    if not isinstance(tree, dict) or (code >= 400 and said not in _FINAL):
+        more = f" ({bounds.text(said, SAID_BYTES_MAX)})" if said else ""
+        raise Transient(f"{host} answered {code}{more} without a token: try again later")
+    if said:
+        raise _refusal(said)
     return tree
 
 
-def _refusal(error: str) -> str:
+def _refusal(error: str) -> AccessDenied:
     match error:
-        case "invalid_client" | "unauthorized_client":
-            return f"Google does not know this OAuth client, or its secret is wrong: download it at {CONSOLE}"
+        case "invalid_client" | "unauthorized_client" | "deleted_client" | "disabled_client":
+            text = f"Google does not know this OAuth client, or its secret is wrong: download it at {CONSOLE}"
         case "invalid_grant":
-            return "the code was used before or is too old: run the command again"
+            return ConsentOver("the code was used before or is too old: run the command again")
         case "redirect_uri_mismatch":
-            return f"the OAuth client is not of the type `Desktop app`: make one at {CONSOLE}"
-    return f"Google refused: {error[:200]}; check the OAuth client at {CONSOLE}"
+            text = f"the OAuth client is not of the type `Desktop app`: make one at {CONSOLE}"
+        case _:
+            said = bounds.text(error, SAID_BYTES_MAX)
+            text = f"Google refused: {said}; check the OAuth client at {CONSOLE}"
+    return AccessDenied(text)
 
 
 def _grant(tree: Mapping[str, Any]) -> Grant:

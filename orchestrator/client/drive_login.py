@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import home_store
-from orchestrator.client.consenting import SCOPE, Application, Grant, refresh
+from orchestrator.client.consenting import SCOPE, Application, ConsentOver, Grant, refresh
 from orchestrator.client.home import Home
 from orchestrator.client.home_store import Credentials, HomeStore, Wanted
 from orchestrator.clock import Clock
@@ -98,7 +98,14 @@ def check_extra(home: Home) -> None:
 
 
 def set_up(
-    home: Home, clock: Clock, wanted: Wanted, key: Key, *, title: str = TITLE, parent: str | None = None
+    home: Home,
+    clock: Clock,
+    wanted: Wanted,
+    key: Key,
+    tell: Callable[[str], None],
+    *,
+    title: str = TITLE,
+    parent: str | None = None,
 ) -> HomeStore:
     """Makes a folder and sets up a store in it. `parent`: the shared drive or folder that it is made in.
     Raises the same errors as `home_store.set_up`, and then removes the folder again."""
@@ -110,7 +117,7 @@ def set_up(
         try:
             _insert(account, {**body, "id": id})
             ready = replace(wanted, options={"folder": id, **wanted.options})
-            return home_store.set_up(home, clock, ready, Credentials({key.option: key.text}))
+            return home_store.set_up(home, clock, ready, Credentials({key.option: key.text}), tell)
         except BaseException as error:
             if not home_store.is_needed(home, error, "folder", id):
                 with suppress(OrchestratorError):
@@ -120,7 +127,8 @@ def set_up(
 
 def over(home: Home, there: StoreConfig) -> Application | None:
     """The OAuth client of a store whose consent is over, so that the person can agree again; None if it is
-    not. Raises InputError if the login does not say its client."""
+    not. Raises InputError if the login does not say its client, AccessDenied if Google does not know that
+    client, and Transient if it does not answer."""
     try:
         told = json.loads(text_of(_path(home, there)))
         application = Application(told["client_id"], told["client_secret"], tokens=told["token_uri"])
@@ -132,18 +140,22 @@ def over(home: Home, there: StoreConfig) -> Application | None:
         raise InputError(f"{told}; to log in again, give --client-secrets") from None
     try:
         refresh(application, token)
-    except AccessDenied:
+    except ConsentOver:
         return application
+    except AccessDenied as error:
+        raise AccessDenied(f"{error}; then give its file as --client-secrets") from None
     return None
 
 
-def renew(home: Home, clock: Clock, wanted: Wanted, there: StoreConfig, key: Key) -> HomeStore:
+def renew(
+    home: Home, clock: Clock, wanted: Wanted, there: StoreConfig, key: Key, tell: Callable[[str], None]
+) -> HomeStore:
     """Replaces the login of a store that the config has. If the test fails, the old login comes back."""
     path = _path(home, there)
     before = path.read_bytes() if path.exists() else None
     write_whole(path, key.text.encode())
     try:
-        return home_store.set_up(home, clock, wanted, Credentials())
+        return home_store.set_up(home, clock, wanted, Credentials(), tell)
     except BaseException:
         if before is None:
             path.unlink(missing_ok=True)

@@ -7,7 +7,8 @@ stays as it was and no new credential stays behind. Must never know how a person
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.config import StoreConfig
 from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError
-from orchestrator.files import write_new
+from orchestrator.files import write_new, write_whole
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS
 from orchestrator.stores import catalog
 from orchestrator.stores.portable import Portability
@@ -30,7 +31,10 @@ from orchestrator.stores.store import Store
 
 CREDENTIALS = "credentials"  # the folder in the home, with a file for each
 ATTEMPTS = 4  # with pauses of 3.5 s together: a person waits for the answer
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 GOOGLE = "https://www.googleapis.com/"
+_TOKEN = "session_token"  # it ends, and new keys do not fit it
+_KEYS = ("access_key", "secret_key", _TOKEN)
 _TELLING = ("bucket", "prefix", "endpoint", "path", "folder")
 
 
@@ -81,7 +85,7 @@ def known(home: Home, wanted: Wanted) -> StoreConfig | None:
         raise InputError(f"--name: a name is {NAME_WORDS} (given: {wanted.name!r})")
     stores = configuration.load(home.path).stores
     for each in stores:
-        same = all(each.options.get(key) == value for key, value in wanted.place.items())
+        same = all(plain(key, each.options.get(key)) == value for key, value in wanted.place.items())
         if each.type == wanted.type and wanted.name in (None, each.name) and same:
             return each
     name = wanted.name or wanted.default
@@ -94,13 +98,36 @@ def known(home: Home, wanted: Wanted) -> StoreConfig | None:
     return None
 
 
-def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -> HomeStore:
-    """Tests the store and makes it the home store of new runs. `credentials` are for a store that the config
-    does not have yet. Raises InputError for wrong options, and the store's own errors."""
+def plain(option: str, value: object) -> object:
+    """The value of an option that says where a store is, however it was written."""
+    if not isinstance(value, str):
+        return value
+    if option == "prefix":
+        return value.strip("/") or None
+    if option != "endpoint":
+        return value
+    scheme, sep, rest = value.rstrip("/").partition("://")
+    host, slash, path = rest.partition("/")
+    host = host.lower().removesuffix(_DEFAULT_PORTS.get(scheme.lower(), "\n"))
+    return f"{scheme.lower()}{sep}{host}{slash}{path}"
+
+
+def set_up(
+    home: Home,
+    clock: Clock,
+    wanted: Wanted,
+    credentials: Credentials,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> HomeStore:
+    """Tests the store and makes it the home store of new runs. `tell` hears what takes long. If the config
+    has the store already, new values in `credentials` replace the old ones once they have worked. Raises
+    InputError for wrong options, and the store's own errors."""
     there = known(home, wanted)
+    if there is not None and credentials.values:
+        return _renewed(home, clock, wanted, there, credentials.values, tell)
     if there is not None:
         store: Store = Wired.from_home(home.path, clock).built(there)
-        return _made(home, clock, wanted, there, store)
+        return _made(home, clock, replace(wanted, advice=_where_keys(there)), there, store, tell)
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name, files = wanted.name or wanted.default, dict[str, Path]()
     try:
@@ -108,7 +135,7 @@ def set_up(home: Home, clock: Clock, wanted: Wanted, credentials: Credentials) -
         kept = {option: f"file:{path.relative_to(home.path)}" for option, path in files.items()}
         given = StoreConfig(name, wanted.type, {**wanted.options, **credentials.references, **kept})
         store = catalog.build(given.name, given.type, given.options, home.path)
-        made = _made(home, clock, wanted, given, RetryingStore(store, attempts=ATTEMPTS))
+        made = _made(home, clock, wanted, given, RetryingStore(store, attempts=ATTEMPTS), tell)
         return replace(made, files=tuple(files.values()))
     except BaseException as error:
         if is_needed(home, error, None, name):
@@ -137,11 +164,62 @@ def described(given: StoreConfig) -> str:
     return f"{given.type}: {told}" if told else given.type
 
 
-def _made(home: Home, clock: Clock, wanted: Wanted, given: StoreConfig, store: Store) -> HomeStore:
+def _renewed(
+    home: Home,
+    clock: Clock,
+    wanted: Wanted,
+    there: StoreConfig,
+    values: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> HomeStore:
+    """Tests a store of the config with new keys, and then replaces the files of the old ones."""
+    old = {option: str(there.options.get(option, "")) for option in values}
+    if not all(map(_is_file, old.values())) or _TOKEN in there.options:
+        refers = ", ".join(str(there.options[option]) for option in _KEYS if option in there.options)
+        raise InputError(
+            f"the config reads the keys of {there.name} from {refers}: put the new ones there, or change "
+            f"these lines of {home.folders.config}"
+        )
+    paths = {
+        option: home.path / Path(each.removeprefix("file:")).expanduser() for option, each in old.items()
+    }
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        options = dict(there.options)
+        for option, value in values.items():
+            write_whole(Path(folder) / option, value.encode(), sync=False)
+            options[option] = f"file:{folder}/{option}"
+        store = Wired.from_home(home.path, clock).built(replace(there, options=options))
+        made = _made(home, clock, wanted, there, store, tell)
+    for option, value in values.items():
+        write_whole(paths[option], value.encode())
+    return replace(made, files=tuple(paths.values()))
+
+
+def _where_keys(there: StoreConfig) -> str:
+    """What to do if a store of the config refuses its keys."""
+    keys = [str(there.options[option]) for option in _KEYS if option in there.options]
+    if not keys:
+        return ""
+    how = "With --stdin, this command takes new ones" if all(map(_is_file, keys)) else "Put new ones there"
+    return f"Its keys are read from {', '.join(keys)}. {how}."
+
+
+def _is_file(reference: str) -> bool:
+    return reference.startswith("file:")
+
+
+def _made(
+    home: Home,
+    clock: Clock,
+    wanted: Wanted,
+    given: StoreConfig,
+    store: Store,
+    tell: Callable[[str], None],
+) -> HomeStore:
     where = _address(home, given)
     ahead = round_trip.skew(where, clock) if where else None
     with _advising(wanted, ahead):
-        proof = round_trip.prove(store, clock)
+        proof = round_trip.prove(store, clock, tell)
     is_first = not home.folders.config.exists()
     if is_first:
         setting_up.init(home, force=False)

@@ -15,14 +15,18 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from orchestrator.clock import Clock
-from orchestrator.errors import Conflict, NotFound, OrchestratorError, Rejected
+from orchestrator.errors import Conflict, NotFound, OrchestratorError, Rejected, Transient
 from orchestrator.stores.register import Registers
 from orchestrator.stores.store import Store
 
-SPEED_BYTES = 2 * 1024 * 1024
+MIB = 1024 * 1024
+SPEED_BYTES = 2 * MIB
+PARTS_BYTES = 17 * MIB  # S3 sends more than 16 MiB in parts, Drive more than 8
+PARTS_SECONDS_MAX = 60.0
 CLOCK_SECONDS = 10.0
 SKEW_SECONDS_MAX = 300.0  # S3 refuses signatures beyond 15 minutes; tokens of others last minutes, too
 _FIRST, _SECOND, _THIRD = b"1", b"2", b"3"
@@ -30,15 +34,18 @@ _FIRST, _SECOND, _THIRD = b"1", b"2", b"3"
 
 @dataclass(frozen=True)
 class Proof:
-    """What a round trip found. Speeds in bytes per second, of one object of `SPEED_BYTES`."""
+    """What a round trip found. Speeds in bytes per second, of one object of `SPEED_BYTES`. `parts`: whether
+    an object of `PARTS_BYTES` was tested, too."""
 
     registers: bool
+    parts: bool
     upload: float
     download: float
 
 
-def prove(store: Store, clock: Clock) -> Proof:
-    """Puts, gets, lists, creates conditionally, swaps a register and deletes.
+def prove(store: Store, clock: Clock, tell: Callable[[str], None] = lambda _text: None) -> Proof:
+    """Puts, gets, lists, creates conditionally, swaps a register, sends an object in parts if that takes less
+    than a minute, and deletes. Tells a person what takes long.
 
     Raises the store's own errors, and Rejected that names a promise which the store does not keep.
     """
@@ -49,17 +56,24 @@ def prove(store: Store, clock: Clock) -> Proof:
             trial.objects()
             upload, download = trial.speed()
             registers = trial.registers()
+            seconds = PARTS_BYTES / upload + PARTS_BYTES / download
+            size = f"an object of {PARTS_BYTES // MIB} MiB, which is sent in parts"
+            if parts := seconds <= PARTS_SECONDS_MAX:
+                tell(f"Testing {size} (about {max(1, seconds):.0f} s)…")
+                trial.parts()
+            else:
+                tell(f"Not tested: {size}. It would take about {seconds:,.0f} s.")
             trial.delete()
         except BaseException:
             trial.clean()
             raise
-    return Proof(registers, upload, download)
+    return Proof(registers, parts, upload, download)
 
 
 class _Trial:
     def __init__(self, store: Store, root: str, folder: Path, clock: Clock) -> None:
         self._store, self._root, self._folder, self._clock = store, root, folder, clock
-        self._keys = {name: f"{root}/{name}" for name in ("small", "large")}
+        self._keys = {name: f"{root}/{name}" for name in ("small", "large", "parts")}
         self._register = f"{root}/register"
 
     def objects(self) -> None:
@@ -88,6 +102,12 @@ class _Trial:
         took = self._timed(lambda: self._put(self._keys["large"], data))
         back = self._timed(lambda: self._got(self._keys["large"]))
         return len(data) / took, len(data) / back
+
+    def parts(self) -> None:
+        data = secrets.token_bytes(PARTS_BYTES)
+        self._put(self._keys["parts"], data)
+        if self._got(self._keys["parts"]) != data:
+            raise Rejected("an object that was sent in parts came back with other bytes")
 
     def registers(self) -> bool:
         """Whether the store has registers that change by compare-and-swap only."""
@@ -155,7 +175,8 @@ class _Kept(urllib.request.HTTPRedirectHandler):
 def skew(address: str, clock: Clock) -> float | None:
     """How many seconds this machine's clock is ahead of the server's; None if the server does not say.
 
-    Any answer will do, also a refusal, so it sends no credentials.
+    Any answer will do, also a refusal, so it sends no credentials. Raises Transient for a server of another
+    protocol.
     """
     opener = urllib.request.build_opener(_Kept)
     request = urllib.request.Request(address, method="HEAD")
@@ -169,3 +190,7 @@ def skew(address: str, clock: Clock) -> float | None:
         return None if told is None else clock.now() - email.utils.parsedate_to_datetime(told).timestamp()
     except (OSError, ValueError, TypeError, OverflowError):
         return None
+    except HTTPException:
+        raise Transient(
+            f"what answers at {address} is no web server: check the address. The config was not changed."
+        ) from None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.client import home_store
 from orchestrator.client.home_store import Wanted
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
 
 HF, S3, DRIVE = "hf", "s3", "drive"
+ADDRESS = "an address"  # of a service: then its preset does not matter
 KINDS = (S3, HF, DRIVE)
 PRESETS = ("aws", "r2", "b2", "minio", "seaweedfs")
 KEYS = ("access_key", "secret_key")
@@ -22,7 +24,11 @@ SESSION = ("session_token", "AWS_SESSION_TOKEN")
 _HF_KEY = "HFAK"  # how the access keys of Hugging Face begin; AWS's own are of no use there
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _NEEDS = {"aws": "region", "b2": "region", "r2": "account", "minio": "endpoint", "seaweedfs": "endpoint"}
-_PLACE = {S3: ("bucket", "endpoint", "preset", "account", "prefix"), HF: ("bucket", "account", "prefix")}
+_PLACE = {
+    ADDRESS: ("bucket", "endpoint", "prefix"),
+    S3: ("bucket", "endpoint", "preset", "account", "prefix"),
+    HF: ("bucket", "account", "prefix"),
+}
 _OPTIONS = {
     S3: ("bucket", "endpoint", "preset", "region", "account", "prefix"),
     HF: ("bucket", "endpoint", "prefix"),
@@ -96,12 +102,15 @@ def answered(given: Mapping[str, str], asked: Question, answer: str) -> dict[str
 
 def wanted(kind: str, given: Mapping[str, str]) -> Wanted:
     """The store, once nothing is missing. For S3 and Hugging Face."""
-    options = {key: value for key, value in given.items() if key != "name" and value}
+    options = {key: str(home_store.plain(key, value) or "") for key, value in given.items() if key != "name"}
+    options = {key: value for key, value in options.items() if value}
     if kind == HF:
         namespace, bucket = _namespaced(given)
         options |= {"preset": "huggingface", "account": namespace, "bucket": bucket}
     ordered = {key: options[key] for key in ("preset", *_OPTIONS[S3]) if key in options}
-    place = {key: ordered.get(key) for key in _PLACE[kind]}
+    place = {
+        key: ordered.get(key) for key in _PLACE[ADDRESS if kind == S3 and "endpoint" in options else kind]
+    }
     return Wanted("s3", kind, ordered, place, given.get("name"), ADVICE[kind])
 
 

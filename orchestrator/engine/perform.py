@@ -57,7 +57,7 @@ from orchestrator.session.staging import Materials, Shipping
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits
 from orchestrator.stores.opening import carried
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, snapshot
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
 from orchestrator.uplink.registers import ask_to_leave, fence_of, raise_fence
@@ -363,7 +363,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
     found = Done(action)
     for outbox in outboxes(action, store, lambda: backends.platform(action.platform).open(action.session)):
         if isinstance(outbox, uplinked.StoreOutbox):
-            found = look(action, store, outbox, into)
+            with snapshot(store):
+                found = look(action, store, outbox, into)
         else:
             found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
     return found

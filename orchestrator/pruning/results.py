@@ -19,7 +19,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.pruning.rules import GRACE_SECONDS, Needs, Policy, old_enough
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits
-from orchestrator.stores.store import Stat, Store
+from orchestrator.stores.store import Stat, Store, snapshot
 
 ADOPTED = "another ledger has adopted it from its store, so nothing of it is removed there"
 
@@ -72,8 +72,9 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
         stored.retire(
             store, record.run, surplus.checkpoints, keep=(listed | accepted) - {*surplus.checkpoints}
         )
-    for blob in stored.orphans(store, record.run, accepted):
-        store.delete(blob.key)
+    with snapshot(store):
+        for blob in stored.orphans(store, record.run, accepted):
+            store.delete(blob.key)
 
 
 def _check_whole(store: Store, record: RunRecord, gone: tuple[str, ...]) -> None:

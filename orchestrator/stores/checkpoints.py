@@ -36,7 +36,7 @@ from orchestrator.errors import (
 )
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
-from orchestrator.stores.store import SHARED, Stat, Store, content
+from orchestrator.stores.store import SHARED, Stat, Store, content, snapshot
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have damaged it
@@ -51,6 +51,11 @@ def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
     other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not match the manifest, and
     FileNotFoundError if a blob is missing.
     """
+    with snapshot(store):
+        return _publish(store, run, manifest, folder)
+
+
+def _publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
         key = _blob_key(run, lineage, sha256)
@@ -208,16 +213,17 @@ def retire(
     if not gone:
         return
     assert not gone & kept, "a checkpoint cannot both go and stay"
-    for ref in sorted(gone, key=lambda ref: ref.name):
-        store.delete(manifest_key(run, ref.name))
     closed_below = max(ref.generation for ref in gone | kept)
     lineages = {_lineage(ref) for ref in gone}
 
     def is_swept(lineage: str, generation: int) -> bool:
         return lineage in lineages or (older and generation < closed_below)
 
-    for stat in _unneeded(store, run, gone, kept, is_swept, known):
-        store.delete(stat.key)
+    with snapshot(store):
+        for ref in sorted(gone, key=lambda ref: ref.name):
+            store.delete(manifest_key(run, ref.name))
+        for stat in _unneeded(store, run, gone, kept, is_swept, known):
+            store.delete(stat.key)
 
 
 def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, int]]:
@@ -273,9 +279,10 @@ def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int
     any manifest is unreadable: the blobs may be all that is left. Idempotent.
     """
     count = 0
-    for stat in _unneeded(store, run, set(), _refs(keep), lambda _, generation: generation < closed_below):
-        store.delete(stat.key)
-        count += 1
+    with snapshot(store):
+        for stat in _unneeded(store, run, set(), _refs(keep), lambda _, gen: gen < closed_below):
+            store.delete(stat.key)
+            count += 1
     return count
 
 
@@ -300,7 +307,8 @@ def _unneeded(
         if generation is not None and _SHA256.fullmatch(sha256) and is_swept(lineage, generation):
             there.append((stat, lineage, sha256))
     lineages = {lineage for _, lineage, _ in there}
-    needed = _needed(store, run, gone, kept, lineages, known) if there else {}
+    with snapshot(store):  # a new one: its listing of manifests must not be older than that of the blobs
+        needed = _needed(store, run, gone, kept, lineages, known) if there else {}
     for stat, lineage, sha256 in there:
         blobs = needed.get(lineage, frozenset())
         if blobs is not None and sha256 not in blobs:

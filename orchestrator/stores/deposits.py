@@ -26,7 +26,7 @@ from orchestrator.core.deposit import Deposit
 from orchestrator.errors import BackendError, CorruptCheckpoint, NoIdentity, NotFound, Rejected, Superseded
 from orchestrator.files import write_whole
 from orchestrator.files.hashing import digest_file
-from orchestrator.stores.store import Stat, Store, content
+from orchestrator.stores.store import Stat, Store, content, snapshot
 from orchestrator.stores.store import is_empty as store_is_empty
 from orchestrator.stores.unencrypted import SUFFIX
 
@@ -83,6 +83,11 @@ def write(store: Store, said: Deposit) -> None:
     data = wire.encode(said)
     if len(data) > bounds.DEPOSIT_BYTES_MAX:
         raise Rejected(f"what is to be said of {said.run} is too large: {len(data):,} bytes")
+    with snapshot(store):
+        _write(store, said, data)
+
+
+def _write(store: Store, said: Deposit, data: bytes) -> None:
     before = _deposits(store, said.run)
     if any((_order(stat) or (0, 0))[0] > said.adoptions for stat in before):
         raise Superseded(f"another ledger has adopted {said.run}")
@@ -229,11 +234,12 @@ def _named_by_content(store: Store, root: str) -> tuple[Stat, ...]:
 
 def remove(store: Store, run: str) -> None:
     """Removes the run's archives, then its deposits. For a run whose home is elsewhere."""
-    for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
-        store.delete(stat.key)
-    for stat in _deposits(store, run):
-        if not stat.key.endswith(SUFFIX):  # without its key, nobody can tell what it is
+    with snapshot(store):
+        for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
             store.delete(stat.key)
+        for stat in _deposits(store, run):
+            if not stat.key.endswith(SUFFIX):  # without its key, nobody can tell what it is
+                store.delete(stat.key)
 
 
 def _listed(store: Store, starting: str) -> dict[str, _Listed]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tenacity
@@ -18,7 +19,7 @@ from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Held, Registers
-from orchestrator.stores.store import Stat, Store, Upload, abort, absence, is_empty, uploads
+from orchestrator.stores.store import Stat, Store, Upload, abort, absence, is_empty, snapshot, uploads
 
 
 class RetryingRegisters:
@@ -92,6 +93,9 @@ class RetryingStore:
 
     def absence(self) -> str:
         return absence(self._inner)
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return snapshot(self._inner)
 
     def checkup(self) -> tuple[Remark, ...]:
         return self._again(self._inner.checkup) if isinstance(self._inner, Checkup) else ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -163,3 +164,19 @@ def abort(store: Store, upload: Upload) -> None:
     """Removes one that `uploads` returned."""
     if isinstance(store, Uploads):
         store.abort(upload)
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """Optional, for a store that can only find out by a listing of everything that an object is absent."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """In this thread and until the context ends, one listing serves every verb. It is made when it is
+        first needed. What this process puts and deletes meanwhile counts; what others do may not be seen. A
+        snapshot within another begins anew.
+        """
+
+
+def snapshot(store: Store) -> AbstractContextManager[None]:
+    """For an operation of many verbs that may rely on a listing of its beginning."""
+    return store.snapshot() if isinstance(store, Snapshots) else nullcontext()

@@ -5,12 +5,13 @@ Decides nothing. Must never know what a wrapper changes.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.register import Registers
-from orchestrator.stores.store import Store, Upload, abort, absence, is_empty, uploads
+from orchestrator.stores.store import Store, Upload, abort, absence, is_empty, snapshot, uploads
 
 
 class Wrapping:
@@ -44,6 +45,9 @@ class Wrapping:
 
     def abort(self, upload: Upload) -> None:
         abort(self._inner, upload)
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return snapshot(self._inner)
 
     def checkup(self) -> tuple[Any, ...]:
         """What the inner store says about itself; empty if it says nothing."""

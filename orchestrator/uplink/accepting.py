@@ -19,7 +19,7 @@ from orchestrator.files import Odd
 from orchestrator.session.layout import CHECKPOINTS
 from orchestrator.session.outbox import found_here, refuse, within_limit
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, snapshot
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.outbox import StoreOutbox
@@ -87,7 +87,7 @@ class Look:
             pins = {each.name for each in candidates} | ({max(self._kept)} if self._kept else set())
             registers.pin(self._store, self._keys, pins)
         found: list[Manifest] = []
-        with self._once(found):
+        with self._once(found), snapshot(self._store):  # a new one: what was deleted before the pin is gone
             listed = stored.blob_sizes(self._store, self._keys.run, candidates[0].ref) if candidates else {}
             for manifest in candidates:
                 found += self._complete(manifest, listed)
@@ -162,8 +162,9 @@ class Look:
     def _gone(self, published: set[str]) -> tuple[str, ...]:
         """The accepted ones that the store has no more. A listing alone does not prove it."""
         gone = []
-        for name in sorted(self._kept - published)[: bounds.COLLECT_CHECKPOINTS_MAX]:
-            with suppress(CorruptCheckpoint, Odd):  # then it is there
-                if self._outbox.read(name) is None:
-                    gone.append(name)
+        with snapshot(self._store):  # a new one, which may know better
+            for name in sorted(self._kept - published)[: bounds.COLLECT_CHECKPOINTS_MAX]:
+                with suppress(CorruptCheckpoint, Odd):  # then it is there
+                    if self._outbox.read(name) is None:
+                        gone.append(name)
         return tuple(gone)

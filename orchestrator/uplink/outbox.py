@@ -20,7 +20,7 @@ from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STAT
 from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store, content
+from orchestrator.stores.store import Store, content, snapshot
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SHA256, SessionKeys
 
@@ -157,8 +157,9 @@ def remove(store: Store, run: str, session: str) -> None:
     """Removes everything of a closed session except its checkpoints. Idempotent. The fence stays: only the
     fence stops a session that was believed dead from publishing again."""
     keys, own = SessionKeys(run, session), registers.registers_of(store)
-    for stat in list(store.list(keys.root)):
-        store.delete(stat.key)
+    with snapshot(store):  # a session of 12 hours leaves 1,440 pieces
+        for stat in list(store.list(keys.root)):
+            store.delete(stat.key)
     for key in (keys.heartbeat, keys.claim, keys.pins):
         own.delete(key)
 

@@ -31,7 +31,7 @@ from orchestrator.session import saying
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, MANIFEST, PROGRESS, RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect, refuse
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, snapshot
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
 
@@ -112,7 +112,8 @@ class Uplink:
             more |= not self._publish(manifest)
         for path in (self._scratch / BLOBS).iterdir():
             remove_tree(path)  # a blob, or the draft folder of an uplink that was killed
-        self._ship_growth()
+        with snapshot(self._store):
+            self._ship_growth()
         if over and not more:
             self._check()
             yield
@@ -141,10 +142,11 @@ class Uplink:
     def _shows_the_newest(self) -> bool:
         """Whether those for which the others are to go are there: a put that was acknowledged may be lost."""
         newest = [self.published[name] for name in sorted(self.published)[-KEEP_OPEN_MIN:]]
-        listed = stored.blob_sizes(self._store, self._order.run, newest[0].ref)
-        whole = not any(stored.lacking(self._store, self._order.run, each, listed) for each in newest)
         names = [each.name for each in newest]
-        return whole and len(stored.present(self._store, self._order.run, names)) == len(names)
+        with snapshot(self._store):
+            listed = stored.blob_sizes(self._store, self._order.run, newest[0].ref)
+            whole = not any(stored.lacking(self._store, self._order.run, each, listed) for each in newest)
+            return whole and len(stored.present(self._store, self._order.run, names)) == len(names)
 
     def _superseded(self, pinned: frozenset[str]) -> tuple[str, ...]:
         keep = self._order.keep

@@ -101,6 +101,10 @@ def test_a_folder_of_drive_becomes_the_home_store(user: Caller, drive: LocalDriv
     assert len(folders(drive)) - before == 1
     assert config.load(user.home).stores == found.stores
 
+    # The login server has too much to do: nobody has to agree because of that.
+    drive.fail("too-many", "token")
+    assert "answered 429" in user("init", "drive", code=4).err
+
     # The consent is over: the same person agrees again, with the client that the login names.
     drive.tokens.is_revoked = True
     child = user.start("init", "drive", "--json")

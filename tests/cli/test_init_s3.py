@@ -16,6 +16,7 @@ from orchestrator import config
 from orchestrator.stores import catalog
 from tests.cli.calls import Caller, caller
 from tests.cli.dialogue import dialogue
+from tests.stand_ins.no_web import no_web_server
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 KEYS: dict[str, Any] = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -139,6 +140,7 @@ REFUSED = {
     "wrong secret": ((), {**KEYS, "AWS_SECRET_ACCESS_KEY": "wrong"}, 3, ("check `access_key`",)),
     "unknown key": ((), {**KEYS, "AWS_ACCESS_KEY_ID": "unknown"}, 3, ("check `access_key`",)),
     "nobody there": (("--endpoint", "http://127.0.0.1:9"), KEYS, 4, ("the endpoint accepts no connection",)),
+    "a token that is no good": ((), {**KEYS, "AWS_SESSION_TOKEN": "none"}, 3, ("check `access_key`",)),
     "no address": (("--endpoint", "localhost"), KEYS, 2, ("https://HOST",)),
     "no keys": ((), {}, 2, ("AWS_ACCESS_KEY_ID", "init s3 --stdin")),
     "half of the keys": ((), {"AWS_ACCESS_KEY_ID": "a"}, 2, ("AWS_SECRET_ACCESS_KEY",)),
@@ -203,6 +205,65 @@ def test_a_wrong_clock_and_a_wrong_region_are_told(user: Caller, code: str) -> N
     assert tree(user.home) == {}
 
 
+def test_a_server_of_another_protocol_is_no_bug_of_ours(user: Caller) -> None:
+    with no_web_server() as address:
+        told = user("init", "s3", "--endpoint", address, "--bucket", BUCKET, code=4, **KEYS).err
+    assert f"what answers at {address} is no web server" in told
+    assert tree(user.home) == {}
+
+
+def test_new_keys_replace_the_old_ones_once_they_have_worked(user: Caller, seaweedfs: Seaweed) -> None:
+    """On standard input and on a terminal. Keys that do not work change nothing."""
+    place = words(seaweedfs, seaweedfs.prefix())
+    user(*place, "--stdin", given=f"{ACCESS_KEY}\n{SECRET_KEY}\n")
+    files = [user.home / "credentials" / name for name in ("s3-access-key", "s3-secret-key")]
+    for path, text in zip(files, ("old", "keys"), strict=True):
+        path.write_text(text)
+    before = tree(user.home)
+    told = user(*place, code=3).err
+    assert "Its keys are read from file:credentials/s3-access-key" in told
+    assert "With --stdin, this command takes new ones." in told
+    user(*place, "--stdin", given=f"{ACCESS_KEY}\nwrong\n", code=3)
+    assert tree(user.home) == before
+    answer = user(*place, "--stdin", "--json", given=f"{ACCESS_KEY}\n{SECRET_KEY}\n").json
+    assert (answer["changed"], answer["files"]) == (False, list(map(str, files)))
+    assert [path.read_text() for path in files] == [ACCESS_KEY, SECRET_KEY]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+    files[1].write_text("old")
+    with dialogue(user, *place, "--stdin") as terminal:
+        terminal.expect("Access key (not shown): ")
+        terminal.answer(ACCESS_KEY)
+        terminal.expect("Secret key (not shown): ")
+        terminal.answer(SECRET_KEY)
+        assert terminal.ends() == 0
+    assert files[1].read_text() == SECRET_KEY
+
+
+def test_new_keys_for_a_store_that_reads_them_elsewhere_are_not_ignored(
+    user: Caller, seaweedfs: Seaweed
+) -> None:
+    place = words(seaweedfs, seaweedfs.prefix())
+    user(*place, **KEYS)
+    before = tree(user.home)
+    told = user(*place, "--stdin", given=f"{ACCESS_KEY}\n{SECRET_KEY}\n", code=2).err
+    assert "from env:AWS_ACCESS_KEY_ID, env:AWS_SECRET_ACCESS_KEY: put the new ones there" in told
+    assert tree(user.home) == before
+
+
+def test_the_same_place_is_recognised_however_it_is_written(user: Caller, seaweedfs: Seaweed) -> None:
+    prefix = seaweedfs.prefix()
+    user(*words(seaweedfs, prefix), **KEYS)
+    text = (user.home / "config.yaml").read_text()
+    user.config(text.replace(seaweedfs.endpoint, f"{seaweedfs.endpoint}/"))
+    for endpoint, more in (
+        (f"{seaweedfs.endpoint}/", ()),
+        (f"HTTP{seaweedfs.endpoint[4:]}", ("--preset", "minio")),
+    ):
+        place = ("--endpoint", endpoint, "--bucket", BUCKET, "--prefix", f"/{prefix}/", *more)
+        assert user("init", "s3", *place, "--json", **KEYS).json["changed"] is False
+
+
 def test_a_config_that_cannot_be_edited_gets_its_lines_by_hand(user: Caller, seaweedfs: Seaweed) -> None:
     """The keys stay, because the lines refer to them. With the lines, the command works."""
     prefix = seaweedfs.prefix()
@@ -229,10 +290,10 @@ def test_without_a_terminal_all_that_is_missing_is_named(user: Caller) -> None:
 def test_a_hugging_face_bucket_needs_one_answer_and_two_keys(user: Caller, seaweedfs: Seaweed) -> None:
     place = ("--endpoint", seaweedfs.endpoint, "--prefix", seaweedfs.prefix())
     with dialogue(user, "init", "hf", *place, **KEYS) as terminal:
-        terminal.expect("Bucket, as NAMESPACE/NAME: ")
-        terminal.answer(f"ada/{BUCKET}")
         terminal.expect("100 GB of private storage are free")
         terminal.expect("`Generate S3 credentials` in the token's menu")
+        terminal.expect("Bucket, as NAMESPACE/NAME: ")
+        terminal.answer(f"ada/{BUCKET}")
         terminal.expect("Access key (not shown): ")  # those in the environment are not of Hugging Face
         terminal.answer(ACCESS_KEY)
         terminal.expect("Secret key (not shown): ")

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.consenting import SCOPE, Application, Grant, consent
+from orchestrator.client.consenting import SCOPE, Application, ConsentOver, Grant, consent, refresh
 from orchestrator.clock import SystemClock
 from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
+from tests.stand_ins.no_web import no_web_server
 
 GIVEN = {"access_token": "ya29.a", "refresh_token": "1//r", "expires_in": 3599, "scope": SCOPE}
 SECRET = "GOCSPX-not-a-real-one"
@@ -213,6 +214,31 @@ def test_what_google_refuses_is_told_without_secrets(
 def test_an_app_in_testing_is_recognised(google: Google) -> None:
     google.answer = {**GIVEN, "refresh_token_expires_in": 604799}
     assert google.grant(come_back).lasts_seconds == 604799
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "error"),
+    [
+        (400, {"error": "invalid_grant"}, ConsentOver),
+        (401, {"error": "invalid_client"}, AccessDenied),
+        (429, {"error": "rate_limit_exceeded"}, Transient),
+        (403, {"error": {"code": 403, "message": "quota"}}, Transient),
+        (403, {"error": "quota"}, Transient),
+        (408, {}, Transient),
+    ],
+)
+def test_only_an_ended_consent_asks_the_person_again(
+    google: Google, code: int, answer: object, error: type[OrchestratorError]
+) -> None:
+    google.code, google.answer = code, answer
+    with pytest.raises(error) as told:
+        refresh(google.application, "1//r")
+    assert type(told.value) is error
+
+
+def test_a_server_of_another_protocol_is_told() -> None:
+    with no_web_server() as address, pytest.raises(Transient, match="does not answer as a web server"):
+        refresh(Application("me", SECRET, tokens=f"{address}/token"), "1//r")
 
 
 def test_google_that_cannot_be_reached_is_told(google: Google) -> None:

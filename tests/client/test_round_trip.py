@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
-from orchestrator.client.round_trip import prove, skew
+from orchestrator.client.round_trip import PARTS_BYTES, SPEED_BYTES, prove, skew
 from orchestrator.clock import SystemClock
-from orchestrator.errors import AccessDenied, CorruptCheckpoint, OrchestratorError, Rejected
+from orchestrator.errors import AccessDenied, CorruptCheckpoint, OrchestratorError, Rejected, Transient
 from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.s3 import transfers
 from orchestrator.stores.store import Stat
+from tests.simulation.clock import VirtualClock
+from tests.stand_ins.no_web import no_web_server
 
 CLOCK = SystemClock()
 
@@ -46,8 +49,10 @@ class Keeps(MemoryStore):
 
 def test_a_store_that_keeps_every_promise_is_left_empty() -> None:
     store = MemoryStore()
-    proof = prove(store, CLOCK)
-    assert proof.registers
+    told: list[str] = []
+    proof = prove(store, CLOCK, told.append)
+    assert (proof.registers, proof.parts) == (True, True)
+    assert told == ["Testing an object of 17 MiB, which is sent in parts (about 1 s)…"]
     assert min(proof.upload, proof.download) > 0
     assert list(store.list("")) == []
     assert store.registers is not None
@@ -58,6 +63,31 @@ def test_a_store_without_registers_is_said_to_have_none() -> None:
     store = MemoryStore()
     store.registers = None  # type: ignore[assignment]
     assert not prove(store, CLOCK).registers
+
+
+class Counts(MemoryStore):
+    """Its clock stands still, except for what it takes to put and get two megabytes."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.seconds = seconds
+        self.largest = 0
+
+    def put(self, key: str, source: Path, sha256: str) -> None:
+        self.largest = max(self.largest, source.stat().st_size)
+        self.clock.wait(Event(), self.seconds * source.stat().st_size / SPEED_BYTES)
+        super().put(key, source, sha256)
+
+
+@pytest.mark.parametrize(("seconds", "tested"), [(1.0, True), (10.0, False)])
+def test_what_is_sent_in_parts_is_tested_if_it_takes_no_minute(seconds: float, tested: bool) -> None:
+    assert PARTS_BYTES > transfers.PART_BYTES
+    store, told = Counts(seconds), list[str]()
+    assert prove(store, store.clock, told.append).parts is tested
+    assert store.largest == (PARTS_BYTES if tested else SPEED_BYTES)
+    assert told[0].startswith("Testing an object of 17 MiB" if tested else "Not tested: an object of 17 MiB")
+    assert list(store.list("")) == []
 
 
 @pytest.mark.parametrize(
@@ -119,3 +149,8 @@ def test_the_clock_of_a_server_that_refuses_is_read(server: tuple[str, list[str]
 
 def test_a_server_that_is_not_there_says_nothing_about_the_clock() -> None:
     assert skew("http://127.0.0.1:9/", CLOCK) is None
+
+
+def test_a_server_of_another_protocol_is_told() -> None:
+    with no_web_server() as address, pytest.raises(Transient, match="is no web server: check the address"):
+        skew(address, CLOCK)

@@ -182,12 +182,12 @@ def test_what_others_put_into_the_bucket_is_not_listed(store: S3Store, source: S
 # --- doctor -----------------------------------------------------------------------------------------------
 
 
-def findings(home: Path, endpoint: str, prefix: str) -> dict[str, Finding]:
+def findings(home: Path, endpoint: str, prefix: str, bucket: str = BUCKET) -> dict[str, Finding]:
     """What `doctor home` finds, with this store as the home store."""
     (home / "secret").write_text(SECRET_KEY, "utf-8")
     (home / "access").write_text(ACCESS_KEY, "utf-8")
     (home / "config.yaml").write_text(
-        f"""stores: {{home: {{type: s3, endpoint: "{endpoint}", bucket: {BUCKET}, prefix: {prefix},
+        f"""stores: {{home: {{type: s3, endpoint: "{endpoint}", bucket: {bucket}, prefix: {prefix},
           access_key: "file:access", secret_key: "file:secret"}}}}\n""",
         "utf-8",
     )
@@ -220,3 +220,20 @@ def test_doctor_names_a_service_that_ignores_conditions(
     assert found.state is State.WARNING
     assert "ignores If-None-Match" in found.text
     assert "another service" in found.advice
+
+
+@pytest.mark.parametrize("answer", [None, Says(403, "AccessDenied")])
+def test_doctor_names_a_bucket_that_keeps_old_versions(
+    proxy: FaultProxy, seaweedfs: Seaweed, tmp_path: Path, answer: Says | None
+) -> None:
+    """Also one that lets nobody read them. A service that names versions and keeps none is left alone."""
+    bucket = seaweedfs.versioned()
+    if answer is not None:
+        proxy.each(answer, "HEAD", lambda request: "versionId=" in request.path)
+    found = findings(tmp_path, proxy.endpoint, "home", bucket)["store home: versions"]
+    assert found.state is State.WARNING
+    assert "keeps, and charges for, what was replaced or deleted" in found.text
+    assert "lifecycle rule" in found.advice
+    proxy.calm()
+    proxy.each(Says(404, "NoSuchKey"), "HEAD", lambda request: "versionId=" in request.path)
+    assert "store home: versions" not in findings(tmp_path, proxy.endpoint, "home", bucket)

@@ -47,6 +47,17 @@ class Seaweed:
         """A folder of the bucket that nobody has used."""
         return f"home-{next(_numbers)}/of"
 
+    def versioned(self) -> str:
+        """Another bucket, which keeps old versions."""
+        bucket, enable = (
+            "versioned-bucket",
+            b"""<VersioningConfiguration
+            xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status></VersioningConfiguration>""",
+        )
+        assert _ask(self.filer, "POST", f"/buckets/{bucket}/") in (200, 201, 409)
+        assert _ask(self.port, "PUT", f"/{bucket}?versioning", enable) == 200
+        return bucket
+
     def uploads(self) -> list[str]:
         """The unfinished multipart uploads."""
         return [entry["FullPath"] for entry in self._entries(f"/buckets/{BUCKET}/.uploads/")]

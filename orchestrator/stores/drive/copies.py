@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,19 @@ def copy_of(item: Any) -> Copy | None:
     return found if _SHA256.fullmatch(found.sha256) and found.size >= 0 else None
 
 
+@dataclass
+class _Snapshot:
+    """The ids that its listing showed; None before it was needed."""
+
+    seen: set[str] | None = None
+
+
+class _Snapshots(threading.local):
+    """The innermost snapshot of each thread."""
+
+    now: _Snapshot | None = None
+
+
 class Copies:
     """The objects of one folder. May be shared by threads.
 
@@ -87,6 +101,7 @@ class Copies:
         self._of_key: dict[str, set[str]] = {}
         self._gone: dict[str, None] = {}
         self._where: dict[str, Any] | None = None
+        self._snapshots = _Snapshots()
 
     def find(self, key: str, *, listing: bool = False) -> list[Copy]:
         """The copies that exist now, in the order of their ids. `listing`: also those that others wrote since
@@ -98,10 +113,30 @@ class Copies:
         return found
 
     def beginning(self, prefix: str) -> list[Copy]:
-        """Every copy of a key with this prefix."""
+        """Every copy of a key with this prefix, as a listing shows it."""
         seen = self._list()
         with self._lock:
             known = [copy for copy in self._known.values() if copy.key.startswith(prefix)]
+        return self._confirmed(known, seen)
+
+    def listed(self, key: str) -> list[Copy]:
+        """Every copy of this key, as a listing shows it."""
+        seen = self._list()
+        with self._lock:
+            known = [self._known[id] for id in self._of_key.get(key, ())]
+        return [copy for copy in self._confirmed(known, seen) if copy.key == key]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """In this thread, one listing serves until the context ends."""
+        outer, self._snapshots.now = self._snapshots.now, _Snapshot()
+        try:
+            yield
+        finally:
+            self._snapshots.now = outer
+
+    def _confirmed(self, known: Iterable[Copy], seen: set[str]) -> list[Copy]:
+        """Looks up those that the listing did not show: it may be late, or they may be gone."""
         found = (copy if copy.id in seen else self.look(copy.id) for copy in known)
         return sorted(copy for copy in found if copy is not None)
 
@@ -193,6 +228,15 @@ class Copies:
         return [copy for copy in found if copy is not None and copy.key == key]  # somebody may rename one
 
     def _list(self) -> set[str]:
+        """The ids that a listing shows: the one of the snapshot, if there is one."""
+        kept = self._snapshots.now
+        if kept is None:
+            return self._asked()
+        if kept.seen is None:
+            kept.seen = self._asked()
+        return kept.seen
+
+    def _asked(self) -> set[str]:
         """Asks for the whole folder; returns the ids that were listed."""
         if self._where is None:
             drive = self.check_folder().get("driveId")

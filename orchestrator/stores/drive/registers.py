@@ -30,6 +30,7 @@ _FIELDS = "id,etag,fileSize,md5Checksum,labels/trashed"
 _ANCHOR = "orchestrator-registers"  # the folder's property with the directory's id
 _DIRECTORY_BYTES_MAX = 16 * bounds.MIB
 _LOOKS = 20  # at a value that changes while it is read
+_REMEMBERED_MAX = 256  # values
 _TRIES = 30  # against others who change the directory
 
 
@@ -49,8 +50,10 @@ class DriveRegisters:
         self._account = copies.account
         self._copies = copies
         self._ids: dict[str, str] = {}  # as last read; a deleted file is found missing
+        self._values: dict[str, bytes] = {}  # by id, as last read
         self._directory_id = ""
         self._changing = threading.Lock()
+        self._remembering = threading.Lock()
         self._is_proved = False
 
     def read(self, key: str) -> Held | None:
@@ -105,7 +108,8 @@ class DriveRegisters:
     # --- One register ---------------------------------------------------------------------------------------
 
     def _held(self, id: str, size_max: int) -> Held | None:
-        """The value with its version. Two requests: the digest tells whether they met the same value."""
+        """The value with its version: one request if the value is the same as before, else two. The digest
+        tells whether both met the same value."""
         for _ in range(_LOOKS):
             try:
                 item = self._account.call(
@@ -117,8 +121,11 @@ class DriveRegisters:
                 if size > size_max:
                     message = f"the register's file {id} is too large ({size:,} bytes)"
                     raise rejected(self._account, "read", message)
-                value = downloads.whole(self._account, id, size)
+                value = self._values.get(id)
+                if value is None or _md5(value) != item["md5Checksum"]:
+                    value = downloads.whole(self._account, id, size)
                 if _md5(value) == item["md5Checksum"]:
+                    self._remember(id, value)
                     return Held(value, str(item["etag"]))
             except NotFound:
                 return None
@@ -127,6 +134,12 @@ class DriveRegisters:
         raise Transient(
             "Drive: the register changes as it is read", backend=self._account.name, operation="read"
         )
+
+    def _remember(self, id: str, value: bytes) -> None:
+        with self._remembering:
+            self._values[id] = value
+            while len(self._values) > _REMEMBERED_MAX:
+                del self._values[next(iter(self._values))]
 
     def _update(self, id: str, value: bytes, version: str) -> str:
         """Raises Conflict if the file has another version, NotFound if it is gone or in the trash."""

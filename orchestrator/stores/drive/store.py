@@ -10,6 +10,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, SourceChanged
@@ -27,7 +28,8 @@ _LOCKS = 64  # keys share them: two writers of one key in one process take turns
 
 
 class DriveStore:
-    """Implements `Store` and `Portability`; may be shared by threads. Logs in with the first verb."""
+    """Implements `Store`, `Snapshots` and `Portability`; may be shared by threads. Logs in with the first
+    verb."""
 
     def __init__(self, account: Account, folder: str, *, chunk: int = uploads.CHUNK_BYTES) -> None:
         self._account = account
@@ -87,8 +89,11 @@ class DriveStore:
         check_key(key)
         with self._locks[hash(key) % _LOCKS]:
             self._uploads.drop(key)
-            for copy in self._copies.find(key, listing=True):
+            for copy in self._copies.listed(key):
                 self._copies.delete(copy.id)
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return self._copies.snapshot()
 
     def portable(self) -> Portable:
         """What a session needs. Its login sees everything that this OAuth app ever made, because Drive has no

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 import obstore
+from obstore import exceptions
 
 from orchestrator.clock import SystemClock
 from orchestrator.core.bounds import MIB
@@ -17,8 +18,9 @@ from orchestrator.errors import BackendError, Transient
 from orchestrator.stores.abandoned import is_abandoned
 from orchestrator.stores.checkup import Remark
 from orchestrator.stores.s3 import conditions, uploads
-from orchestrator.stores.s3.clients import Clients
+from orchestrator.stores.s3.clients import Client, Clients
 from orchestrator.stores.s3.conditions import PROBES
+from orchestrator.stores.s3.faults import answer_of
 from orchestrator.stores.s3.pacing import paced
 
 _SAMPLE_BYTES = 4 * MIB
@@ -28,6 +30,9 @@ _LIFECYCLE = (
     "give the keys s3:ListBucketMultipartUploads, or set a lifecycle rule in the bucket that deletes "
     "incomplete multipart uploads after a few days"
 )
+_FORBIDDEN = 403
+_KEPT = "the bucket keeps, and charges for, what was replaced or deleted; each heartbeat adds a version"
+_EXPIRE = "add a lifecycle rule that removes old versions after a day, or suspend versioning (docs/stores.md)"
 
 
 def remarks(clients: Clients) -> Iterator[Remark]:
@@ -70,12 +75,12 @@ def _abandoned(clients: Clients) -> Remark:
 
 
 def _carried(clients: Clients) -> Iterator[Remark]:
-    """Sends and fetches a few megabytes, and compares the service's clock with ours."""
+    """Sends, fetches and deletes a few megabytes, and compares the service's clock with ours."""
     clock, key = SystemClock(), f"{PROBES}-{secrets.token_hex(8)}"
     client, sample = clients.now(), secrets.token_bytes(_SAMPLE_BYTES)
     with clients.reporting("probe"):
         began = clock.monotonic()
-        obstore.put(client.sends, key, sample, use_multipart=False)
+        version = obstore.put(client.sends, key, sample, use_multipart=False)["version"]
         sent, now = clock.monotonic(), clock.now()
         try:
             result = obstore.get(client.fetches, key)
@@ -84,6 +89,8 @@ def _carried(clients: Clients) -> Iterator[Remark]:
             fetched = clock.monotonic()
         finally:
             paced(lambda: obstore.delete(client.small, key))
+        if version is not None and _is_kept(client, key, version):
+            yield Remark("versions", _KEPT, _EXPIRE)
     up, down = _SAMPLE_BYTES / max(sent - began, 1e-3), _SAMPLE_BYTES / max(fetched - sent, 1e-3)
     text = f"{up / 1e6:,.1f} MB/s up, {down / 1e6:,.1f} MB/s down in one request"
     yield Remark("speed", f"{text}; sending 1 GB takes about {_GB / up:,.0f} s or less")
@@ -94,3 +101,13 @@ def _carried(clients: Clients) -> Iterator[Remark]:
             "set this machine's clock (timedatectl set-ntp true): S3 refuses requests that are 15 minutes off"
         )
         yield Remark("clock", f"{abs(skew):,.0f} s {side} the service's", advice)
+
+
+def _is_kept(client: Client, key: str, version: str) -> bool:
+    """Whether a version can still be read after its object was deleted. That services name versions proves
+    nothing (docs/references/s3.md#versions). A refusal means yes: AWS wants a right of its own for them."""
+    try:
+        obstore.get(client.small, key, options={"version": version, "head": True})
+    except (exceptions.BaseError, FileNotFoundError) as error:
+        return answer_of(error).status == _FORBIDDEN
+    return True
