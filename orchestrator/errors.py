@@ -169,6 +169,10 @@ class CorruptCheckpoint(OrchestratorError):
         self.reason = reason
 
 
+class TooLarge(CorruptCheckpoint):
+    """An object of a store is larger than its reader accepts. It was not fetched."""
+
+
 class LedgerConflict(OrchestratorError):
     """Another process appended to this run first: load it again and decide again."""
 

@@ -365,8 +365,8 @@ class Sized(MemoryStore):
 
     fetched = 0
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        super().get(key, target, sha256)
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        super().get(key, target, sha256, bytes_max=bytes_max)
         self.fetched += target.stat().st_size
 
 

@@ -25,10 +25,18 @@ from types import MappingProxyType
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
-from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected, SourceChanged
+from orchestrator.errors import (
+    CorruptCheckpoint,
+    InputError,
+    NoIdentity,
+    NotFound,
+    Rejected,
+    SourceChanged,
+    TooLarge,
+)
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
-from orchestrator.stores.store import SHARED, Stat, Store
+from orchestrator.stores.store import SHARED, Stat, Store, content
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have damaged it
@@ -95,22 +103,18 @@ def present(store: Store, run: str, names: Iterable[str]) -> tuple[str, ...]:
 def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
     """The checkpoint's manifest. Raises NotFound if it is missing, and CorruptCheckpoint if it is damaged or
     its bytes do not have this `sha256` (empty or None: accept any valid one)."""
-    key = manifest_key(run, name)
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
-        target = Path(folder) / "manifest.json"
-        for reading in range(READINGS_MAX):
-            store.get(key, target)
-            if target.stat().st_size > bounds.MANIFEST_BYTES_MAX:
-                limit = bounds.size_text(bounds.MANIFEST_BYTES_MAX)
-                raise CorruptCheckpoint(name, f"the manifest is larger than {limit}")
-            try:
-                data = target.read_bytes()
-                authenticate(name, data, sha256)
-                manifest = decode(name, data)
-                break
-            except CorruptCheckpoint:
-                if reading == READINGS_MAX - 1:
-                    raise
+    for reading in range(READINGS_MAX):
+        try:
+            data = content(store, manifest_key(run, name), bounds.MANIFEST_BYTES_MAX)
+        except TooLarge as error:
+            raise CorruptCheckpoint(name, f"the manifest is {error.reason}") from error
+        try:
+            authenticate(name, data, sha256)
+            manifest = decode(name, data)
+            break
+        except CorruptCheckpoint:
+            if reading == READINGS_MAX - 1:
+                raise
     if manifest.run != run:
         raise CorruptCheckpoint(name, f"the manifest is of the run {manifest.run!r}")
     return manifest
@@ -119,12 +123,7 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
 def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
     """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing,
     damaged or larger than any blob can be. In the last case it does not fetch it."""
-    key = _blob_key(run, _lineage(ref), sha256)
-    there = store.stat(key)
-    if there is not None and there.size > bounds.PART_BYTES_MAX:
-        limit = bounds.size_text(bounds.PART_BYTES_MAX)
-        raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is larger than {limit}")
-    _get(store, key, target, sha256, ref.name)
+    _get(store, run, ref, sha256, bounds.PART_BYTES_MAX, target)
 
 
 def blob_sizes(store: Store, run: str, ref: CheckpointRef) -> dict[str, int]:
@@ -162,7 +161,7 @@ def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = No
     for sha256, size in manifest.blobs().items():
         target = blobs / sha256
         if not _is_whole(target, sha256, size):
-            _get(store, _blob_key(run, _lineage(manifest.ref), sha256), target, sha256, name)
+            _get(store, run, manifest.ref, sha256, size, target)
     write_whole(home / "manifest.json", manifest.encode(), mode=SHARED)
     return manifest
 
@@ -260,8 +259,8 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Mani
     manifest = read(store, run, name, sha256)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "blob"
-        for blob in manifest.blobs():
-            _get(store, _blob_key(run, _lineage(manifest.ref), blob), target, blob, name)
+        for blob, size in manifest.blobs().items():
+            _get(store, run, manifest.ref, blob, size, target)
             target.unlink()
     return manifest
 
@@ -367,16 +366,19 @@ def _put(store: Store, key: str, source: Path, sha256: str, name: str) -> None:
         raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
 
 
-def _get(store: Store, key: str, target: Path, sha256: str, name: str) -> None:
+def _get(store: Store, run: str, ref: CheckpointRef, sha256: str, bytes_max: int, target: Path) -> None:
+    key = _blob_key(run, _lineage(ref), sha256)
     for reading in range(READINGS_MAX):
         try:
-            store.get(key, target, sha256)
+            store.get(key, target, sha256, bytes_max=bytes_max)
             return
         except NotFound as error:
-            raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is missing") from error
+            raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is missing") from error
+        except TooLarge as error:
+            raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is {error.reason}") from error
         except CorruptCheckpoint as error:
             if reading == READINGS_MAX - 1:
-                raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is altered") from error
+                raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is altered") from error
 
 
 def _is_whole(path: Path, sha256: str, size: int) -> bool:

@@ -21,7 +21,7 @@ from orchestrator.stores.drive.copies import Copies, Copy
 from orchestrator.stores.drive.registers import DriveRegisters
 from orchestrator.stores.drive.uploads import Mismatch, Source, Uploads
 from orchestrator.stores.portable import Portable
-from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
 
 _LOCKS = 64  # keys share them: two writers of one key in one process take turns
 
@@ -48,13 +48,17 @@ class DriveStore:
                 return
             self._uploads.send(key, stream.fileno(), found.st_size, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         there = self._copies.find(key, listing=sha256 is None)
         if sha256 is None and len({copy.sha256 for copy in there}) > 1:
             raise CorruptCheckpoint(key, f"Drive has {len(there)} files of this key, with different bytes")
         problem = ""
+        if there:
+            check_size(key, min(copy.size for copy in there), bytes_max)
         for copy in sorted(there, key=lambda copy: copy.sha256 != sha256):
+            if bytes_max is not None and copy.size > bytes_max:
+                continue
             try:
                 problem = self._fetched(copy, target, sha256 or copy.sha256)
             except NotFound:  # deleted a moment ago

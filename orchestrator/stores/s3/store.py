@@ -69,10 +69,13 @@ class S3Store:
             raise self._wrong_source(key, found, sha256)
         self._put_small(key, first, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         client = self._clients.now()
-        with transfers.Body(client.fetches, key) as body, draft_file(target.parent, SHARED) as draft:
+        with (
+            transfers.Body(client.fetches, key, bytes_max) as body,
+            draft_file(target.parent, SHARED) as draft,
+        ):
 
             def read(buffer: memoryview) -> int:
                 with self._clients.reporting("get", key):
