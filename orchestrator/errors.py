@@ -144,6 +144,10 @@ class NameTaken(Rejected):
     was restored. The caller continues with the next name."""
 
 
+class SourceChanged(Rejected):
+    """A file to be stored does not have the sha256 that was given. Nothing was stored."""
+
+
 class NotFound(Rejected):
     """The store has no such object, or the platform has no outbox of such a session."""
 
@@ -163,6 +167,10 @@ class CorruptCheckpoint(OrchestratorError):
         super().__init__(f"checkpoint {name} cannot be used: {reason}")
         self.name = name
         self.reason = reason
+
+
+class TooLarge(CorruptCheckpoint):
+    """An object of a store is larger than its reader accepts. It was not fetched."""
 
 
 class LedgerConflict(OrchestratorError):

@@ -46,9 +46,9 @@ class CountedStore:
         self.asked["put"] += 1
         self._store.put(key, source, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         self.asked["get"] += 1
-        self._store.get(key, target, sha256)
+        self._store.get(key, target, sha256, bytes_max=bytes_max)
 
     def stat(self, key: str) -> Stat | None:
         self.asked["stat"] += 1

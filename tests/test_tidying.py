@@ -146,11 +146,13 @@ def test_a_result_that_takes_hours_to_lay_out_is_not_swept_away(backends: Backen
     home = Home(backends.folders.home)
 
     class SlowStore(MemoryStore):
-        def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        def get(
+            self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None
+        ) -> None:
             for path in (home.path / "results" / RUN).iterdir():
                 aged(path)
             tidy(backends)
-            backends.store("home").get(key, target, sha256)
+            backends.store("home").get(key, target, sha256, bytes_max=bytes_max)
 
     target = home.folders.result(RUN, 10)
     accepted = Accepted(manifest.ref, manifest.size, sha256=manifest.sha256)

@@ -50,7 +50,7 @@ class Session:
 
     def restarted(self, scratch: str) -> Uplink:
         folder = self.local.parent / scratch
-        return Uplink(self.store, self.order, self.incarnation, FolderOutbox(self.local), folder)
+        return Uplink(self.store, self.order, self.incarnation, FolderOutbox(self.local, links=True), folder)
 
     def says(self, status: AgentStatus) -> None:
         (self.local / STATUS).write_bytes(wire.encode(replace(status, incarnation=self.incarnation)))
@@ -365,8 +365,8 @@ class Sized(MemoryStore):
 
     fetched = 0
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        super().get(key, target, sha256)
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        super().get(key, target, sha256, bytes_max=bytes_max)
         self.fetched += target.stat().st_size
 
 

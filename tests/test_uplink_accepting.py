@@ -42,9 +42,9 @@ class Counting(MemoryStore):
         self.hidden: set[str] = set()
         self.lists_nothing = False
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         self.asked[f"get {key.split('/')[2]}"] += 1
-        super().get(key, target, sha256)
+        super().get(key, target, sha256, bytes_max=bytes_max)
 
     def stat(self, key: str) -> Stat | None:
         return None if key in self.hidden else super().stat(key)

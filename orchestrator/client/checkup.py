@@ -273,7 +273,7 @@ def _store(clock: Clock, kind: str, store: Store) -> tuple[State, str]:
         source.write_bytes(data)
         store.put(key, source, sha256)
         try:
-            store.get(key, target, sha256)
+            store.get(key, target, sha256, bytes_max=len(data))
         finally:
             store.delete(key)
     held = growth.of_store(store, clock)

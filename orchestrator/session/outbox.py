@@ -76,11 +76,17 @@ class Collected:
 
 
 def collect(
-    outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
+    outbox: Outbox,
+    into: Path,
+    known: Set[str] = frozenset(),
+    *,
+    last: bool = False,
+    sync: bool = True,
+    verify: bool = True,
 ) -> Collected:
     """Copies checkpoints, then log, progress and status, and the result last. All of it is bounded and
-    incremental. `known`, `last` and `sync` as in `bring`."""
-    found = bring(outbox, into, known, last=last, sync=sync)
+    incremental. `known`, `last`, `sync` and `verify` as in `bring`."""
+    found = bring(outbox, into, known, last=last, sync=sync, verify=verify)
     told, more = listen(outbox, into)
     notes = tuple(dict.fromkeys((*found.notes, *told)))
     return Collected(found.manifests, found.corrupt, notes, found.more or more)
@@ -108,7 +114,13 @@ def listen(outbox: Outbox, into: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def bring(
-    outbox: Outbox, into: Path, known: Set[str] = frozenset(), *, last: bool = False, sync: bool = True
+    outbox: Outbox,
+    into: Path,
+    known: Set[str] = frozenset(),
+    *,
+    last: bool = False,
+    sync: bool = True,
+    verify: bool = True,
 ) -> Collected:
     """Copies a page of new checkpoints to `into`. Returns every checkpoint whose blobs are all there and
     verified.
@@ -117,7 +129,8 @@ def bring(
     request, even if its blobs are gone. New checkpoints come first, oldest first, then those that failed
     before. Those are tried only a few times, and twice more in the `last` look. `more` says that some were
     not tried yet; in the last look also those that failed before. `sync=False` skips the fsyncs if `into`
-    does not have to survive a power loss.
+    does not have to survive a power loss. `verify=False` only compares the sizes of blobs: for a caller that
+    passes them to a store, which verifies what it is sent.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -143,7 +156,7 @@ def bring(
             break
         looked += 1
         try:
-            manifest = _fetch(outbox, into, name, sync)
+            manifest = _fetch(outbox, into, name, sync, verify)
         except CorruptCheckpoint as error:
             refuse(checkpoints / name)
             corrupt.append((name, error.reason))
@@ -216,8 +229,8 @@ def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[t
     return manifests, corrupt
 
 
-def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None:
-    """Copies one new checkpoint: its blobs, each verified, then its manifest. None if it was superseded."""
+def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool) -> Manifest | None:
+    """Copies one new checkpoint: its blobs, then its manifest. None if it was superseded."""
     try:
         data = outbox.manifest(name)
         if data is None:
@@ -226,7 +239,9 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
         with draft_folder(into / BLOBS, 0o700) as draft:
             for sha256, size in manifest.blobs().items():
                 if _size(into / BLOBS / sha256) != size:
-                    _fetch_blob(outbox, draft / sha256, size, name, sync)
+                    _fetch_blob(outbox, draft / sha256, size, name, verify)
+                    if sync:
+                        _sync(draft / sha256)
                     (draft / sha256).replace(into / BLOBS / sha256)
     except (CorruptCheckpoint, Odd) as error:
         with suppress(Odd):
@@ -244,23 +259,23 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool) -> Manifest | None
     return manifest
 
 
-def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, sync: bool) -> None:
-    """Copies a blob to the draft folder of its checkpoint, and verifies it. Raises CorruptCheckpoint."""
+def _fetch_blob(outbox: Outbox, target: Path, size: int, name: str, verify: bool) -> None:
+    """Copies a blob to the draft folder of its checkpoint. Raises CorruptCheckpoint if it is not the right
+    one, as far as it is verified."""
     if not outbox.blob(target.name, target):
         raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is missing")
-    if _digest(target, size) != target.name:
+    if _size(target) != size if not verify else _digest(target, size) != target.name:
         raise CorruptCheckpoint(name, f"blob {target.name[:12]}… is altered")
-    if sync:
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 class FolderOutbox:
-    """An outbox in a folder that this machine can read. Blobs are copied, not linked: their writer may still
-    have them open and could change them after they were verified."""
+    """An outbox in a folder that this machine can read. Blobs are copied: their writer may still have them
+    open and could change them after they were verified. `links`: they are hard links if possible, which cost
+    nothing, for a caller that verifies what it reads when it reads it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, links: bool = False) -> None:
         self._folder = folder
+        self._links = links
         self._size = self._on_disk = 0  # of the blobs requested since the last manifest
 
     def small(self, name: str) -> bytes | None:
@@ -286,7 +301,8 @@ class FolderOutbox:
                 raise Odd(f"{name} is larger than {bounds.size_text(bounds.PART_BYTES_MAX)}")
             if files.is_sparse(self._size, self._on_disk):
                 raise Odd("its blobs are sparse files with almost no data")
-            copy_open(file.fileno(), target, found.st_size)  # a link would stay open to the session
+            if not (self._links and files.link(file, target)):
+                copy_open(file.fileno(), target, found.st_size)
         return True
 
     def growing(self, here: Path, folder: Path) -> Growth:
@@ -318,6 +334,11 @@ def _digest(path: Path, size: int) -> str:
             found.update(chunk)
             left -= len(chunk)
     return found.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _size(path: Path) -> int | None:

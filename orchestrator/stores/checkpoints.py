@@ -25,10 +25,18 @@ from types import MappingProxyType
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, authenticate, decode
-from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected
+from orchestrator.errors import (
+    CorruptCheckpoint,
+    InputError,
+    NoIdentity,
+    NotFound,
+    Rejected,
+    SourceChanged,
+    TooLarge,
+)
 from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
-from orchestrator.stores.store import SHARED, Stat, Store
+from orchestrator.stores.store import SHARED, Stat, Store, content
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have damaged it
@@ -37,10 +45,11 @@ READINGS_MAX = 3  # of an object that fails its verification: the transport may 
 def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
     """Puts a checkpoint from `folder`, in outbox layout, into the store. The manifest comes last.
 
-    Blobs that this lineage stored before may be missing in the folder. Idempotent. Returns whether the store
-    had a different manifest under this name, which is then replaced. Only the lineage's one agent can write
-    the right one, so the other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not
-    match the manifest, and FileNotFoundError if a blob is missing.
+    Blobs that this lineage stored before are not read, and may be missing in the folder. The others are read
+    once: the store verifies what it is sent. Idempotent. Returns whether the store had a different manifest
+    under this name, which is then replaced. Only the lineage's one agent can write the right one, so the
+    other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not match the manifest, and
+    FileNotFoundError if a blob is missing.
     """
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
@@ -49,7 +58,10 @@ def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
         if there is not None and there.size != size:
             store.delete(key)  # the key names its bytes: another size is damage
         if there is None or there.size != size:
-            _put(store, key, folder / "blobs" / sha256, sha256, manifest.name)
+            source = folder / "blobs" / sha256
+            if source.stat().st_size != size:  # such as one that grows without end
+                raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… is of another size")
+            _put(store, key, source, sha256, manifest.name)
     path, key = folder / "checkpoints" / manifest.name / "manifest.json", manifest_key(run, manifest.name)
     foreign = _holds_other(store, run, manifest)
     if foreign:
@@ -91,22 +103,18 @@ def present(store: Store, run: str, names: Iterable[str]) -> tuple[str, ...]:
 def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manifest:
     """The checkpoint's manifest. Raises NotFound if it is missing, and CorruptCheckpoint if it is damaged or
     its bytes do not have this `sha256` (empty or None: accept any valid one)."""
-    key = manifest_key(run, name)
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
-        target = Path(folder) / "manifest.json"
-        for reading in range(READINGS_MAX):
-            store.get(key, target)
-            if target.stat().st_size > bounds.MANIFEST_BYTES_MAX:
-                limit = bounds.size_text(bounds.MANIFEST_BYTES_MAX)
-                raise CorruptCheckpoint(name, f"the manifest is larger than {limit}")
-            try:
-                data = target.read_bytes()
-                authenticate(name, data, sha256)
-                manifest = decode(name, data)
-                break
-            except CorruptCheckpoint:
-                if reading == READINGS_MAX - 1:
-                    raise
+    for reading in range(READINGS_MAX):
+        try:
+            data = content(store, manifest_key(run, name), bounds.MANIFEST_BYTES_MAX)
+        except TooLarge as error:
+            raise CorruptCheckpoint(name, f"the manifest is {error.reason}") from error
+        try:
+            authenticate(name, data, sha256)
+            manifest = decode(name, data)
+            break
+        except CorruptCheckpoint:
+            if reading == READINGS_MAX - 1:
+                raise
     if manifest.run != run:
         raise CorruptCheckpoint(name, f"the manifest is of the run {manifest.run!r}")
     return manifest
@@ -115,12 +123,7 @@ def read(store: Store, run: str, name: str, sha256: str | None = None) -> Manife
 def blob(store: Store, run: str, ref: CheckpointRef, sha256: str, target: Path) -> None:
     """Writes one verified blob of a checkpoint to `target`. Raises CorruptCheckpoint if it is missing,
     damaged or larger than any blob can be. In the last case it does not fetch it."""
-    key = _blob_key(run, _lineage(ref), sha256)
-    there = store.stat(key)
-    if there is not None and there.size > bounds.PART_BYTES_MAX:
-        limit = bounds.size_text(bounds.PART_BYTES_MAX)
-        raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is larger than {limit}")
-    _get(store, key, target, sha256, ref.name)
+    _get(store, run, ref, sha256, bounds.PART_BYTES_MAX, target)
 
 
 def blob_sizes(store: Store, run: str, ref: CheckpointRef) -> dict[str, int]:
@@ -158,7 +161,7 @@ def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = No
     for sha256, size in manifest.blobs().items():
         target = blobs / sha256
         if not _is_whole(target, sha256, size):
-            _get(store, _blob_key(run, _lineage(manifest.ref), sha256), target, sha256, name)
+            _get(store, run, manifest.ref, sha256, size, target)
     write_whole(home / "manifest.json", manifest.encode(), mode=SHARED)
     return manifest
 
@@ -256,8 +259,8 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Mani
     manifest = read(store, run, name, sha256)
     with TemporaryDirectory(prefix="orchestrator-") as folder:
         target = Path(folder) / "blob"
-        for blob in manifest.blobs():
-            _get(store, _blob_key(run, _lineage(manifest.ref), blob), target, blob, name)
+        for blob, size in manifest.blobs().items():
+            _get(store, run, manifest.ref, blob, size, target)
             target.unlink()
     return manifest
 
@@ -359,22 +362,23 @@ def _generation(lineage: str) -> int | None:
 def _put(store: Store, key: str, source: Path, sha256: str, name: str) -> None:
     try:
         store.put(key, source, sha256)
-    except Rejected as error:
-        if digest_file(source) != sha256:
-            raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
-        raise
+    except SourceChanged as error:
+        raise CorruptCheckpoint(name, f"{source.name} was altered before it was published") from error
 
 
-def _get(store: Store, key: str, target: Path, sha256: str, name: str) -> None:
+def _get(store: Store, run: str, ref: CheckpointRef, sha256: str, bytes_max: int, target: Path) -> None:
+    key = _blob_key(run, _lineage(ref), sha256)
     for reading in range(READINGS_MAX):
         try:
-            store.get(key, target, sha256)
+            store.get(key, target, sha256, bytes_max=bytes_max)
             return
         except NotFound as error:
-            raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is missing") from error
+            raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is missing") from error
+        except TooLarge as error:
+            raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is {error.reason}") from error
         except CorruptCheckpoint as error:
             if reading == READINGS_MAX - 1:
-                raise CorruptCheckpoint(name, f"blob {sha256[:12]}… is altered") from error
+                raise CorruptCheckpoint(ref.name, f"blob {sha256[:12]}… is altered") from error
 
 
 def _is_whole(path: Path, sha256: str, size: int) -> bool:

@@ -26,7 +26,7 @@ from orchestrator.core.deposit import Deposit
 from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, Superseded
 from orchestrator.files import write_whole
 from orchestrator.files.hashing import digest_file
-from orchestrator.stores.store import Stat, Store
+from orchestrator.stores.store import Stat, Store, content
 from orchestrator.stores.store import is_empty as store_is_empty
 
 READ_MAX = 3  # deposits of one run, if the newest are damaged
@@ -167,21 +167,13 @@ def _is_ours(key: str) -> bool:
 def fetch_material(store: Store, run: str, sha256: str, target: Path) -> None:
     """Writes a verified archive of the run to `target`. Raises NotFound if the store lacks it, and
     CorruptCheckpoint if it is damaged or larger than an archive can be."""
-    key = material_key(run, sha256)
-    there = store.stat(key)
-    if there is not None and there.size > bounds.MATERIAL_BYTES_MAX:
-        raise CorruptCheckpoint(key, f"larger than {bounds.size_text(bounds.MATERIAL_BYTES_MAX)}")
-    store.get(key, target, sha256)
+    store.get(material_key(run, sha256), target, sha256, bytes_max=bounds.MATERIAL_BYTES_MAX)
 
 
 def fetch_input(store: Store, run: str, sha256: str, target: Path) -> None:
     """Writes the archive of an input to `target`. Its content is still to be verified. Raises NotFound if the
     store lacks it, and CorruptCheckpoint if it is larger than it can be."""
-    key = input_key(run, sha256)
-    there = store.stat(key)
-    if there is not None and there.size > bounds.MATERIAL_BYTES_MAX:
-        raise CorruptCheckpoint(key, f"larger than {bounds.size_text(bounds.MATERIAL_BYTES_MAX)}")
-    store.get(key, target)
+    store.get(input_key(run, sha256), target, bytes_max=bounds.MATERIAL_BYTES_MAX)
 
 
 def material(store: Store, run: str) -> tuple[Stat, ...]:
@@ -218,12 +210,8 @@ def _listed(store: Store, starting: str) -> dict[str, _Listed]:
 
 def _read(store: Store, run: str, stat: Stat) -> Deposit:
     """Raises CorruptCheckpoint or ValueError if it cannot be believed."""
-    if stat.size > bounds.DEPOSIT_BYTES_MAX:
-        raise ValueError(f"larger than {bounds.size_text(bounds.DEPOSIT_BYTES_MAX)}")
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
-        target = Path(folder) / "deposit.json"
-        store.get(stat.key, target, stat.key[-len(".json") - 64 : -len(".json")])
-        found = deposit.decode(run, target.read_bytes())
+    sha256 = stat.key[-len(".json") - 64 : -len(".json")]
+    found = deposit.decode(run, content(store, stat.key, bounds.DEPOSIT_BYTES_MAX, sha256))
     if found.order != _order(stat):
         raise ValueError("its name says another version than its content")
     return found

@@ -16,7 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from orchestrator.errors import CorruptCheckpoint, InputError, NoIdentity, NotFound, Rejected
+from orchestrator.errors import (
+    CorruptCheckpoint,
+    InputError,
+    NoIdentity,
+    NotFound,
+    Rejected,
+    SourceChanged,
+    TooLarge,
+)
 from orchestrator.files import draft_file, draft_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.stores import age
@@ -95,14 +103,17 @@ class EncryptedStore(Wrapping):
                     if landing == _LANDINGS_MAX - 1:
                         raise
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_plain_key(key)
+        sealed_max = None if bytes_max is None else age.sealed_size(bytes_max)
         with draft_folder(target.parent, mode=0o700) as folder:
             path = folder / "sealed"
             try:
-                self._inner.get(key + SUFFIX, path)
-            except NotFound:
-                self._inner.get(key, target, sha256)  # it was put before the store was encrypted
+                self._inner.get(key + SUFFIX, path, bytes_max=sealed_max)
+            except TooLarge as error:
+                raise TooLarge(key, error.reason) from error
+            except NotFound:  # it was put before the store was encrypted
+                self._inner.get(key, target, sha256, bytes_max=bytes_max)
                 return
             with draft_file(target.parent, SHARED) as draft:
                 with BufferedWriter(FileIO(draft.fd, "wb", closefd=False), _BUFFER_BYTES) as out:
@@ -153,13 +164,16 @@ class EncryptedStore(Wrapping):
         """Whether the inner store has exactly these bytes at `there`. False if it has nothing there. Raises
         Rejected if it has others, or if they are damaged."""
         self._check_source(key, digest_file(source), sha256)
+        size = source.stat().st_size
         with TemporaryDirectory(prefix="orchestrator-") as folder:
             path = Path(folder) / "object"
             for _ in range(_READINGS_MAX):
                 try:
-                    self._inner.get(there, path)
+                    self._inner.get(there, path, bytes_max=size if there == key else age.sealed_size(size))
                 except NotFound:
                     return False
+                except TooLarge:
+                    break
                 with suppress(CorruptCheckpoint):
                     if self._is_same(key, path, there != key, source, sha256):
                         return True
@@ -176,9 +190,8 @@ class EncryptedStore(Wrapping):
 
     def _check_source(self, key: str, found: str, sha256: str) -> None:
         if found != sha256:
-            raise self._rejected(
-                key, f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
-            )
+            message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
+            raise SourceChanged(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _rejected(self, key: str, message: str) -> Rejected:
         return Rejected(f"put {key}: {message}", backend=self._name, operation="put")

@@ -166,12 +166,12 @@ class FaultyStore:
                 self._rotten.add(key)
         self._faults.after("put")
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         self._faults.before("get")
         if key in self._rotten or self._faults.strike(self.rates.tears):
-            self._get_torn(key, target, sha256)
+            self._get_torn(key, target, sha256, bytes_max)
         else:
-            self._inner.get(key, target, sha256)
+            self._inner.get(key, target, sha256, bytes_max=bytes_max)
         self._faults.after("get")
 
     def stat(self, key: str) -> Stat | None:
@@ -197,11 +197,11 @@ class FaultyStore:
         """From now on every reading of the object has a flipped byte, until it is deleted."""
         self._rotten.add(key)
 
-    def _get_torn(self, key: str, target: Path, sha256: str | None) -> None:
+    def _get_torn(self, key: str, target: Path, sha256: str | None, bytes_max: int | None) -> None:
         """Behaves like a store whose transport flips a byte. With a sha256, the target never gets it."""
         with draft_folder(target.parent) as draft:
             torn = draft / target.name
-            self._inner.get(key, torn)
+            self._inner.get(key, torn, bytes_max=bytes_max)
             data = bytearray(torn.read_bytes())
             if data:
                 data[self._faults.chance.randrange(len(data))] ^= 1 << self._faults.chance.randrange(8)

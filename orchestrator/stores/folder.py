@@ -23,13 +23,14 @@ from orchestrator.errors import (
     NotFound,
     QuotaExhausted,
     Rejected,
+    SourceChanged,
     Transient,
 )
 from orchestrator.files import Draft, draft_file, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
-from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -83,13 +84,15 @@ class FolderStore:
                 draft.sync()
                 self._land(draft, target, key, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         with self._source(key) as stream, draft_file(target.parent, SHARED) as draft:
+            check_size(key, os.fstat(stream.fileno()).st_size, bytes_max)
+            present = _as_it_is_now(stream)
 
             def read(buffer: memoryview) -> int:
                 with self._reporting("get", key):
-                    return stream.readinto(buffer)
+                    return present(buffer)
 
             found = hashed_copy(read, draft.fd)
             if sha256 is not None and found != sha256:
@@ -172,7 +175,7 @@ class FolderStore:
     def _check_source(self, key: str, found: str, sha256: str) -> None:
         if found != sha256:
             message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
-            raise Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+            raise SourceChanged(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
         """Whether exactly these bytes are there, durably. False if a parallel delete just removed them."""

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected
+from orchestrator.errors import Conflict, CorruptCheckpoint, NotFound, Rejected, SourceChanged
 from orchestrator.files import write_whole
 from orchestrator.stores.register import Held, check_value, content_version
-from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
 
 
 class MemoryRegisters:
@@ -63,17 +63,18 @@ class MemoryStore:
         data = source.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != sha256:
-            raise Rejected(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
+            raise SourceChanged(f"put {key}: the source has the sha256 {found[:12]}…, not {sha256[:12]}…")
         with self._lock:
             if self._objects.setdefault(key, data) != data:
                 raise Rejected(f"put {key}: the key has other bytes, and objects never change")
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         try:
             data = self._objects[key]
         except KeyError:
             raise NotFound(f"the store has no {key}", operation="get") from None
+        check_size(key, len(data), bytes_max)
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptCheckpoint(key, f"its bytes do not have the sha256 {sha256[:12]}…")
         write_whole(target, data, sync=False, mode=SHARED)

@@ -96,8 +96,8 @@ class RetryingStore:
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._again(self._inner.put, key, source, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        self._again(self._inner.get, key, target, sha256)
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        self._again(self._inner.get, key, target, sha256, bytes_max=bytes_max)
 
     def stat(self, key: str) -> Stat | None:
         return self._again(self._inner.stat, key)

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol, runtime_checkable
 
-from orchestrator.errors import Rejected
+from orchestrator.core import bounds
+from orchestrator.errors import Rejected, TooLarge
 from orchestrator.stores.register import Registers
 
 KEY_CHARACTERS_MAX = 900
@@ -56,16 +58,18 @@ class Store(Protocol):
     def put(self, key: str, source: Path, sha256: str) -> None:
         """Stores the file's bytes under the key, atomically, and durably when this returns.
 
-        `sha256` is the expected hash. A source with another hash raises `Rejected` and stores nothing.
-        Putting the same bytes again changes nothing. Objects are immutable: other bytes under an existing key
-        raise `Rejected`.
+        `sha256` is the expected hash. A source with another hash raises `SourceChanged` and stores nothing.
+        The source may change meanwhile, so it is hashed in the same pass that sends it. Putting the same
+        bytes again changes nothing. Objects are immutable: other bytes under an existing key raise
+        `Rejected`.
         """
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         """Writes the object's bytes to `target`, which is replaced only after they were verified.
 
-        Raises `CorruptCheckpoint` (with the key as its name) if `sha256` is given and the bytes differ. The
-        target's folder must exist.
+        Raises `CorruptCheckpoint` (with the key as its name) if `sha256` is given and the bytes differ, and
+        `TooLarge` for an object of more than `bytes_max` bytes, which is not fetched: others may write to the
+        store. The target's folder must exist.
         """
 
     def stat(self, key: str) -> Stat | None:
@@ -76,6 +80,20 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Removes the object. No error if it is missing."""
+
+
+def check_size(key: str, size: int, bytes_max: int | None) -> None:
+    """Raises TooLarge for an object of more bytes."""
+    if bytes_max is not None and size > bytes_max:
+        raise TooLarge(key, f"larger than {bounds.size_text(bytes_max)}")
+
+
+def content(store: Store, key: str, bytes_max: int, sha256: str | None = None) -> bytes:
+    """The bytes of a small object. Raises what `get` raises."""
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        target = Path(folder) / "object"
+        store.get(key, target, sha256, bytes_max=bytes_max)
+        return target.read_bytes()
 
 
 @runtime_checkable

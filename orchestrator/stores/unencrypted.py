@@ -31,9 +31,9 @@ class UnencryptedStore(Wrapping):
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._inner.put(key, source, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         try:
-            self._inner.get(key, target, sha256)
+            self._inner.get(key, target, sha256, bytes_max=bytes_max)
         except NotFound:
             self._check_not_encrypted(key)
             raise

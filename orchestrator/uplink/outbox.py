@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
-from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound
+from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, TooLarge
 from orchestrator.files import Odd
 from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STATUS, segment_number
 from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.store import Store
+from orchestrator.stores.store import Store, content
 from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SHA256, SessionKeys
 
@@ -49,9 +48,7 @@ class StoreOutbox:
             return None
         if not SHA256.fullmatch(beats.result):
             raise Odd(f"the heartbeat does not name a {RESULT}")
-        key = self._keys.result(beats.result)
-        self._check_size(key, bounds.RESULT_BYTES_MAX, RESULT)
-        return self._object(key, beats.result)
+        return self._object(self._keys.result(beats.result), beats.result, bounds.RESULT_BYTES_MAX)
 
     def checkpoints(self) -> Iterable[str]:
         return self.published()
@@ -82,9 +79,8 @@ class StoreOutbox:
         return None if found is None else found.encode()
 
     def read(self, name: str, sha256: str | None = None) -> Manifest | None:
-        """The manifest; None if it is missing. Raises Odd if it is too large, and CorruptCheckpoint if it is
-        damaged or does not have this sha256."""
-        self._check_size(stored.manifest_key(self._keys.run, name), bounds.MANIFEST_BYTES_MAX, "its manifest")
+        """The manifest; None if it is missing. Raises CorruptCheckpoint if it is too large or damaged, or
+        does not have this sha256."""
         try:
             return stored.read(self._store, self._keys.run, name, sha256)
         except NotFound:
@@ -109,7 +105,7 @@ class StoreOutbox:
                 if length > left:
                     return Growth(folder, notes, more=True)
                 try:
-                    data = self._object(self._keys.piece(name, offset, sha256), sha256)
+                    data = self._object(self._keys.piece(name, offset, sha256), sha256, PIECE_BYTES_MAX)
                 except BackendError:
                     if brought == 0:
                         raise
@@ -135,25 +131,19 @@ class StoreOutbox:
                         found[name].append((offset, stat.size, sha256))
         return dict(sorted(found.items()))
 
-    def _check_size(self, key: str, bytes_max: int, name: str) -> None:
-        """Before it is fetched: it could fill this machine's disk. Raises Odd."""
-        there = self._store.stat(key)
-        if there is not None and there.size > bytes_max:
-            raise Odd(f"{name} is larger than {bounds.size_text(bytes_max)}")
-
-    def _object(self, key: str, sha256: str) -> bytes | None:
-        """The object's verified bytes; None if it is missing."""
-        with TemporaryDirectory(prefix="orchestrator-") as folder:
-            target = Path(folder) / "object"
-            for _ in range(stored.READINGS_MAX):  # the transport may have damaged one
-                try:
-                    self._store.get(key, target, sha256)
-                except NotFound:
-                    return None
-                except CorruptCheckpoint:
-                    continue
-                return target.read_bytes()
-        raise Odd(f"{key} is altered")
+    def _object(self, key: str, sha256: str, bytes_max: int) -> bytes | None:
+        """The object's verified bytes; None if it is missing. Raises Odd if it is too large or damaged."""
+        name = key.removeprefix(self._keys.root).rpartition("/")[0]
+        for _ in range(stored.READINGS_MAX):  # the transport may have damaged one
+            try:
+                return content(self._store, key, bytes_max, sha256)
+            except NotFound:
+                return None
+            except TooLarge as error:
+                raise Odd(f"{name} is {error.reason}") from error
+            except CorruptCheckpoint:
+                continue
+        raise Odd(f"{name} is altered")
 
 
 def opened(store: Store, run: str, session: str, generation: int) -> StoreOutbox:

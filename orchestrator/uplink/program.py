@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     except (Rejected, ValueError, OSError) as error:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
-    outbox = FolderOutbox(layout.outbox)
+    outbox = FolderOutbox(layout.outbox, links=True)
     latest = Latest(outbox, order, incarnation, scratch / "outbox")
     uplink = Uplink(store, order, incarnation, latest, scratch / "outbox", latest.wants)
     try:

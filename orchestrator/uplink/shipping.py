@@ -1,8 +1,9 @@
 """The uplink: ships one agent's outbox to its run's home store, as long as the agent may publish.
 
-It reads the outbox as carefully as the engine does, because the training can write there, and copies it
-before it ships anything. It deletes only its own superseded checkpoints. Knows no clock and no platform: its
-driver says when, retries after the store's errors, and stops it for good after `Superseded`.
+It reads the outbox as carefully as the engine does, because the training can write there. It holds the blobs
+of a checkpoint by hard links, so that the agent may remove it meanwhile. Each of them is read once: the store
+takes it only if what was sent has its hash. Deletes only its own superseded checkpoints. Knows no clock and
+no platform: its driver says when, retries after the store's errors, and stops it for good after `Superseded`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ Wanted = Callable[[Manifest], bool]
 
 
 class Uplink:
-    """The uplink of one incarnation, whose `outbox` is on this machine. `scratch` is a folder of its own,
-    which the next uplink of the incarnation gets if this one dies. Publishes only `wanted` checkpoints.
+    """The uplink of one incarnation, whose `outbox` is on this machine. `scratch` is a folder of its own on
+    the same disk, which the next uplink of the incarnation gets if this one dies. Publishes only `wanted`
+    checkpoints.
 
     `beat` and `ship` may run in two threads, so that a long upload does not stop the heartbeat. Both raise
     Superseded once somebody else may publish. After the store's errors they may be called again.
@@ -96,12 +98,12 @@ class Uplink:
         between each check of the fence and the write that it allows: time may pass there."""
         self._check()
         over = (self._scratch / RESULT).exists()  # then nothing new is committed
-        brought = collect(self._outbox, self._scratch, last=over, sync=False)
+        brought = collect(self._outbox, self._scratch, last=over, sync=False, verify=False)
         more = brought.more
         for manifest in reversed(brought.manifests):
             if not self._is_ours(manifest) or manifest.name in self.published:
                 continue
-            if not self._wanted(manifest):  # if it ever is, it is copied again
+            if not self._wanted(manifest):  # if it ever is, it is taken again
                 (self._scratch / CHECKPOINTS / manifest.name / MANIFEST).unlink(missing_ok=True)
                 continue
             self._check()
@@ -170,7 +172,7 @@ class Uplink:
     def _publish(self, manifest: Manifest) -> bool:
         try:
             stored.publish(self._store, self._order.run, manifest, self._scratch)
-        except CorruptCheckpoint:  # the copy was damaged: copy it again
+        except CorruptCheckpoint:  # it was changed: look at it again
             refuse(self._scratch / CHECKPOINTS / manifest.name)
             return False
         (self._scratch / CHECKPOINTS / manifest.name / _PUBLISHED).touch()

@@ -32,8 +32,8 @@ class Hides(MemoryStore):
 
 
 class Garbles(MemoryStore):
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        super().get(key, target, sha256)
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        super().get(key, target, sha256, bytes_max=bytes_max)
         target.write_bytes(target.read_bytes()[::-1])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
-from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, InputError, NotFound, Rejected, TooLarge
 from orchestrator.stores import checkpoints
 from orchestrator.stores.store import Stat, Store
 
@@ -127,6 +127,18 @@ class StoreSuite:
         assert files_below(folder) == {"target": b"precious"}
         store.get(KEY, folder / "target", sha256(b"stored"))
         assert files_below(folder) == {"target": b"stored"}
+
+    def test_what_is_larger_than_its_reader_accepts_is_not_fetched(
+        self, store: Store, source: Source, tmp_path: Path
+    ) -> None:
+        store.put(KEY, *source(b"x" * 1001))
+        folder = tmp_path / "into"
+        folder.mkdir()
+        store.get(KEY, folder / "target", bytes_max=1001)
+        with pytest.raises(TooLarge) as caught:
+            store.get(KEY, folder / "other", bytes_max=1000)
+        assert caught.value.name == KEY
+        assert files_below(folder) == {"target": b"x" * 1001}
 
     def test_list_goes_by_prefix_in_the_order_of_keys(self, store: Store, source: Source) -> None:
         keys = ["a-b/x", "a.b", "a/b", "a/b-c", "a/b.c/d", "a/bc", "a0", "a=/x", "b", "runs/r/1", "runs/r2/1"]

@@ -211,10 +211,12 @@ def test_beside_a_newest_that_has_rotted_at_its_size_every_other_stays(
     class Rotten:
         """A store in which one blob has the right size but different bytes."""
 
-        def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+        def get(
+            self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None
+        ) -> None:
             if key.endswith(trained):
                 raise CorruptCheckpoint(key, "other bytes")
-            store.get(key, target, sha256)
+            store.get(key, target, sha256, bytes_max=bytes_max)
 
         def __getattr__(self, verb: str) -> object:
             return getattr(store, verb)

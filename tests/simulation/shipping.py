@@ -121,9 +121,9 @@ class StormyStore:
         if loses == 0.0 or self._chance.random() >= loses:
             self._inner.put(key, source, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         self.check()
-        self._inner.get(key, target, sha256)
+        self._inner.get(key, target, sha256, bytes_max=bytes_max)
 
     def stat(self, key: str) -> Stat | None:
         self.check()

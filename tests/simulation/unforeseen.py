@@ -106,8 +106,8 @@ class BuggyStore:
     def put(self, key: str, source: Path, sha256: str) -> None:
         self._bugs.around(lambda: self._inner.put(key, source, sha256))
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        self._bugs.around(lambda: self._inner.get(key, target, sha256))
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        self._bugs.around(lambda: self._inner.get(key, target, sha256, bytes_max=bytes_max))
 
     def stat(self, key: str) -> Stat | None:
         return self._bugs.around(lambda: self._inner.stat(key))

@@ -68,8 +68,8 @@ class WatchedUplinkStore:
             self._witness.superseded.append(f"{self._order.session} put {key} with the fence {told}")
         self._witness.publishers[self._order.session].add(self._incarnation)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
-        self._inner.get(key, target, sha256)
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
+        self._inner.get(key, target, sha256, bytes_max=bytes_max)
 
     def stat(self, key: str) -> Stat | None:
         return self._inner.stat(key)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
+from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, SourceChanged
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
 from orchestrator.stores.drive import downloads, uploads
@@ -21,7 +21,7 @@ from orchestrator.stores.drive.copies import Copies, Copy
 from orchestrator.stores.drive.registers import DriveRegisters
 from orchestrator.stores.drive.uploads import Mismatch, Source, Uploads
 from orchestrator.stores.portable import Portable
-from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix
+from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
 
 _LOCKS = 64  # keys share them: two writers of one key in one process take turns
 
@@ -48,13 +48,17 @@ class DriveStore:
                 return
             self._uploads.send(key, stream.fileno(), found.st_size, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         there = self._copies.find(key, listing=sha256 is None)
         if sha256 is None and len({copy.sha256 for copy in there}) > 1:
             raise CorruptCheckpoint(key, f"Drive has {len(there)} files of this key, with different bytes")
         problem = ""
+        if there:
+            check_size(key, min(copy.size for copy in there), bytes_max)
         for copy in sorted(there, key=lambda copy: copy.sha256 != sha256):
+            if bytes_max is not None and copy.size > bytes_max:
+                continue
             try:
                 problem = self._fetched(copy, target, sha256 or copy.sha256)
             except NotFound:  # deleted a moment ago
@@ -120,7 +124,7 @@ class DriveStore:
             md5 = source.md5()
         except Mismatch:
             message = f"put {key}: the source does not have the sha256 {sha256[:12]}…; nothing was stored"
-            raise self._refused(message) from None
+            raise SourceChanged(message, backend=self._account.name, operation="put") from None
         if any(copy.md5 == md5 and copy.size == size for copy in there):
             return True
         if any(copy.sha256 != sha256 for copy in there):

@@ -15,7 +15,7 @@ from typing import Any
 
 from googleapiclient.http import HttpRequest, MediaUpload  # type: ignore[import-untyped]
 
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import NotFound, SourceChanged, Transient
 from orchestrator.stores.drive import faults
 from orchestrator.stores.drive.copies import BINARY, FIELDS, MARK, OBJECT, Copies, Copy, copy_of, properties
 
@@ -114,7 +114,7 @@ class Uploads:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, key: str, fd: int, size: int, sha256: str) -> Copy:
-        """Stores the open file as a new copy of the key. Raises Rejected for other bytes than `sha256`.
+        """Stores the open file as a new copy of the key. Raises SourceChanged for other bytes than `sha256`.
 
         After Transient the upload is kept, and the next call continues it.
         """
@@ -129,7 +129,7 @@ class Uploads:
         except Mismatch:
             self.drop(key)
             message = f"put {key}: the source does not have the sha256 {sha256[:12]}…; nothing was stored"
-            raise Rejected(message, backend=self.copies.account.name, operation="put") from None
+            raise SourceChanged(message, backend=self.copies.account.name, operation="put") from None
         except BaseException:
             self.drop(key)
             raise

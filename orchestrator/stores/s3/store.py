@@ -20,7 +20,15 @@ from pathlib import Path
 
 import obstore
 
-from orchestrator.errors import AccessDenied, CorruptCheckpoint, NotFound, QuotaExhausted, Rejected, Transient
+from orchestrator.errors import (
+    AccessDenied,
+    CorruptCheckpoint,
+    NotFound,
+    QuotaExhausted,
+    Rejected,
+    SourceChanged,
+    Transient,
+)
 from orchestrator.files import draft_file
 from orchestrator.files.hashing import hashed_copy
 from orchestrator.stores.checkup import Remark
@@ -61,10 +69,13 @@ class S3Store:
             raise self._wrong_source(key, found, sha256)
         self._put_small(key, first, sha256)
 
-    def get(self, key: str, target: Path, sha256: str | None = None) -> None:
+    def get(self, key: str, target: Path, sha256: str | None = None, *, bytes_max: int | None = None) -> None:
         check_key(key)
         client = self._clients.now()
-        with transfers.Body(client.fetches, key) as body, draft_file(target.parent, SHARED) as draft:
+        with (
+            transfers.Body(client.fetches, key, bytes_max) as body,
+            draft_file(target.parent, SHARED) as draft,
+        ):
 
             def read(buffer: memoryview) -> int:
                 with self._clients.reporting("get", key):
@@ -185,9 +196,9 @@ class S3Store:
             message = f"put {key}: it was gone as soon as it was there"
             raise Transient(message, backend=self._name, operation="put")
 
-    def _wrong_source(self, key: str, found: str, sha256: str) -> Rejected:
+    def _wrong_source(self, key: str, found: str, sha256: str) -> SourceChanged:
         message = f"the source has the sha256 {found[:12]}…, not {sha256[:12]}…; nothing was stored"
-        return Rejected(f"put {key}: {message}", backend=self._name, operation="put")
+        return SourceChanged(f"put {key}: {message}", backend=self._name, operation="put")
 
     def _is_taken(self, key: str, sha256: str, size: int, *, read: bool = True) -> bool:
         """Whether exactly these bytes are under the key. False if there is nothing. Without metadata the

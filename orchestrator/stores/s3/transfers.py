@@ -22,6 +22,7 @@ from obstore.store import S3Store as Connection
 
 from orchestrator.core.bounds import MIB
 from orchestrator.stores.s3.faults import answer_of
+from orchestrator.stores.store import check_size
 
 if TYPE_CHECKING:
     from obstore import Bytes
@@ -108,12 +109,14 @@ SHA256 = "sha256"
 
 class Body:
     """An object's bytes in order, fetched in parts. `count` of them were read; `total` is what the service
-    said there are. `is_foreign`: it was not the service that answered. Use it as a context, because it
-    may have threads."""
+    said there are. `is_foreign`: it was not the service that answered. Raises TooLarge, before it fetches
+    more than it needs to know that, if there are more than `bytes_max`. Use it as a context, because it may
+    have threads."""
 
-    def __init__(self, connection: Connection, key: str) -> None:
+    def __init__(self, connection: Connection, key: str, bytes_max: int | None = None) -> None:
         self._connection = connection
         self._key = key
+        self._bytes_max = bytes_max
         self._rest = memoryview(b"")
         self.count = 0
         self.total = 0
@@ -148,6 +151,7 @@ class Body:
             yield from self._streamed()
             return
         self.total = first.meta["size"]
+        check_size(self._key, self.total, self._bytes_max)
         if self.total <= PART_BYTES:
             yield first.bytes()
             return
@@ -173,6 +177,7 @@ class Body:
         """In one piece: the object is empty, or the service knows no ranges."""
         result = obstore.get(self._connection, self._key)
         self.total = result.meta["size"]
+        check_size(self._key, self.total, self._bytes_max)
         self.is_foreign = self.total > 0 and result.meta["e_tag"] is None
         yield from result.stream(min_chunk_size=MIB)
 
