@@ -79,7 +79,7 @@ def test_a_session_gets_the_uplink_and_what_opens_the_store(tmp_path: Path) -> N
     portable = wire.decode(Portable, (root / "store.json").read_bytes())
     (tmp_path / "object").write_bytes(b"shipped")
     sha256 = hashlib.sha256(b"shipped").hexdigest()
-    opened(portable, tmp_path).put("key", tmp_path / "object", sha256)
+    opened(portable).put("key", tmp_path / "object", sha256)
     assert store.stat("key") is not None
 
 
@@ -130,14 +130,14 @@ def test_an_encrypted_store_is_never_opened_as_a_plain_one(tmp_path: Path) -> No
     plain = FolderStore(tmp_path / "store")
     encrypted = replace(plain.portable(), recipients=("age1example",))
     try:
-        store = opened(encrypted, tmp_path)
+        store = opened(encrypted)
     except Exception:  # noqa: BLE001 - a session without the package, or a wrong key, cannot ship
         return
     assert type(store) is not FolderStore
 
 
 def test_a_folder_that_has_gone_does_not_come_back_empty(tmp_path: Path) -> None:
-    store = opened(carried(FolderStore(tmp_path / "store")), tmp_path)
+    store = opened(carried(FolderStore(tmp_path / "store")))
     (tmp_path / "object").write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     registers = store.registers

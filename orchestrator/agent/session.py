@@ -109,9 +109,10 @@ class Session:
         return 0 if written else 1
 
     def _steps(self, guardian: Guardian) -> Result:
+        given, values = self._take_store(), self._take_secrets()  # first: no failure leaves them on the disk
+        self._hide(Mask([*values.values(), *secrets_in(given or b"")]))
         self.report.beat("starting")
         order = self._read_order()
-        values = self._take_secrets(order)
         clocks = Clocks(self.clock, self.started, order.budget_seconds)
         self.report.clocks = clocks
         self.report.resume_step = order.resume_step if order.resume else None
@@ -119,6 +120,10 @@ class Session:
             f"session {order.session} on {order.platform} ({order.accelerator} × {order.devices}), "
             f"incarnation {self.incarnation}"
         )
+        self._start_uplink(order, given)
+        missing = [name for name in order.secrets if name not in values]
+        if missing:
+            raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
         devices = self._beside("probing", clocks, lambda: self._probe(order)) if self.settings.probe else {}
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
         site = self._install(order, values, clocks)
@@ -140,22 +145,11 @@ class Session:
         except (OSError, ValueError) as error:
             raise Over(Outcome.CRASHED, f"order.json cannot be read: {error}") from error
 
-    def _take_secrets(self, order: Order) -> dict[str, str]:
+    def _take_secrets(self) -> dict[str, str]:
         try:
-            values = self.folder.take_secrets()
+            return self.folder.take_secrets()
         except (OSError, ValueError) as error:
             raise Over(Outcome.CRASHED, f"secrets.json cannot be read: {error}") from error
-        given = self._take_store()
-        self._hide(Mask([*values.values(), *secrets_in(given or b"")]))
-        if given is not None:
-            self.uplink = Companion(
-                self.folder, order, self.incarnation, given, self.settings, self.clock, self.log.say
-            )
-            self.uplink.start()
-        missing = [name for name in order.secrets if name not in values]
-        if missing:
-            raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
-        return values
 
     def _take_store(self) -> bytes | None:
         try:
@@ -163,6 +157,13 @@ class Session:
         except OSError as error:
             self.report.warn(f"the uplink cannot start: store.json cannot be read: {error.strerror}")
             return None
+
+    def _start_uplink(self, order: Order, given: bytes | None) -> None:
+        if given is not None:
+            self.uplink = Companion(
+                self.folder, order, self.incarnation, given, self.settings, self.clock, self.log.say
+            )
+            self.uplink.start()
 
     def _ship_the_rest(self, uplink: Companion) -> None:
         """Waits until the last checkpoint and the result are in the store, as long as the session may."""

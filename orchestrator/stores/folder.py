@@ -51,10 +51,9 @@ def configured(name: str, options: Options, home: Path) -> FolderStore:
     return FolderStore(home / options.path.expanduser(), name)
 
 
-def carried(portable: Portable, scratch: Path) -> FolderStore:
+def carried(portable: Portable) -> FolderStore:
     """The same folder, for a session of this machine. It is never created there: a folder that has gone, such
     as one on a disk that is not mounted, must not come back empty."""
-    del scratch
     return FolderStore(Path(portable.options["path"]), creates=False)
 
 

@@ -7,14 +7,13 @@ is imported only when its type is opened. Must never know what the store is used
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from pkgutil import resolve_name
 
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
 from orchestrator.stores.store import Store
 
-# Type → the function that opens it. `scratch` is an empty folder of its own, where it may keep files.
+# Type → the function that opens it. It keeps what it was given in memory only.
 OPENERS: Mapping[str, str] = {
     "drive": "orchestrator.stores.drive.opening:carried",
     "folder": "orchestrator.stores.folder:carried",
@@ -22,13 +21,13 @@ OPENERS: Mapping[str, str] = {
 }
 
 
-def opened(portable: Portable, scratch: Path) -> Store:
+def opened(portable: Portable) -> Store:
     """The store, encrypted if it has recipients. Raises Rejected for a type that sessions cannot open, and
     ImportError if a package that it needs is not installed."""
     if portable.type not in OPENERS:
         raise Rejected(f"sessions cannot open a store of type {portable.type!r}")
-    open_it: Callable[[Portable, Path], Store] = resolve_name(OPENERS[portable.type])
-    store = open_it(portable, scratch)
+    open_it: Callable[[Portable], Store] = resolve_name(OPENERS[portable.type])
+    store = open_it(portable)
     if not portable.recipients:
         return store
     from orchestrator.stores.encrypted import EncryptedStore  # needs a package of its own

@@ -1,8 +1,8 @@
 """`python uplink.pyz FOLDER INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
 
-Takes the order and what opens the store from standard input, so that no argument or variable holds them while
-the training runs, and no file does, except a login for Drive. Tells the agent one JSON line at a time on
-standard output. Decides only what the process may use: the lowest priority and one core.
+Takes the order and what opens the store from standard input, so that no argument, variable or file holds them
+while the training runs. Tells the agent one JSON line at a time on standard output. Decides only what the
+process may use, which is the lowest priority and one core, and that its memory gets into no core dump.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.shipping import Uplink
 
 USAGE = "usage: python uplink.pyz FOLDER INCARNATION PARENT PACE  (the agent starts it)\n"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _WRONG_USAGE, _ORPHANED = 2, 1
 
 
@@ -45,10 +45,9 @@ def main(arguments: list[str]) -> int:
     if not _settle(int(parent)):
         return _ORPHANED
     layout, tell = Layout(Path(folder)), _teller()
-    scratch = layout.shipping
     try:
         order = wire.decode(Order, sys.stdin.buffer.readline())
-        store = _store(sys.stdin.buffer.read(), scratch / "store")
+        store = _store(sys.stdin.buffer.read())
     except ImportError as error:
         tell(Word(f"the uplink lacks a package: {error}"))
         return LACKING
@@ -56,8 +55,9 @@ def main(arguments: list[str]) -> int:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
     outbox = FolderOutbox(layout.outbox, links=True)
-    latest = Latest(outbox, order, incarnation, scratch / "outbox")
-    uplink = Uplink(store, order, incarnation, latest, scratch / "outbox", latest.wants)
+    scratch = layout.shipping / "outbox"
+    latest = Latest(outbox, order, incarnation, scratch)
+    uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
     try:
         Driver(uplink, latest, wire.decode(Pace, pace.encode()), SystemClock(), Random(), tell).run()
     except Superseded as superseded:
@@ -69,27 +69,29 @@ def main(arguments: list[str]) -> int:
 _CANNOT = "the uplink cannot ship, so nothing leaves this session before its end: the session's log says why"
 
 
-def _store(given: bytes, scratch: Path) -> Store:
+def _store(given: bytes) -> Store:
     """Never repeats what it was given, because that holds a credential."""
     try:
         portable = wire.decode(Portable, given)
     except ValueError:
         raise ValueError("what opens the store did not arrive whole") from None
-    scratch.mkdir(parents=True, exist_ok=True)
-    store = opened(portable, scratch)
+    store = opened(portable)
     registers_of(store)
     return store
 
 
 def _settle(parent: int) -> bool:
-    """Gives way to the training, and dies with the agent. False if the agent is gone already."""
+    """Gives way to the training, hides its memory, and dies with the agent. False if the agent is gone
+    already."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the agent says when it is over
     os.nice(19)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        library = ctypes.CDLL(None)
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # before it reads a secret
     return os.getppid() == parent
 
 

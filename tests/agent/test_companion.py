@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -98,6 +100,18 @@ def test_an_uplink_that_is_killed_is_started_again(tmp_path: Path) -> None:
         assert stay.end().outcome is Outcome.STOPPED
         assert newest(store) == stay.manifests()[-1].ref.step
         assert "the uplink ended (killed by signal 9)" in stay.log()
+
+
+HIDDEN = """
+import ctypes, os
+from orchestrator.uplink.program import _settle
+print(_settle(os.getppid()), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
+"""
+
+
+def test_the_memory_of_an_uplink_gets_into_no_core_dump() -> None:
+    done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=True)
+    assert done.stdout == "True 0\n"
 
 
 def test_a_superseded_session_leaves(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.core.order import Outcome
 from tests.agent.sessions import session
+from tests.leaks import Leaks
 
 TOKEN = "hf_AbCdEf0123456789-of+nobody"
 LINES = [base64.b64encode(bytes([line] * 48)).decode() for line in range(9)]
@@ -38,6 +39,16 @@ def test_no_secret_leaves_the_session_in_any_writing(tmp_path: Path) -> None:
         for path in (each for each in (tmp_path / "outbox").rglob("*") if each.is_file()):
             if path.parent.name != "blobs":  # a checkpoint's files are the script's own
                 assert not {text for text in told if text in path.read_bytes()}, path.name
+
+
+def test_secrets_are_gone_from_the_disk_even_if_nothing_else_can_be_read(tmp_path: Path) -> None:
+    with session(tmp_path, "train.py", values={"TOKEN": TOKEN}, secrets=("TOKEN",)) as stay:
+        for name, text in (("order.json", "no order"), ("uplink.pyz", ""), ("store.json", f'"{TOKEN}"')):
+            (tmp_path / name).write_text(text)
+        leaks = Leaks({"token": TOKEN})
+        assert [leak.where for leak in leaks.in_folder(tmp_path)] == ["secrets.json", "store.json"]
+        assert stay.live().message.startswith("order.json cannot be read")
+        assert leaks.in_folder(tmp_path) == []
 
 
 def _telling() -> set[bytes]:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from orchestrator.errors import AccessDenied, Rejected
+from orchestrator.stores.drive.opening import carried
 from orchestrator.stores.drive.store import DriveStore
 from tests.conformance.drives import DATA, configured, drive, home, objects, parts, store, stubborn
 from tests.conformance.store_suite import KEY, Source, sha256, source
@@ -128,6 +129,12 @@ def test_a_service_account_needs_a_shared_drive(
     store.put(KEY, *source(b"bytes"))
     store.get(KEY, tmp_path / "target", sha256(b"bytes"))
     assert [stat.key for stat in store.list("")] == [KEY]
+    given = store.portable()
+    for text in ("", "not a key"):
+        key.write_text(text)
+        with pytest.raises(AccessDenied, match=r"key\.json is not the key file.*download a new key"):
+            configured(drive, home, service_account="key.json").stat(KEY)
+    carried(given).get(KEY, tmp_path / "in a session", sha256(b"bytes"))
     assert store.registers.swap("a", b"1", None)
     drive.disk.trash_only = True
     with pytest.raises(AccessDenied, match="Manager"):

@@ -1,7 +1,7 @@
 """A login to Drive: sends requests with it, each on a connection of its own, and turns every error into ours.
 
-Decides when to log in, and reads the credentials again after they were refused. Never writes them: Google's
-refresh tokens do not change when they are used. Must never know what the files are for.
+Decides when to log in, and reads the credentials again after they were refused. Never writes them: access
+tokens stay in memory, and Google's refresh tokens do not change when they are used. Must never know what the files are for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http.client import BadStatusLine
 from pathlib import Path
@@ -24,6 +24,7 @@ from googleapiclient.discovery import build_from_document  # type: ignore[import
 from googleapiclient.discovery_cache import get_static_doc  # type: ignore[import-untyped]
 from oauth2client.client import OAuth2Credentials  # type: ignore[import-untyped]
 from pydrive2.auth import GoogleAuth  # type: ignore[import-untyped]
+from pydrive2.settings import InvalidConfigError  # type: ignore[import-untyped]
 
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 from orchestrator.stores.drive import faults
@@ -42,10 +43,12 @@ logging.getLogger("googleapiclient.http").setLevel(logging.ERROR)
 
 @dataclass(frozen=True)
 class Login:
-    """Where the credentials are: a person's consent, or a service account's key."""
+    """The credentials: a person's consent, or a service account's key. They are in the file `path`, or they
+    are `text`, where a session was given them."""
 
-    path: Path
+    path: Path | None = None
     is_service: bool = False
+    text: str = field(default="", repr=False)
 
 
 class Account:
@@ -191,11 +194,10 @@ class Account:
         return auth
 
     def _service_login(self) -> Any:
-        self._text()
         auth = GoogleAuth(
             settings={
                 "client_config_backend": "service",
-                "service_config": {"client_json_file_path": str(self.login.path)},
+                "service_config": {"client_json": self._text()},
                 "save_credentials": False,
                 "oauth_scope": [SCOPE_ALL],
             },
@@ -203,19 +205,22 @@ class Account:
         )
         try:
             auth.ServiceAuth()
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidConfigError):
             raise self._no_login("is not the key file of a service account") from None
         return auth
 
     def _text(self) -> str:
+        path = self.login.path
+        if path is None:
+            return self.login.text
         try:
-            mode = self.login.path.stat().st_mode
-            text = self.login.path.read_text("utf-8")
+            mode = path.stat().st_mode
+            text = path.read_text("utf-8")
         except (OSError, ValueError):
             raise self._no_login(_NOTHING) from None
         if mode & 0o077:
             raise AccessDenied(
-                f"others may read the login in {self.login.path}: chmod 600 {self.login.path}",
+                f"others may read the login in {path}: chmod 600 {path}",
                 backend=self.name,
                 operation="login",
             )
@@ -223,7 +228,8 @@ class Account:
 
     def _no_login(self, what: str) -> BackendError:
         advice = "download a new key" if self.login.is_service else "run `orchestrator init drive`"
-        return AccessDenied(f"{self.login.path} {what}: {advice}", backend=self.name, operation="login")
+        place = self.login.path or "what the session was given"
+        return AccessDenied(f"{place} {what}: {advice}", backend=self.name, operation="login")
 
 
 class _NeverAgain:

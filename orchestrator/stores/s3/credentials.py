@@ -22,9 +22,10 @@ class Keys:
 
 
 class Credentials:
-    """Where the keys are: references or, in a session, the keys themselves. A config has references only."""
+    """Where the keys are. A config has references, which are relative to `home`; a session has the keys
+    themselves, and no home."""
 
-    def __init__(self, home: Path, access_key: str, secret_key: str, token: str = "") -> None:
+    def __init__(self, home: Path | None, access_key: str, secret_key: str, token: str = "") -> None:
         self._home = home
         self._given = {"access_key": access_key, "secret_key": secret_key, "session_token": token}
 
@@ -35,7 +36,7 @@ class Credentials:
 
     def _found(self, name: str, given: str, backend: str) -> str:
         value = given
-        if REFERENCE.fullmatch(given):
+        if self._home is not None and REFERENCE.fullmatch(given):
             try:
                 value = resolve(given, self._home)
             except InputError as error:

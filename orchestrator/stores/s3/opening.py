@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.s3.clients import Clients, Place
@@ -13,7 +11,7 @@ from orchestrator.stores.s3.store import S3Store
 _NAME = "home store"
 
 
-def carried(portable: Portable, scratch: Path) -> S3Store:
+def carried(portable: Portable) -> S3Store:
     """The store of a `Portable`. Tries once what the service does with conditional writes."""
     options, keys = portable.options, portable.secret
     if "bucket" not in options or "endpoint" not in options:
@@ -26,4 +24,4 @@ def carried(portable: Portable, scratch: Path) -> S3Store:
         options.get("style") == "virtual",
     )
     given = (keys.get(each, "") for each in ("access_key", "secret_key", "session_token"))
-    return S3Store(Clients(place, Credentials(scratch, *given), _NAME), _NAME)
+    return S3Store(Clients(place, Credentials(None, *given), _NAME), _NAME)
