@@ -82,17 +82,19 @@ class Companion(threading.Thread):
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
-        self._uploads: deque[tuple[int, float]] = deque()
+        self._uploads: deque[tuple[int, float | None]] = deque()
         self.superseded = False
         self.result_written = False  # set it once the agent has written its result
+        self.moved_at = clock.monotonic()  # when it last sent something
 
     def warnings(self) -> Iterator[str]:
         """Each new warning, once."""
         while self._warnings:
             yield self._warnings.popleft()
 
-    def uploads(self) -> Iterator[tuple[int, float]]:
-        """Each checkpoint shipped since the last call: its step, and the seconds that it took."""
+    def uploads(self) -> Iterator[tuple[int, float | None]]:
+        """Each checkpoint shipped since the last call: its step, and the seconds that it took. They are None
+        if an uplink that died has shipped it."""
         while self._uploads:
             yield self._uploads.popleft()
 
@@ -113,7 +115,7 @@ class Companion(threading.Thread):
             if self._over.is_set() or self._is_final(code):
                 return
             if code == LACKING and not installed:
-                installed = self._installs()
+                installed = self._could_install()
                 if installed:
                     continue
             failures = 0 if self._clock.monotonic() - began > self._settings.uplink_calm else failures + 1
@@ -129,6 +131,13 @@ class Companion(threading.Thread):
         """An uplink that found a result is done only if the agent wrote it: the training may forge one."""
         self.superseded = code == SUPERSEDED
         return code in (SUPERSEDED, USELESS) or (code == SHIPPED and self.result_written)
+
+    def _could_install(self) -> bool:
+        try:
+            return self._installs()
+        except OSError as error:
+            self._say(f"pip cannot be started: {error.strerror or error}")
+            return False
 
     def _installs(self) -> bool:
         """Installs the lists of packages that the store needs. Nothing else in the session sees them."""
@@ -196,7 +205,9 @@ class Companion(threading.Thread):
             self._say(f"uplink: {word.say}")
         if word.trouble:
             self._warnings.append(word.trouble)
-        if word.shipped_seconds is not None and word.shipped_step is not None:
+        if word.sent_bytes:
+            self.moved_at = self._clock.monotonic()
+        if word.shipped_step is not None:
             self._uploads.append((word.shipped_step, word.shipped_seconds))
 
 
