@@ -4,10 +4,11 @@
 
 A SeaweedFS on this machine is the service. The same file is stored and fetched in turn by the S3 store, by
 obstore alone, and by rclone (installed into a temporary folder if it is missing). The store also hashes every
-byte. The others verify what they verify by default. Prints the medians of the speeds, and of the ratios to
-the faster of the two in each round. Then a training of one thread takes steps in a real session, with and
-without an uplink that ships its checkpoints to the same service, in turn. Prints the median of the ratios of
-its steps per second, and the uplink's peak memory and processor time.
+byte, and a download is durable when it returns. The others verify what they verify by default, and sync
+nothing. Prints the medians of the speeds, and of the ratios to the faster of the two in each round; for
+downloads also if what the others fetched is synced. Then a training of one thread takes steps in a real
+session, with and without an uplink that ships its checkpoints to the same service, in turn. Prints the median
+of the ratios of its steps per second, and the uplink's peak memory and processor time.
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ def fetch_plain(store: Plain, key: str, target: Path) -> None:
             file.write(chunk)
 
 
+def sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def transfers(server: Seaweed, folder: Path, megabytes: int, rounds: int) -> dict[str, float]:
     source, fetched = folder / "source", folder / "fetched"
     chance, digest = random.Random(0), hashlib.sha256()
@@ -134,15 +140,19 @@ def transfers(server: Seaweed, folder: Path, megabytes: int, rounds: int) -> dic
         "get rclone": lambda: copy(remote, str(fetched)),
     }
     taken: dict[str, list[float]] = {name: [] for name in verbs}
+    taken |= {f"synced {name}": [] for name in verbs if name.startswith("get")}
     for number in range(rounds + 1):  # the first is a warm-up
         ours.delete("object")
+        server.vacuum()
         for name, verb in verbs.items():
             found = seconds(verb)
-            fetched.unlink(missing_ok=True)
             if number:
                 taken[name].append(found)
+            if number and name.startswith("get"):
+                taken[f"synced {name}"].append(found + seconds(lambda: sync(fetched)))
+            fetched.unlink(missing_ok=True)
     figures = {f"{name} MB/s": megabytes / statistics.median(found) for name, found in taken.items()}
-    for verb_name in ("put", "get"):
+    for verb_name in ("put", "get", "synced get"):
         rows = zip(*(taken[f"{verb_name} {who}"] for who in ("ours", "obstore", "rclone")), strict=True)
         ratios = [min(theirs) / mine for mine, *theirs in rows]
         figures[f"{verb_name} over the better"] = statistics.median(ratios)
@@ -190,6 +200,7 @@ def of_uplink(stay: Stay) -> tuple[float, float]:
 def training(server: Seaweed, folder: Path, rounds: int, wanted: float) -> dict[str, float]:
     ratios, memory, used = [], [], []
     for number in range(rounds):
+        server.vacuum()
         alone, _, _ = trained(server, folder / f"alone-{number}", wanted, ships=False)
         shipping, peak, spent = trained(server, folder / f"shipping-{number}", wanted, ships=True)
         ratios.append(shipping / alone)

@@ -133,17 +133,17 @@ class StoreOutbox:
 
     def _object(self, key: str, sha256: str, bytes_max: int) -> bytes | None:
         """The object's verified bytes; None if it is missing. Raises Odd if it is too large or damaged."""
-        name = key.removeprefix(self._keys.root).rpartition("/")[0]
         for _ in range(stored.READINGS_MAX):  # the transport may have damaged one
             try:
                 return content(self._store, key, bytes_max, sha256)
             except NotFound:
                 return None
             except TooLarge as error:
+                name = key.removeprefix(self._keys.root).rpartition("/")[0]
                 raise Odd(f"{name} is {error.reason}") from error
             except CorruptCheckpoint:
                 continue
-        raise Odd(f"{name} is altered")
+        raise Odd(f"{key} is altered")
 
 
 def opened(store: Store, run: str, session: str, generation: int) -> StoreOutbox:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,23 @@ from orchestrator.client import checkup
 from orchestrator.client.checkup import Finding, State
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
+from orchestrator.core.job import Keep
 from orchestrator.errors import Conflict, NotFound, Rejected, Transient
+from orchestrator.stores import checkpoints
+from orchestrator.stores.opening import carried, opened
 from orchestrator.stores.retrying import RetryingStore
+from orchestrator.stores.s3 import pacing
 from orchestrator.stores.s3.store import S3Store
 from orchestrator.stores.store import Stat
+from orchestrator.uplink.registers import raise_fence
 from tests.conformance.store_suite import KEY, Source, source
 from tests.conformance.test_s3 import configured
 from tests.conformance.test_s3_faults import proxy, store
+from tests.core.runs import RUN
 from tests.stand_ins.fault_proxy import Fault, FaultProxy, Says
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
+from tests.test_uplink import ORDER, Session
+from tests.test_uplink_bytes import SIZE, saves
 
 __all__ = ["proxy", "source", "store"]  # fixtures
 
@@ -98,6 +108,60 @@ def test_a_swap_of_a_register_that_is_gone_is_a_conflict(store: S3Store, proxy: 
     proxy.once(Says(404, "NoSuchKey"), "PUT")
     with pytest.raises(Conflict):
         store.registers.swap("fence", b"2", '"0123456789abcdef"')
+
+
+@pytest.fixture
+def one_write_per_key(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
+    """A service that takes one write per key and moment, as R2 does."""
+    monkeypatch.setattr(pacing, "PAUSE_SECONDS", 0.15)
+    proxy.key_seconds = 0.12
+    return proxy
+
+
+def test_a_service_that_takes_one_write_per_key_and_second_has_registers(
+    one_write_per_key: FaultProxy, seaweedfs: Seaweed, tmp_path: Path
+) -> None:
+    store = configured(one_write_per_key.endpoint, tmp_path, prefix=seaweedfs.prefix())
+    assert isinstance(store, S3Store)
+    registers = store.registers
+    assert registers is not None
+    version = registers.swap("beat", b"1", None)
+    version = registers.swap("beat", b"2", version)
+    with pytest.raises(Conflict):
+        registers.swap("beat", b"3", None)
+    assert registers.swap("beat", b"3", version)
+    assert one_write_per_key.struck
+    client = store._clients.now().small
+    left = [each["path"] for page in client.list() for each in page]
+    assert left == [".registers/beat"], "nor did the trial leave anything"
+
+
+def test_an_uplink_needs_nothing_but_the_objects_of_its_bucket(
+    one_write_per_key: FaultProxy, seaweedfs: Seaweed, tmp_path: Path
+) -> None:
+    """A key for one bucket (R2: Object Read & Write) may read, write, delete and list objects there."""
+    proxy, prefix = one_write_per_key, seaweedfs.prefix()
+    store = opened(carried(configured(proxy.endpoint, tmp_path, prefix=prefix)))
+    raise_fence(store, RUN, 1)
+    proxy.seen.clear()
+    session = Session(tmp_path, store, replace(ORDER, keep=Keep(last=2)))
+    for step in (1, 2, 3):
+        saves(session, step, trained=bytes([step]) * (SIZE if step == 3 else 1))
+        session.ships()
+        session.uplink.beat()
+    session.ends()
+    session.ships(2)
+    assert session.uplink.done
+    assert len(checkpoints.names(store, RUN)) == 2, "it has deleted one"
+    place = f"/{BUCKET}/{prefix}/"
+    for request in proxy.seen:
+        listing = (
+            request.method == "GET"
+            and request.path.startswith(f"/{BUCKET}?")
+            and "list-type=2" in request.path
+        )
+        assert listing or request.path.startswith(place), request
+        assert "?" not in request.path or listing or re.search("uploads|uploadId=|partNumber=", request.path)
 
 
 # --- listings ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import yaml
 from orchestrator.core.bounds import MIB
 from orchestrator.errors import AccessDenied, InputError, Rejected
 from orchestrator.stores import catalog
+from orchestrator.stores.opening import opened
 from orchestrator.stores.portable import Portability
 from orchestrator.stores.s3 import transfers
 from orchestrator.stores.s3.clients import NO_PRODUCTION, Place
@@ -143,13 +144,13 @@ def test_a_session_opens_the_store_with_what_it_is_given(
     assert set(given.secret) == {"access_key", "secret_key"}
     assert SECRET_KEY not in repr(given) + repr(store) + repr(vars(store)) + repr(given.options)
     store.put(KEY, *source(b"bytes"))
-    there = catalog.build("home", given.type, {**given.options, **given.secret}, tmp_path / "elsewhere")
+    there = opened(given)
     there.get(KEY, tmp_path / "target", sha256(b"bytes"))
     far = catalog.build("mine", "s3", KEYS | {"region": "x", "access_key": "a", "secret_key": "b"}, tmp_path)
     assert isinstance(far, S3Store)
     assert not far.portable().this_machine
     again = far.portable()
-    copy = catalog.build("home", again.type, {**again.options, **again.secret}, tmp_path)
+    copy = opened(again)
     assert isinstance(copy, S3Store)
     assert copy._clients.place == far._clients.place, "and it knows what the service documents"
 

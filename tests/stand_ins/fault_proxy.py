@@ -10,6 +10,7 @@ import http.client
 import random
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,6 +85,8 @@ class FaultProxy:
     always: list[tuple[Matches, Fault | Says]] = field(default_factory=list)
     seen: list[Request] = field(default_factory=list)
     elsewhere_seen: list[Request] = field(default_factory=list)  # what came where a redirect leads
+    key_seconds: float = 0.0  # 429 for a write of a key that was written so short a time ago, as at R2
+    written: dict[str, float] = field(default_factory=dict)  # when each key was written
     drops: tuple[str, ...] = ()  # headers of answers that begin like this are left out
     port: int = 0
     elsewhere: int = 0
@@ -112,6 +115,14 @@ class FaultProxy:
     def fault_for(self, request: Request) -> Fault | Says | None:
         with self.lock:
             self.seen.append(request)
+            if self.key_seconds and request.method in ("PUT", "DELETE"):
+                now = time.monotonic()
+                if now - self.written.get(request.path, float("-inf")) < self.key_seconds:
+                    self.struck += 1
+                    return Says(
+                        429, "TooManyRequests", "Reduce your concurrent request rate for the same object."
+                    )
+                self.written[request.path] = now
             for number, (matches, fault) in enumerate(self.plan):
                 if matches(request):
                     del self.plan[number]

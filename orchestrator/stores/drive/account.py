@@ -1,7 +1,8 @@
 """A login to Drive: sends requests with it, each on a connection of its own, and turns every error into ours.
 
 Decides when to log in, and reads the credentials again after they were refused. Never writes them: access
-tokens stay in memory, and Google's refresh tokens do not change when they are used. Must never know what the files are for.
+tokens stay in memory, and Google's refresh tokens do not change when they are used. Must never know what the
+files are for.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from orchestrator.stores.checkup import Remark
 from orchestrator.stores.s3 import conditions
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.conditions import PROBES
+from orchestrator.stores.s3.pacing import paced
 
 _SAMPLE_BYTES = 4 * MIB
 _SKEW_SECONDS_MAX = 300  # the services refuse 900
@@ -38,7 +39,7 @@ def _conditional(clients: Clients) -> Remark:
     try:
         with clients.reporting("probe"):
             found = conditions.tried(client.small)
-    except BackendError as error:  # such as one write per second and key at R2
+    except BackendError as error:
         return Remark(what, f"could not be tried: {error}")
     if found.swaps:
         return Remark(what, "honoured, so sessions can have an uplink")
@@ -60,7 +61,7 @@ def _carried(clients: Clients) -> Iterator[Remark]:
             result.bytes()
             fetched = clock.monotonic()
         finally:
-            obstore.delete(client.small, key)
+            paced(lambda: obstore.delete(client.small, key))
     up, down = _SAMPLE_BYTES / max(sent - began, 1e-3), _SAMPLE_BYTES / max(fetched - sent, 1e-3)
     text = f"{up / 1e6:,.1f} MB/s up, {down / 1e6:,.1f} MB/s down in one request"
     yield Remark("speed", f"{text}; sending 1 GB takes about {_GB / up:,.0f} s or less")

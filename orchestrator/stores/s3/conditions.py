@@ -1,7 +1,8 @@
-"""Whether a service honours conditional writes, tried out once on an object of our own.
+"""Whether a service honours conditional writes: as it documents, or tried out once on an object of our own.
 
-Decides what is believed of a service: only what it just did. Some refuse the headers, and some ignore them.
-The second is the dangerous one: then a value that somebody else wrote would be overwritten without a word.
+Decides what is believed of a service that documents nothing: only what it just did. Some refuse the headers,
+and some ignore them. The second is the dangerous one: then a value that somebody else wrote would be
+overwritten without a word.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import S3Store as Connection
 
 from orchestrator.stores.s3.faults import answer_of, is_refusal
+from orchestrator.stores.s3.pacing import paced
 
 if TYPE_CHECKING:
     from obstore import PutMode
@@ -35,6 +38,22 @@ class Conditions:
     why: str = ""
 
 
+_HONOURED = Conditions(True, True)
+# What services say about conditional writes: docs/references/s3.md#conditional-writes. Others are tried.
+_DOCUMENTED = {
+    ".amazonaws.com": _HONOURED,
+    ".r2.cloudflarestorage.com": _HONOURED,
+    ".s3.hf.co": _HONOURED,
+    ".backblazeb2.com": Conditions(False, False, "Backblaze B2 refuses conditional writes"),
+}
+
+
+def documented(endpoint: str) -> Conditions | None:
+    """What the service at this address documents; None if it must be tried."""
+    host = f".{urlsplit(endpoint).hostname}"
+    return next((found for suffix, found in _DOCUMENTED.items() if host.endswith(suffix)), None)
+
+
 def tried(connection: Connection) -> Conditions:
     """Writes, overwrites and deletes one small object. Raises obstore's errors."""
     key = f"{PROBES}-{secrets.token_hex(8)}"
@@ -42,12 +61,14 @@ def tried(connection: Connection) -> Conditions:
         return _tried(connection, key)
     finally:
         with suppress(exceptions.BaseError, FileNotFoundError):  # a few bytes stay; the error above counts
-            obstore.delete(connection, key)
+            paced(lambda: obstore.delete(connection, key))
 
 
 def _tried(connection: Connection, key: str) -> Conditions:
     try:
-        version = obstore.put(connection, key, b"1", mode="create", use_multipart=False)["e_tag"]
+        version = paced(lambda: obstore.put(connection, key, b"1", mode="create", use_multipart=False))[
+            "e_tag"
+        ]
     except exceptions.BaseError as error:
         if not is_refusal(error):
             raise
@@ -64,7 +85,7 @@ def _tried(connection: Connection, key: str) -> Conditions:
 def _goes_through(connection: Connection, key: str, version: str | None) -> bool:
     mode: PutMode = "create" if version is None else {"e_tag": version}
     try:
-        obstore.put(connection, key, b"2", mode=mode, use_multipart=False)
+        paced(lambda: obstore.put(connection, key, b"2", mode=mode, use_multipart=False))
     except _REFUSED:
         return False
     except exceptions.BaseError as error:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError, Rejected
 from orchestrator.stores.s3.clients import Clients, Place
-from orchestrator.stores.s3.conditions import Conditions
+from orchestrator.stores.s3.conditions import documented
 from orchestrator.stores.s3.credentials import Credentials
 from orchestrator.stores.s3.store import S3Store
 from orchestrator.stores.store import check_prefix
@@ -60,15 +60,6 @@ _PRESETS = {
     "huggingface": _Known("https://s3.hf.co/{account}", "us-east-1"),
 }
 
-_HONOURED = Conditions(True, True)
-# What services say about conditional writes: docs/references/s3.md#conditional-writes. Others are tried.
-_CONDITIONS = {
-    ".amazonaws.com": _HONOURED,
-    ".r2.cloudflarestorage.com": _HONOURED,
-    ".s3.hf.co": _HONOURED,
-    ".backblazeb2.com": Conditions(False, False, "Backblaze B2 refuses conditional writes"),
-}
-
 
 def configured(name: str, options: Options, home: Path) -> S3Store:
     """The store as the user configured it. Raises InputError with a line for every mistake."""
@@ -105,9 +96,9 @@ def _place(options: Options) -> tuple[Place | None, list[str]]:
     if mistake:
         return None, [f"option 'endpoint': {mistake}"]
     style = options.style or ("path" if options.endpoint or "." in options.bucket else known.style)
-    host = f".{urlsplit(endpoint).hostname}"
-    documented = next((found for suffix, found in _CONDITIONS.items() if host.endswith(suffix)), None)
-    return Place(endpoint, options.bucket, prefix, region or "us-east-1", style == "virtual", documented), []
+    return Place(
+        endpoint, options.bucket, prefix, region or "us-east-1", style == "virtual", documented(endpoint)
+    ), []
 
 
 def _address_mistake(endpoint: str) -> str:

@@ -16,6 +16,7 @@ from orchestrator.errors import Conflict, NotFound, Rejected, Transient
 from orchestrator.stores.register import Held, check_value
 from orchestrator.stores.s3.clients import Clients
 from orchestrator.stores.s3.faults import HTML, UNMET, is_unmet
+from orchestrator.stores.s3.pacing import paced
 from orchestrator.stores.store import check_key, check_prefix
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class S3Registers:
         client = self._clients.now()
         try:
             with self._clients.reporting("swap", key, conditional=True):
-                result = obstore.put(client.small, FOLDER + key, value, mode=mode, use_multipart=False)
+                result = paced(
+                    lambda: obstore.put(client.small, FOLDER + key, value, mode=mode, use_multipart=False)
+                )
         except UNMET as error:
             if is_unmet(error):
                 raise Conflict(f"{key} has changed", backend=self._name, operation="swap") from None
