@@ -78,18 +78,20 @@ class Companion(threading.Thread):
         self._awake = threading.Event()  # ends a pause
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
-        self._uploads: deque[tuple[int, float]] = deque()
+        self._uploads: deque[tuple[int, float | None]] = deque()
         self.superseded = False
         self.asked_to_leave = False
         self._result_written = False
+        self.moved_at = clock.monotonic()  # when it last sent something
 
     def warnings(self) -> Iterator[str]:
         """Each new warning, once."""
         while self._warnings:
             yield self._warnings.popleft()
 
-    def uploads(self) -> Iterator[tuple[int, float]]:
-        """Each checkpoint shipped since the last call: its step, and the seconds that it took."""
+    def uploads(self) -> Iterator[tuple[int, float | None]]:
+        """Each checkpoint shipped since the last call: its step, and the seconds that it took. They are None
+        if an uplink that died has shipped it."""
         while self._uploads:
             yield self._uploads.popleft()
 
@@ -218,7 +220,9 @@ class Companion(threading.Thread):
         self.asked_to_leave |= word.leave
         if word.trouble:
             self._warnings.append(word.trouble)
-        if word.shipped_seconds is not None and word.shipped_step is not None:
+        if word.sent_bytes:
+            self.moved_at = self._clock.monotonic()
+        if word.shipped_step is not None:
             self._uploads.append((word.shipped_step, word.shipped_seconds))
 
 

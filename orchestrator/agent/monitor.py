@@ -67,7 +67,7 @@ class Monitor:
         self._requests = 0
         self._requested_at: float | None = None
         self._saved_at = now  # when it last saved or was asked to; the interval counts from here
-        self._usage = Usage((folder.work, folder.outbox), self.clock, settings.disk_period)
+        self._usage = Usage((folder.work, folder.outbox, folder.shipping), self.clock, settings.disk_period)
         if settings.disk_bytes is not None:
             self._usage.start()
         self._stop: Stop | None = None
@@ -146,7 +146,7 @@ class Monitor:
             self._hear(self.committer.news.popleft())
         if self.committer.bug is not None:
             raise self.committer.bug
-        self._hear_uplink()
+        self.hear_uplink()
         self.report.step, self.report.loss = self.progress.step, self.progress.loss
         self.report.rate = self.progress.rate()
         self._warn_of_progress()
@@ -177,11 +177,13 @@ class Monitor:
             self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
         self.log.say(f"committed {manifest.name}, {manifest.size / 1e6:.1f} MB in {news.seconds:.2f} s")
 
-    def _hear_uplink(self) -> None:
+    def hear_uplink(self) -> None:
+        """Takes in what the uplink told since the last call."""
         if self._uplink is None:
             return
         for step, seconds in self._uplink.uploads():
-            self.costs = self.costs.uploaded(seconds)
+            if seconds is not None:
+                self.costs = self.costs.uploaded(seconds)
             self._backlog.shipped(step)
         self.report.unshipped_seconds = self._backlog.seconds(self.clock.monotonic())
         for text in self._uplink.warnings():

@@ -105,7 +105,9 @@ class Session:
         self.log.say(f"{result.outcome}: {result.message}")
         written = self.report.end(result)
         if self.uplink is not None:
-            self._ship_the_rest(self.uplink)
+            if written:
+                self._ship_the_rest(self.uplink)
+            self.uplink.end()
         return 0 if written else 1
 
     def _steps(self, guardian: Guardian) -> Result:
@@ -166,20 +168,34 @@ class Session:
             self.uplink.start()
 
     def _ship_the_rest(self, uplink: Companion) -> None:
-        """Waits until the last checkpoint and the result are in the store, as long as the session may."""
+        """Waits until the last checkpoint and the result are in the store, as long as that is worth the
+        machine's time. What is not shipped then stays in the outbox."""
         uplink.finish()
-        began, clocks = self.clock.elapsed(), self.report.clocks
+        began = self.clock.monotonic()
         while uplink.is_alive():
+            if self.monitor is not None:
+                self.monitor.hear_uplink()
             for text in uplink.warnings():
                 self.report.warn(text)
             self.report.beat("shipping")
-            budget = None if clocks is None else clocks.budget
-            if clocks is not None and budget is not None and clocks.elapsed() >= budget:
-                break
-            if budget is None and self.clock.elapsed() - began >= self.settings.uplink_end:
-                break
+            why = self._no_longer(began, max(began, uplink.moved_at))
+            if why:
+                self.log.say(f"not everything was shipped: {why}; the rest stays in the session's outbox")
+                return
             self.clock.wait(_NEVER, self.settings.tick)
-        uplink.end()
+
+    def _no_longer(self, began: float, moved_at: float) -> str:
+        """Why the session waits for its uplink no longer; else empty."""
+        now, clocks = self.clock.monotonic(), self.report.clocks
+        if clocks is not None and clocks.budget is not None and clocks.elapsed() >= clocks.budget:
+            return "the session's time is over"
+        if now - began >= self.settings.uplink_end:
+            return f"it took longer than {self.settings.uplink_end:.0f} s"
+        if self._is_asked_to_stop() and now - moved_at >= self.settings.uplink_stop:
+            return (
+                f"the session was asked to stop, and nothing was sent for {self.settings.uplink_stop:.0f} s"
+            )
+        return ""
 
     def _hide(self, mask: Mask) -> None:
         """From now on no output shows a secret. This includes the traceback of a bug on standard error, which

@@ -22,9 +22,9 @@ class Settings:
     Disk: every `disk_period` the session's folders are measured. A session that uses more than `disk_bytes`
     (None: no limit) is asked to exit. One that uses twice as much is killed at once.
     Uplink: it beats and ships as often as `uplink_beat` and `uplink_ship` say, and sends at most
-    `uplink_daily_bytes` of checkpoints a day. If it dies, it is started again after `uplink_restart`, doubled
-    up to `uplink_restart_max` unless it lived for `uplink_calm`. Without a budget, the session waits for it
-    at most `uplink_end` after its result.
+    `uplink_daily_bytes` a day. If it dies, it is started again after `uplink_restart`, doubled
+    up to `uplink_restart_max` unless it lived for `uplink_calm`. After its result the session waits for it
+    at most `uplink_end`; if it was asked to stop, only until nothing has been sent for `uplink_stop`.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
     installs the job's requirements.
     """
@@ -58,3 +58,4 @@ class Settings:
     uplink_restart_max: float = 300.0
     uplink_calm: float = 600.0
     uplink_end: float = 1800.0
+    uplink_stop: float = 120.0

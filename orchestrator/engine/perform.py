@@ -358,15 +358,17 @@ def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
     into.mkdir(parents=True, exist_ok=True)
     store = backends.store(action.store)
-    if action.last or action.uplink is Uplink.STORE:
-        _check_ours(action, backends)
     found = Done(action)
-    for outbox in outboxes(action, store, lambda: backends.platform(action.platform).open(action.session)):
-        if isinstance(outbox, uplinked.StoreOutbox):
-            with snapshot(store):
+    with snapshot(store):
+        if action.last or action.uplink is Uplink.STORE:
+            _check_ours(action, backends)
+        for outbox in outboxes(
+            action, store, lambda: backends.platform(action.platform).open(action.session)
+        ):
+            if isinstance(outbox, uplinked.StoreOutbox):
                 found = look(action, store, outbox, into)
-        else:
-            found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
+            else:
+                found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
     return found
 
 

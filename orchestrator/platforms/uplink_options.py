@@ -12,7 +12,7 @@ BEAT_SECONDS = 5.0
 
 class UplinkOptions(BaseModel):
     """With `uplink`, a process beside the agent ships the outbox to the run's home store: a checkpoint at
-    most every `uplink_seconds`, and at most `uplink_daily_gb` of checkpoints a day (unset: no limit). Such a
+    most every `uplink_seconds`, and at most `uplink_daily_gb` a day (unset: no limit). Such a
     session is lost once nothing came from it for `uplink_silence_seconds`.
     """
 

@@ -21,14 +21,16 @@ LACKING = 79  # a package that the store needs is not installed
 @dataclass(frozen=True)
 class Word:
     """`say` is a line for the log. `trouble` is a warning for the status: its text is always the same for the
-    same trouble. `shipped_seconds`: how long it took to ship the checkpoint of `shipped_step`.
-    `leave`: the controller asks through the store to save and leave."""
+    same trouble. `shipped_step`: the checkpoint of this step is in the store. `shipped_seconds`: how long it
+    took to ship it, if this uplink did. `sent_bytes`: so much more is in the store. `leave`: the controller
+    asks through the store to save and leave."""
 
     say: str = ""
     trouble: str = ""
     shipped_seconds: float | None = None
     shipped_step: int | None = None
     leave: bool = False
+    sent_bytes: int = 0
 
 
 def heard(line: bytes) -> Word:

@@ -42,20 +42,27 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 READINGS_MAX = 3  # of an object that fails its verification: the transport may have damaged it
 
 
-def publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
+def publish(
+    store: Store,
+    run: str,
+    manifest: Manifest,
+    folder: Path,
+    sent: Callable[[int], None] = lambda _: None,
+) -> bool:
     """Puts a checkpoint from `folder`, in outbox layout, into the store. The manifest comes last.
 
     Blobs that this lineage stored before are not read, and may be missing in the folder. The others are read
-    once: the store verifies what it is sent. Idempotent. Returns whether the store had a different manifest
-    under this name, which is then replaced. Only the lineage's one agent can write the right one, so the
-    other was damaged or forged. Raises CorruptCheckpoint if the folder's bytes do not match the manifest, and
-    FileNotFoundError if a blob is missing.
+    once: the store verifies what it is sent. `sent` hears the size of each that the store took. Idempotent.
+
+    Returns whether the store had a different manifest under this name, which is then replaced. Only the
+    lineage's one agent can write the right one, so the other was damaged or forged. Raises CorruptCheckpoint
+    if the folder's bytes do not match the manifest, and FileNotFoundError if a blob is missing.
     """
     with snapshot(store):
-        return _publish(store, run, manifest, folder)
+        return _publish(store, run, manifest, folder, sent)
 
 
-def _publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
+def _publish(store: Store, run: str, manifest: Manifest, folder: Path, sent: Callable[[int], None]) -> bool:
     lineage = _lineage(manifest.ref)
     for sha256, size in manifest.blobs().items():
         key = _blob_key(run, lineage, sha256)
@@ -67,6 +74,7 @@ def _publish(store: Store, run: str, manifest: Manifest, folder: Path) -> bool:
             if source.stat().st_size != size:  # such as one that grows without end
                 raise CorruptCheckpoint(manifest.name, f"blob {sha256[:12]}… is of another size")
             _put(store, key, source, sha256, manifest.name)
+            sent(size)
     path, key = folder / "checkpoints" / manifest.name / "manifest.json", manifest_key(run, manifest.name)
     foreign = _holds_other(store, run, manifest)
     if foreign:
@@ -283,6 +291,19 @@ def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int
         for stat in _unneeded(store, run, set(), _refs(keep), lambda _, gen: gen < closed_below):
             store.delete(stat.key)
             count += 1
+    return count
+
+
+def sweep_lineage(
+    store: Store, run: str, ref: CheckpointRef, keep: Iterable[str], known: Mapping[str, Manifest]
+) -> int:
+    """Deletes the blobs of one lineage that no manifest needs. Returns how many. For a generation that still
+    publishes, only its publisher may call this. `keep` and `known` as in `retire`; what is half sent belongs
+    to both."""
+    lineage, count = _lineage(ref), 0
+    for stat in _unneeded(store, run, set(), _refs(keep), lambda each, _: each == lineage, known):
+        store.delete(stat.key)
+        count += 1
     return count
 
 

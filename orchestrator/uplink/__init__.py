@@ -3,7 +3,8 @@
 registers.py   fence, claim, heartbeat and pins, and the rules by which they change
 shipping.py    the uplink: one agent's outbox into the store
 latest.py      which checkpoints it ships next
-driving.py     when it beats and ships, and how it waits after errors
+driving.py     when it beats and ships, and what it does after errors
+pace.py        how fast it may go, and how long it waits after errors
 program.py     the process: what it is given, and how it ends
 archive.py     the program as one file
 outbox.py      the same outbox as the engine reads it

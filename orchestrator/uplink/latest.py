@@ -1,6 +1,8 @@
 """Which checkpoints of an outbox are worth shipping: the newest, and the best one if retention keeps it.
 
-A slow connection then never ships a checkpoint that a newer one has replaced. Knows no store and no clock.
+A slow connection then never begins a checkpoint that a newer one has replaced. But one that has begun is
+finished first: otherwise saves that come faster than uploads would leave halves in the store, and nothing
+whole. Knows no store and no clock.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from orchestrator.session.outbox import REFUSED, Growth, Outbox
 class Latest:
     """Implements `Outbox`: another outbox, of which it shows only the checkpoints to ship now.
 
-    `incarnation` and `order` say which are the session's own. `published` are in the store, by name.
-    `scratch` is the uplink's. While `held`, it shows no checkpoint at all.
+    `incarnation` and `order` say which are the session's own. `published` are in the store, by name, and
+    `begun` are half there. `scratch` is the uplink's. While `held`, it shows no checkpoint at all.
     """
 
     def __init__(self, inner: Outbox, order: Order, incarnation: str, scratch: Path) -> None:
@@ -31,6 +33,7 @@ class Latest:
         self._metrics: dict[str, Mapping[str, float] | None] = {}  # of each manifest; None: unreadable
         self._chosen: Container[str] = ()
         self.published: Mapping[str, Manifest] = {}
+        self.begun: Mapping[str, Manifest] = {}
         self.held = False
         self.small, self.manifest, self.blob = inner.small, inner.manifest, inner.blob
 
@@ -38,7 +41,8 @@ class Latest:
         return self._inner.growing(here, folder)
 
     def checkpoints(self) -> Iterable[str]:
-        self._chosen = chosen = () if self.held else tuple(self._choose())
+        chosen = () if self.held else tuple(self.begun) or tuple(self._choose())
+        self._chosen = chosen
         return chosen
 
     def wants(self, manifest: Manifest) -> bool:

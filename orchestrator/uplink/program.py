@@ -2,7 +2,8 @@
 
 Takes the order and what opens the store from standard input, so that no argument, variable or file holds them
 while the training runs. Tells the agent one JSON line at a time on standard output. Decides only what the
-process may use, which is the lowest priority and one core, and that its memory gets into no core dump.
+process may use, which is the lowest priority, one core and a folder for temporary files, and that its memory
+gets into no core dump.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from orchestrator.clock import SystemClock
+from orchestrator.clock import Clock, SystemClock
 from orchestrator.core import wire
 from orchestrator.core.order import Order
-from orchestrator.errors import Rejected, Superseded
+from orchestrator.errors import InputError, OrchestratorError, Rejected, Superseded
+from orchestrator.files import remove_tree
 from orchestrator.session.layout import Layout
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, Word
 from orchestrator.stores.opening import opened
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import Store
-from orchestrator.uplink.driving import Driver, Pace
+from orchestrator.uplink.driving import Driver
 from orchestrator.uplink.latest import Latest
+from orchestrator.uplink.pace import Pace, Patience
 from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.shipping import Uplink
 
@@ -41,17 +46,19 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 4 or not arguments[2].isdecimal():
         sys.stderr.write(USAGE)
         return _WRONG_USAGE
-    folder, incarnation, parent, pace = arguments
+    folder, incarnation, parent, told = arguments
     if not _settle(int(parent)):
         return _ORPHANED
-    layout, tell = Layout(Path(folder)), _teller()
+    layout, tell, clock, chance = Layout(Path(folder)), _teller(), SystemClock(), Random()
+    _make_temporary(layout)
     try:
         order = wire.decode(Order, sys.stdin.buffer.readline())
-        store = _store(sys.stdin.buffer.read())
+        pace = wire.decode(Pace, told.encode())
+        store = patiently_opened(_portable(sys.stdin.buffer.read()), Patience(pace, chance, tell), clock)
     except ImportError as error:
         tell(Word(f"the uplink lacks a package: {error}"))
         return LACKING
-    except (Rejected, ValueError, OSError) as error:
+    except (*_FINAL, ValueError) as error:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
     # Resolved, because a platform may have put it where it keeps files.
@@ -60,7 +67,7 @@ def main(arguments: list[str]) -> int:
     latest = Latest(outbox, order, incarnation, scratch)
     uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
     try:
-        Driver(uplink, latest, wire.decode(Pace, pace.encode()), SystemClock(), Random(), tell).run()
+        Driver(uplink, latest, pace, clock, chance, tell).run()
     except Superseded as superseded:
         tell(Word(str(superseded)))
         return SUPERSEDED
@@ -70,15 +77,40 @@ def main(arguments: list[str]) -> int:
 _CANNOT = "the uplink cannot ship, so nothing leaves this session before its end: the session's log says why"
 
 
-def _store(given: bytes) -> Store:
+_FINAL = (InputError, Rejected)  # the next try would end in the same way
+
+
+def _portable(given: bytes) -> Portable:
     """Never repeats what it was given, because that holds a credential."""
     try:
-        portable = wire.decode(Portable, given)
+        return wire.decode(Portable, given)
     except ValueError:
         raise ValueError("what opens the store did not arrive whole") from None
-    store = opened(portable)
-    registers_of(store)
-    return store
+
+
+def patiently_opened(portable: Portable, patience: Patience, clock: Clock) -> Store:
+    """Waits for a store that cannot be opened now. Raises ImportError, and what is final."""
+    while True:
+        try:
+            store = opened(portable)
+            registers_of(store)
+        except _FINAL:
+            raise
+        except (OrchestratorError, OSError) as error:
+            clock.wait(threading.Event(), patience.after(error))
+        else:
+            patience.over()
+            return store
+
+
+def _make_temporary(layout: Layout) -> None:
+    """Every temporary file is in the session's folder: a process that is killed leaves some, and so the next
+    one removes them. On a full disk they are where the system has them."""
+    folder = layout.shipping / "temporary"
+    with suppress(OSError):
+        remove_tree(folder)
+        folder.mkdir(mode=0o700, parents=True)
+        tempfile.tempdir = str(folder)
 
 
 def _settle(parent: int) -> bool:

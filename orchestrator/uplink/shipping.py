@@ -2,14 +2,16 @@
 
 It reads the outbox as carefully as the engine does, because the training can write there. It holds the blobs
 of a checkpoint by hard links, so that the agent may remove it meanwhile. Each of them is read once: the store
-takes it only if what was sent has its hash. Deletes only its own superseded checkpoints. Knows no clock and
-no platform: its driver says when, retries after the store's errors, and stops it for good after `Superseded`.
+takes it only if what was sent has its hash. A checkpoint whose first blob was sent has begun: its blobs are
+held until it is in the store, also by the next uplink. Deletes only its own superseded checkpoints. Knows no
+clock and no platform: its driver says when, retries after the store's errors, and stops it for good after
+`Superseded`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,7 +38,8 @@ from orchestrator.uplink import registers
 from orchestrator.uplink.layout import PIECE_BYTES_MAX, SessionKeys
 
 TOLD_MAX = 8  # publications that a heartbeat names
-_PUBLISHED = "published"  # marks a checkpoint in the scratch folder that is in the store
+# Marks of a checkpoint in the scratch folder: it is in the store; a part of it is.
+_PUBLISHED, _BEGUN = "published", "begun"
 Wanted = Callable[[Manifest], bool]
 
 
@@ -63,10 +66,12 @@ class Uplink:
         self._keys = SessionKeys(order.run, order.session)
         self._incarnation = incarnation
         self._outbox = outbox
-        self._scratch = scratch
+        self.scratch = scratch
         self._wanted = wanted
         self._claimed = False
-        self.published = _published(scratch / CHECKPOINTS)  # by name: what is in the store
+        self.published = _marked(scratch / CHECKPOINTS, _PUBLISHED)  # by name: what is in the store
+        self.begun = _marked(scratch / CHECKPOINTS, _BEGUN)  # by name: what is half there
+        self.sent: Callable[[int], None] = lambda _: None  # hears the size of each object that the store took
         self._newest: CheckpointRef | None = max(
             (each.ref for each in self.published.values()), key=lambda ref: ref.step, default=None
         )
@@ -98,26 +103,22 @@ class Uplink:
         """Ships a page of what is new, newest first, and the result once there is nothing else. Yields
         between each check of the fence and the write that it allows: time may pass there."""
         self._check()
-        over = (self._scratch / RESULT).exists()  # then nothing new is committed
-        brought = collect(self._outbox, self._scratch, last=over, sync=False, verify=False)
-        more = brought.more
-        for manifest in reversed(brought.manifests):
-            if not self._is_ours(manifest) or manifest.name in self.published:
-                continue
-            if not self._wanted(manifest):  # if it ever is, it is taken again
-                (self._scratch / CHECKPOINTS / manifest.name / MANIFEST).unlink(missing_ok=True)
-                continue
+        over = (self.scratch / RESULT).exists()  # then nothing new is committed
+        brought = collect(self._outbox, self.scratch, last=over, sync=False, verify=False)
+        more = brought.more or bool(self.begun)  # newer ones wait until it is finished
+        chosen = self._choose(brought.manifests)
+        self._hold(chosen)  # before anything can fail, so that failures do not fill the disk
+        for manifest in chosen:
             self._check()
             yield
             more |= not self._publish(manifest)
-        for path in (self._scratch / BLOBS).iterdir():
-            remove_tree(path)  # a blob, or the draft folder of an uplink that was killed
+        self._hold(())
         with snapshot(self._store):
             self._ship_growth()
         if over and not more:
             self._check()
             yield
-            self._result = self._put(self._keys.result, (self._scratch / RESULT).read_bytes())
+            self._result = self._put(self._keys.result, (self.scratch / RESULT).read_bytes())
             self.beat()
             self.done = True
 
@@ -132,12 +133,27 @@ class Uplink:
             self._check()
             pins = registers.pinned(self._store, self._keys)
             names = self._superseded(pins)
-            left = (self.published.keys() | self._own(pins)) - set(names)
-            stored.retire(self._store, self._order.run, names, keep=left, older=False, known=self.published)
+            keep, known = self._needed(pins)
+            stored.retire(
+                self._store, self._order.run, names, keep=keep - set(names), older=False, known=known
+            )
         for name in names:
-            (self._scratch / CHECKPOINTS / name / _PUBLISHED).unlink(missing_ok=True)
+            self._mark(name, _PUBLISHED).unlink(missing_ok=True)
             del self.published[name]
         return names
+
+    def sweep(self) -> bool:
+        """Deletes the blobs of its own that no checkpoint needs, such as those of one that was given up half
+        sent. Returns whether there were any."""
+        self._check()
+        keep, known = self._needed(registers.pinned(self._store, self._keys))
+        own = CheckpointRef(0, self._order.generation, self._incarnation)
+        return stored.sweep_lineage(self._store, self._order.run, own, keep, known) > 0
+
+    def _needed(self, pins: frozenset[str]) -> tuple[set[str], dict[str, Manifest]]:
+        """Names of its own checkpoints whose blobs are needed, and those of their manifests that it knows."""
+        known = self.published | self.begun
+        return known.keys() | self._own(pins), known
 
     def _shows_the_newest(self) -> bool:
         """Whether those for which the others are to go are there: a put that was acknowledged may be lost."""
@@ -173,21 +189,60 @@ class Uplink:
         ours = (self._order.run, self._order.generation, self._incarnation)
         return (manifest.run, manifest.ref.generation, manifest.ref.incarnation) == ours
 
+    def _choose(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Those to publish, newest first."""
+        for name in self.begun.keys() - {each.name for each in manifests}:  # its blobs here are not whole
+            self._end(name)
+            self._mark(name, MANIFEST).unlink(missing_ok=True)
+        chosen = []
+        for manifest in reversed(manifests):
+            if not self._is_ours(manifest) or manifest.name in self.published:
+                continue
+            if self._wanted(manifest):
+                chosen.append(manifest)
+            elif manifest.name not in self.begun:  # if it ever is wanted, it is taken again
+                self._mark(manifest.name, MANIFEST).unlink(missing_ok=True)
+        return chosen
+
+    def _hold(self, manifests: Iterable[Manifest]) -> None:
+        """Lets go of every blob here that neither these nor begun checkpoints need, and of what an uplink
+        that was killed left."""
+        held = {sha256 for each in (*manifests, *self.begun.values()) for sha256 in each.blobs()}
+        for path in (self.scratch / BLOBS).iterdir():
+            if path.name not in held:
+                remove_tree(path)
+
     def _publish(self, manifest: Manifest) -> bool:
         try:
-            stored.publish(self._store, self._order.run, manifest, self._scratch)
+            stored.publish(
+                self._store, self._order.run, manifest, self.scratch, partial(self._begin, manifest)
+            )
         except CorruptCheckpoint:  # it was changed: look at it again
-            refuse(self._scratch / CHECKPOINTS / manifest.name)
+            self._end(manifest.name)
+            refuse(self.scratch / CHECKPOINTS / manifest.name)
             return False
-        (self._scratch / CHECKPOINTS / manifest.name / _PUBLISHED).touch()
+        self._mark(manifest.name, _PUBLISHED).touch()
         self.published[manifest.name] = manifest
+        self._end(manifest.name)
         if self._newest is None or manifest.ref.step > self._newest.step:
             self._newest = manifest.ref
         return True
 
+    def _begin(self, manifest: Manifest, size: int) -> None:
+        self._mark(manifest.name, _BEGUN).touch()
+        self.begun[manifest.name] = manifest
+        self.sent(size)
+
+    def _end(self, name: str) -> None:
+        self._mark(name, _BEGUN).unlink(missing_ok=True)
+        self.begun.pop(name, None)
+
+    def _mark(self, name: str, mark: str) -> Path:
+        return self.scratch / CHECKPOINTS / name / mark
+
     def _ship_growth(self) -> None:
-        for path in (self._scratch / PROGRESS, *sorted((self._scratch / LOG).glob("*.log"))):
-            name = path.relative_to(self._scratch).as_posix()
+        for path in (self.scratch / PROGRESS, *sorted((self.scratch / LOG).glob("*.log"))):
+            name = path.relative_to(self.scratch).as_posix()
             while data := _read(path, self._shipped.get(name, 0)):
                 offset = self._shipped.get(name, 0)
                 self._put(partial(self._keys.piece, name, offset), data)
@@ -195,16 +250,17 @@ class Uplink:
 
     def _put(self, key: Callable[[str], str], data: bytes) -> str:
         """Puts an object whose key contains its sha256. Returns the sha256."""
-        piece, sha256 = self._scratch / "piece", hashlib.sha256(data).hexdigest()
+        piece, sha256 = self.scratch / "piece", hashlib.sha256(data).hexdigest()
         write_whole(piece, data, sync=False)
         self._store.put(key(sha256), piece, sha256)
+        self.sent(len(data))
         return sha256
 
 
-def _published(checkpoints: Path) -> dict[str, Manifest]:
-    """What an uplink that died before had published."""
+def _marked(checkpoints: Path, kind: str) -> dict[str, Manifest]:
+    """What an uplink that died before had marked so."""
     found = {}
-    for mark in checkpoints.glob(f"*/{_PUBLISHED}"):
+    for mark in checkpoints.glob(f"*/{kind}"):
         with suppress(CorruptCheckpoint, OSError):
             name = mark.parent.name
             found[name] = decode(name, (mark.parent / MANIFEST).read_bytes())

@@ -95,7 +95,7 @@ def test_an_idle_collect_costs_one_listing(drive: LocalDrive, home: Path, tmp_pa
     asked(drive)
     assert collected(frozenset({accepted.name})).checkpoints == ()
     cost = asked(drive)
-    assert (cost["list"], cost["media"], cost["get"]) == (1, 0, 6)
+    assert (cost["list"], cost["media"], cost["get"]) == (1, 0, 8)
 
 
 def test_new_pieces_of_log_and_progress_cost_one_listing(

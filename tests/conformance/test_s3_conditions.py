@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from orchestrator.client.checkup import Finding, State
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
 from orchestrator.core.job import Keep
-from orchestrator.errors import Conflict, NotFound, Rejected
+from orchestrator.errors import Conflict, NotFound, Rejected, Transient
 from orchestrator.stores import checkpoints
 from orchestrator.stores.opening import carried, opened
 from orchestrator.stores.retrying import RetryingStore
@@ -64,6 +65,18 @@ def test_a_service_without_conditional_writes_has_no_registers_and_is_asked_befo
     with pytest.raises(Rejected, match="objects never change"):
         store.put(KEY, *source(b"other"))
     assert list(store.list("")) == [Stat(KEY, 5)]
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "RequestTimeout"])
+def test_a_400_for_another_reason_says_nothing_about_conditional_writes(
+    proxy: FaultProxy, seaweedfs: Seaweed, tmp_path: Path, code: str
+) -> None:
+    store = careless(proxy, seaweedfs, tmp_path, fault=Says(400, code))
+    with suppress(Transient):
+        assert store.registers is not None
+    proxy.calm()
+    assert store.registers is not None
+    assert store.conditions().why == ""
 
 
 def test_a_service_that_ignores_only_if_match_has_no_registers(

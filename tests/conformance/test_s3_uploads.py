@@ -52,7 +52,7 @@ transfers.PART_BYTES = 5 << 20
 endpoint, bucket, prefix, access, secret, key, source, sha256 = sys.argv[1:]
 place = {"endpoint": endpoint, "bucket": bucket, "prefix": prefix, "region": "us-east-1"}
 keys = {"access_key": access, "secret_key": secret}
-carried(Portable("s3", place, keys), Path()).put(key, Path(source), sha256)
+carried(Portable("s3", place, keys)).put(key, Path(source), sha256)
 """
 
 

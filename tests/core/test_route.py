@@ -42,7 +42,7 @@ from orchestrator.core.offer import (
 from orchestrator.core.route import Verdict, commands, opens_at, plan, route, verdict
 from orchestrator.core.speed import Measurement
 from orchestrator.uplink import driving
-from orchestrator.uplink.driving import Pace
+from orchestrator.uplink.pace import Pace
 
 HOUR, DAY = 3600.0, 86400.0
 NOW = 1_790_000_000.0

@@ -86,7 +86,7 @@ class ShippingWorld(World):
         store = WatchedUplinkStore(stormy, self.witness, order, incarnation)
         latest = Latest(outbox, order, incarnation, scratch)
         uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
-        latest.published = uplink.published
+        latest.published, latest.begun = uplink.published, uplink.begun
         return uplink
 
 

@@ -17,7 +17,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as Connection
 
-from orchestrator.stores.s3.faults import answer_of
+from orchestrator.stores.s3.faults import answer_of, is_refusal
 from orchestrator.stores.s3.pacing import paced
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _tried(connection: Connection, key: str) -> Conditions:
             "e_tag"
         ]
     except exceptions.BaseError as error:
-        if answer_of(error).status not in (400, 405, 501):
+        if not is_refusal(error):
             raise
         return Conditions(False, False, "the service refuses conditional writes")
     if _goes_through(connection, key, None):
@@ -89,7 +89,7 @@ def _goes_through(connection: Connection, key: str, version: str | None) -> bool
     except _REFUSED:
         return False
     except exceptions.BaseError as error:
-        if answer_of(error).status not in (400, 405, 409, 501):
+        if answer_of(error).status != 409 and not is_refusal(error):
             raise
         return False
     return True

@@ -209,6 +209,13 @@ def is_unmet(error: BaseException) -> bool:
     return not answer.is_page and (answer.status == 412 or answer.code == "NoSuchKey")
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the service does not take such a request, whoever makes it and whenever. A 400 may also mean
+    that a token expired, or that the request took too long."""
+    answer = answer_of(error)
+    return answer.status in (400, 405, 501) and _meaning(answer)[0] is Rejected
+
+
 def _is_exhausted(text: str) -> bool:
     """Whether obstore has made all its retries. A body that breaks off is not always retried."""
     made, most = (re.search(rf"\b{name}: (\d+)", text) for name in ("retries", "max_retries"))
