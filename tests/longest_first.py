@@ -12,6 +12,8 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_demo.py",
     "tests/simulation/test_simulation.py",
     "tests/end_to_end/test_kaggle.py",
+    "tests/end_to_end/test_uplink_docker.py",
+    "tests/end_to_end/test_kaggle_uplink.py",
     "tests/end_to_end/test_failures.py",
     "tests/end_to_end/test_own_image.py",
     "tests/end_to_end/test_torture.py",
