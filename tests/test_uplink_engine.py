@@ -10,12 +10,13 @@ import pytest
 from orchestrator.core.action import Collect, Discard, Done, Failed, Prepare, Report, Stop, Trouble
 from orchestrator.core.offer import Uplink as Kind
 from orchestrator.engine.perform import Backends, perform
-from orchestrator.errors import Rejected, Superseded
+from orchestrator.errors import Rejected, Superseded, Transient
 from orchestrator.home import Folders
 from orchestrator.platforms.simulated import Scenario, SimulatedPlatform
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.folder import FolderStore
-from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.memory import MemoryRegisters, MemoryStore
+from orchestrator.stores.register import Held
 from orchestrator.stores.store import Store
 from orchestrator.uplink.layout import fence_key
 from orchestrator.uplink.registers import ask_to_leave, check_fence, raise_fence
@@ -167,3 +168,50 @@ def test_a_stop_goes_through_the_store_only_with_a_generation(tmp_path: Path, st
 def _asked(session: Session) -> bool:
     session.uplink.beat()
     return session.uplink.asked_to_leave
+
+
+class Silent(MemoryRegisters):
+    def read(self, key: str) -> Held | None:
+        raise Transient(f"no answer for {key}")
+
+
+def test_a_session_that_cannot_hear_it_is_not_stopped_unless_it_is_given_up(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.registers = Silent()
+    engine = Engine(tmp_path, store)
+    session = assigned().order.session
+    stop = Stop(session, "here", "home", 1)
+    answer = perform(stop, engine.backends)
+    assert isinstance(answer, Failed)
+    assert answer.trouble is Trouble.TRANSIENT
+    assert isinstance(perform(replace(stop, discard=True), engine.backends), Done)
+
+
+@pytest.mark.parametrize("doubts", [True, False])
+def test_one_answer_that_nothing_is_left_is_doubted(
+    tmp_path: Path, session: Session, store: MemoryStore, doubts: bool
+) -> None:
+    """The uplink had stopped to ship. What it shipped counts once the answer is believed."""
+    engine = Engine(tmp_path, store)
+    assert isinstance(engine.prepares(1), Done)
+    session.saves(1)
+    session.ships()
+    action = Collect(
+        RUN,
+        ORDER.session,
+        "here",
+        1,
+        "aaaa",
+        frozenset(),
+        True,
+        store="home",
+        uplink=Kind.STORE,
+        doubts=doubts,
+    )
+    answer = perform(action, engine.backends)
+    if doubts:
+        assert isinstance(answer, Failed)
+        assert answer.trouble is Trouble.NOT_FOUND
+    else:
+        assert isinstance(answer, Done)
+        assert [each.ref.step for each in answer.checkpoints] == [1]

@@ -21,6 +21,9 @@ class Backlog:
         self._shipped = max(self._shipped, step)
         self._committed = {each: at for each, at in self._committed.items() if each > self._shipped}
 
-    def seconds(self, now: float) -> float:
-        """The age of the oldest work that the store lacks; 0 if it has everything."""
-        return max(0.0, now - min(self._committed.values(), default=now))
+    def seconds(self, now: float, reached_at: float | None) -> float | None:
+        """For how long the store may lack work: the age of the oldest that was not shipped, or the time since
+        the uplink reached the store. None if it never did."""
+        if reached_at is None:
+            return None
+        return max(0.0, now - min([reached_at, *self._committed.values()]))

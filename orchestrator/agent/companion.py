@@ -83,6 +83,7 @@ class Companion(threading.Thread):
         self.asked_to_leave = False
         self._result_written = False
         self.moved_at = clock.monotonic()  # when it last sent something
+        self.reached_at: float | None = None  # when it last reached the store
 
     def warnings(self) -> Iterator[str]:
         """Each new warning, once."""
@@ -218,6 +219,8 @@ class Companion(threading.Thread):
         if word.say:
             self._say(f"uplink: {word.say}")
         self.asked_to_leave |= word.leave
+        if word.reached:
+            self.reached_at = self._clock.monotonic()
         if word.trouble:
             self._warnings.append(word.trouble)
         if word.sent_bytes:

@@ -185,7 +185,7 @@ class Monitor:
             if seconds is not None:
                 self.costs = self.costs.uploaded(seconds)
             self._backlog.shipped(step)
-        self.report.unshipped_seconds = self._backlog.seconds(self.clock.monotonic())
+        self.report.unshipped_seconds = self._backlog.seconds(self.clock.monotonic(), self._uplink.reached_at)
         for text in self._uplink.warnings():
             self._warn(text)
 

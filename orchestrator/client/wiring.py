@@ -57,7 +57,11 @@ class Wired:
 
     @property
     def shipping(self) -> tuple[str, ...]:
-        """The platforms whose sessions get what opens the home store, to ship their outbox."""
+        """The platforms whose sessions get what opens the home store, to ship their outbox. A folder needs no
+        credential."""
+        home = next((each for each in self.config.stores if each.name == self.config.home_store), None)
+        if home is None or home.type == "folder":
+            return ()
         return tuple(each.name for each in self.config.platforms if each.options.get("uplink") is True)
 
     def platform(self, given: PlatformConfig) -> Platform:

@@ -90,10 +90,10 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     if granted:
         then = Then.NOTHING
     elif missing and record.wish is Wish.CANCEL and record.discard:
-        then = Then.ABANDONED if needs.ends_at_once(record, missing) else _then(record, wish, before)
+        then = Then.ABANDONED if needs.ends_at_once(record, missing) else _then(client, record, wish, before)
         missing, left_on = (), needs.left_there(record, missing)
     else:
-        then = Then.REGAINED if missing else _then(record, wish, before)
+        then = Then.REGAINED if missing else _then(client, record, wish, before)
     reason = record.standing_reason
     return WishAnswer(
         run, not granted, record.standing, record.wish, then, session, reason, started, missing, left_on
@@ -133,8 +133,7 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     session = record.session
     if session is None or record.discard or session.launched_at is None:
         return
-    reading = live.read(client.home.folders, record.run, session.name)
-    if is_durable(session.traits, None if reading is None else reading.observation.status):
+    if _is_durable(client, record):
         return
     if record.awaits is not None:
         return  # the wish is granted when what is awaited is there
@@ -144,8 +143,14 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     seconds = max(0.0, now - since)
     loss = f"{span(seconds)} of work in {session.name} are lost"
     why = f"{session.order.platform} returns nothing before a session ends"
+    reading = live.read(client.home.folders, record.run, session.name)
     if session.traits.uplink is Uplink.STORE:
-        why = f"{session.name} has not shipped its newest work to the home store"
+        heard = reading is not None and reading.observation.status is not None
+        why = (
+            f"{session.name} has not shipped its newest work to the home store"
+            if heard
+            else f"nothing was heard from {session.name} yet"
+        )
     if reading is not None and reading.saves:
         seconds = max(0.0, min(now, session.wall_at or now) - since)
         loss = f"what {session.name} left is lost, up to {span(seconds)} of work"
@@ -158,7 +163,7 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     )
 
 
-def _then(record: RunRecord, wish: Wish, before: RunRecord) -> Then:
+def _then(client: Client, record: RunRecord, wish: Wish, before: RunRecord) -> Then:
     session = record.session
     if before.awaits is not None and not record.forgone and not record.discard:
         return Then.AWAITED
@@ -166,4 +171,11 @@ def _then(record: RunRecord, wish: Wish, before: RunRecord) -> Then:
         return Then.AT_ONCE
     if record.phase is Phase.PREPARING:
         return Then.UNLAUNCHED
-    return Then.GIVEN_UP if record.discard and not session.traits.durable_mid_run else Then.SAVED
+    return Then.GIVEN_UP if record.discard and not _is_durable(client, record) else Then.SAVED
+
+
+def _is_durable(client: Client, record: RunRecord) -> bool:
+    """Whether the session's work is safe from a stop, by the newest reading."""
+    assert record.session is not None
+    reading = live.read(client.home.folders, record.run, record.session.name)
+    return is_durable(record.session.traits, None if reading is None else reading.observation.status)

@@ -63,6 +63,7 @@ class Collect:
     `last`: the session has ended, so what this collect does not bring is lost. If the `uplink` leads to the
     store, the outbox is there, and the last collect fences the generation off. `forgone`: what does not come
     now is given up, so that the rest is taken without it.
+    `doubts`: the platform's answer that the session left nothing is not believed yet.
     `stale_before`: if the store has heard nothing of the session since then, by the agent's clock, its uplink
     does not get through (None: not known).
     """
@@ -80,6 +81,7 @@ class Collect:
     forgone: bool = False
     kept: frozenset[str] = frozenset()
     adoptions: int = 0
+    doubts: bool = False
     stale_before: float | None = field(default=None, compare=False)  # it grows with every reading
     kind: Literal["collect"] = "collect"
 
@@ -87,12 +89,13 @@ class Collect:
 @dataclass(frozen=True)
 class Stop:
     """Ask the session to save and leave. With a `generation`, also through its home `store`, because its
-    platform cannot reach it while it runs."""
+    platform cannot reach it while it runs. `discard`: also if it cannot hear that now."""
 
     session: str
     platform: str
     store: str = ""
     generation: int | None = None
+    discard: bool = False
     kind: Literal["stop"] = "stop"
 
 

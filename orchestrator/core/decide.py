@@ -40,7 +40,7 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
-from orchestrator.core.patience import goes_on_without
+from orchestrator.core.patience import doubtful, goes_on_without
 from orchestrator.core.pause import pausing
 from orchestrator.core.reports import RETRY_SECONDS_MAX, take_report, ways
 from orchestrator.core.route import opens_at
@@ -163,12 +163,22 @@ def _grant_wish(draft: Draft) -> None:
         case Phase.LAUNCHING | Phase.RUNNING if draft.session.launched_at is not None:  # else: not yet known
             if _is_durable(draft) or draft.record.discard:
                 draft.emit(StopRequested(draft.now, wish))
+            elif draft.session.traits.uplink is Uplink.STORE:
+                draft.note(_waits(draft, wish))
         case Phase.FAILED if wish is Wish.RELEASE:
             draft.emit(Released(draft.now))
         case Phase.HELD if wish is not Wish.HOLD:
             draft.emit(Cancelled(draft.now, "cancelled") if wish is Wish.CANCEL else Released(draft.now))
         case _:
             return
+
+
+def _waits(draft: Draft, wish: Wish) -> str:
+    run, session = draft.record.run, draft.session.name
+    return (
+        f"{wish.value} waits for the end of {session}, whose newest work is not in the home store: "
+        f"`orchestrator {wish.value} {run} --discard` does not wait, and loses that work"
+    )
 
 
 def _is_durable(draft: Draft) -> bool:
@@ -274,7 +284,9 @@ def _want(draft: Draft) -> None:
             watch = draft.inputs.watch or Watch(draft.monotonic)
             if not watch.stop_impossible and _again(draft, watch.stop_asked_at, STOP_AGAIN_SECONDS):
                 asked = session.generation if _hears_the_store_only(session) else None
-                draft.actions.append(Stop(session.name, session.order.platform, record.store, asked))
+                draft.actions.append(
+                    Stop(session.name, session.order.platform, record.store, asked, record.discard)
+                )
         case Phase.COLLECTING:
             looked = draft.inputs.watch
             rarely = record.awaits is not None and not (record.forgone or record.discard)
@@ -345,6 +357,7 @@ def _collect(record: RunRecord, session: Session, watch: Watch | None) -> Collec
         forgone=record.forgone or goes_on_without(session),
         kept=frozenset(c.name for c in record.accepted if c.ref.generation == session.generation),
         adoptions=record.adoptions,
+        doubts=_hears_the_store_only(session) and session.end_confirmed and doubtful(session),
         stale_before=_stale_before(session, watch),
     )
 

@@ -98,8 +98,8 @@ class AgentStatus:
     """The agent's atomic status file, as last seen. Times are by the agent's own wall clock.
 
     `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
-    `unshipped_seconds`: for how long the oldest checkpoint that its uplink still has to ship has waited;
-    None without an uplink.
+    `unshipped_seconds`: for how long the home store may lack work: the age of the oldest checkpoint that its
+    uplink has to ship, or the time since that reached the store. None without an uplink that ever did.
     """
 
     incarnation: str

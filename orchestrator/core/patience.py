@@ -29,9 +29,7 @@ def doubtful(session: Session) -> bool:
     up, there is nothing to lose. A store may be a minute late.
     """
     if session.traits.uplink is Uplink.STORE:
-        late = session.failures + 1 < LATE_ATTEMPTS
-        hidden = session.end_confirmed and not session.traits.readable_mid_run
-        return session.incarnation is not None and (late or hidden)
+        return session.incarnation is not None and session.failures + 1 < LATE_ATTEMPTS
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     if not seen or session.traits.durable_mid_run:
         return False

@@ -37,9 +37,12 @@ def outboxes(action: Collect, store: Store, own: Callable[[], Outbox]) -> Iterat
     shipped = _shipped(action, store)
     if shipped is not None:
         yield shipped
-    there = _opened(own, action.forgone) if _may_lack_something(action, shipped) else None
+    lacks = _may_lack_something(action, shipped)
+    there = _opened(own, action.forgone) if lacks else None
     if there is not None:
         yield there
+    elif action.doubts and lacks and not action.forgone:
+        raise NotFound(f"{action.session} left nothing on {action.platform}")
     elif shipped is None:
         raise NotFound(f"{action.session} left nothing in the store")
 

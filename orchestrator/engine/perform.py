@@ -220,10 +220,14 @@ def _perform(action: Action, backends: Backends) -> Report:
 
 
 def _ask_to_leave(action: Stop, backends: Backends) -> None:
-    """If the store does not answer, the platform ends the session after its grace period all the same."""
-    if action.generation is not None:
-        with contextlib.suppress(BackendError):
-            ask_to_leave(backends.store(action.store), run_of(action.session), action.generation)
+    """If the store does not answer, the session is not stopped yet, because it would not have heard of it."""
+    if action.generation is None:
+        return
+    try:
+        ask_to_leave(backends.store(action.store), run_of(action.session), action.generation)
+    except BackendError:
+        if not action.discard:
+            raise
 
 
 def _check_ours(action: Prepare | Launch | Collect, backends: Backends) -> None:

@@ -23,13 +23,14 @@ class Word:
     """`say` is a line for the log. `trouble` is a warning for the status: its text is always the same for the
     same trouble. `shipped_step`: the checkpoint of this step is in the store. `shipped_seconds`: how long it
     took to ship it, if this uplink did. `sent_bytes`: so much more is in the store. `leave`: the controller
-    asks through the store to save and leave."""
+    asks through the store to save and leave. `reached`: the store took a heartbeat."""
 
     say: str = ""
     trouble: str = ""
     shipped_seconds: float | None = None
     shipped_step: int | None = None
     leave: bool = False
+    reached: bool = False
     sent_bytes: int = 0
 
 

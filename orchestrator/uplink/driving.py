@@ -75,9 +75,10 @@ class Driver:
         except (OrchestratorError, OSError) as error:
             return self._beats.after(error)
         self._beats.over()
-        if self._uplink.asked_to_leave and not self._told_to_leave:
-            self._told_to_leave = True
-            self._tell(Word("the controller asks through the store to save and leave", leave=True))
+        asked = self._uplink.asked_to_leave and not self._told_to_leave
+        self._told_to_leave |= asked
+        said = "the controller asks through the store to save and leave" if asked else ""
+        self._tell(Word(said, leave=asked, reached=True))
         return self._pace.beat
 
     def ship(self) -> float:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.durable import UNSHIPPED_SECONDS_MAX, is_durable
-from orchestrator.core.event import Ended, Faulted, StopRequested, Wished
+from orchestrator.core.event import Ended, Faulted, Noted, StopRequested, Wished
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import AgentStatus, Outcome
@@ -61,6 +61,8 @@ def test_a_wish_ends_it_only_if_that_loses_little(status: AgentStatus | None, st
     decision = decide(found, Inputs(NOW + 2.0, watch.at, watch=watch))
     assert any(isinstance(each, StopRequested) for each in decision.events) == stops
     assert decision.record.phase is (Phase.STOPPING if stops else Phase.RUNNING)
+    said = [each.text for each in decision.events if isinstance(each, Noted)]
+    assert [f"cancel {found.run} --discard" in text for text in said] == ([] if stops else [True])
 
 
 def test_where_the_platform_shows_a_running_session_it_is_durable_anyway() -> None:

@@ -288,6 +288,22 @@ def test_a_session_that_hears_it_has_time_to_save_and_leave(box: Box) -> None:
     assert box.see(FIRST).sighting is Sighting.ABSENT
 
 
+def test_one_that_says_that_it_ships_may_take_longer(boxes: Boxes) -> None:
+    box = boxes()
+    box.use(grace_seconds=60.0, saving_seconds=600.0)
+    launch(box, _SAYS.format(unshipped=5.0).replace('"training"', '"shipping"'))
+    box.until(lambda: box.see(FIRST).status is not None)
+    clock = VirtualClock()
+    box.platform = box.another_controller(clock=clock)
+    for seconds, reply in (
+        (0.0, StopReply.REQUESTED),
+        (500.0, StopReply.REQUESTED),
+        (200.0, StopReply.ENDED),
+    ):
+        clock.advance(seconds)
+        assert box.platform.stop(FIRST) is reply
+
+
 def test_a_session_that_waits_in_the_queue_is_deleted_at_once(boxes: Boxes) -> None:
     box = boxes(queue_seconds=EVER)
     launch(box)

@@ -26,7 +26,7 @@ _LAST_LINES, _LAST_CHARS = 5, 1000
 
 
 def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tuple[Outcome, str]:
-    """How the kernel ended, and why. One that is COMPLETE has a result, sooner or later.
+    """How the kernel ended, and why. One that is COMPLETE has a result, although it may never appear.
 
     `log` is the kernel's log as listed with its output: a JSON array as text, or empty. It says which machine
     the kernel had and for how long. If it is still empty, any quota may be the kernel's, and its limit is
@@ -42,6 +42,8 @@ def how(status: Status, log: str, session_seconds: float, quotas: Quotas) -> tup
     used_up = [name.upper() for name, pool in pools.items() if name in own and pool and _used_up(pool)]
     if used_up:
         return Outcome.QUOTA_EXHAUSTED, f"the {' and '.join(used_up)} quota was used up while it ran"
+    if status.state == COMPLETE:
+        return Outcome.LOST, "Kaggle reports it as complete, and does not show its result"
     if status.state == "CANCEL_ACKNOWLEDGED":
         return Outcome.LOST, "it was cancelled on Kaggle, or its time-out ended it"
     words = ": ".join(filter(None, (status.message, _end(said))))

@@ -26,7 +26,7 @@ class Known:
     and `whole` says that all of them were seen there. `unfound`: how many pushes did not find it.
     `credential`: the slug of the dataset with what opens the home store, and `credential_file` is in it; both
     are empty once that is deleted. `ships`: the session has an uplink; `shipped`: by what it said last, all
-    but its last minutes are in the home store.
+    but its last minutes are in the home store. `over`: it was seen to have ended.
 
     `kernel`: the slug that Kaggle gave the kernel, and `kernel_id` the number. `attempt`: how many kernels
     were pushed, all but the last of them deleted. `pushed_at`: when, in unix seconds; `accepted`: Kaggle said
@@ -42,6 +42,7 @@ class Known:
     unfound: int = 0
     ships: bool = False
     shipped: bool = False
+    over: bool = False
     credential: str = ""
     credential_file: str = ""
     kernel: str = ""

@@ -125,8 +125,10 @@ class KagglePlatform:
         return KaggleTrial(self._name, self._options, self._folder / TRIALS, self._clock, long=long)
 
     def tidy(self) -> None:
-        """Removes files that were being packed when a controller or a trial died. They may contain
-        secrets."""
+        """Removes files that were being packed when a controller or a trial died, and what sessions that are
+        over no longer need of the account. They may contain secrets."""
+        with suppress(BackendError):
+            staging.forget_credentials(self._client, self._memory)
         for folder in (self._folder, self._folder / TRIALS):
             with suppress(FileNotFoundError):
                 sweep(folder / PACKING, prefix="")
@@ -335,6 +337,7 @@ class KagglePlatform:
                 seen[name] = Sight(Sighting.RUNNING, detail=f"it cannot be read: {error}")
             else:
                 seen |= {} if sight is None else {name: sight}
+        staging.forget_credentials(self._client, self._memory)
         if trouble is not None and not seen:
             raise trouble
         return seen
@@ -360,7 +363,7 @@ class KagglePlatform:
         if status.state in WAITING:
             return Sight(Sighting.PENDING)
         if status.state in OVER:
-            staging.forget_credential(self._client, self._memory, name)
+            self._memory.note(name, over=True)
             return self._leavings.sight(name, name_there, status, lambda: self._told(name, name_there))
         self._leavings.forget(name)
         told = self._told(name, name_there)
@@ -388,7 +391,7 @@ class KagglePlatform:
     def open(self, name: str) -> KernelOutbox:
         found = self._finder.find(name) if SESSION.fullmatch(name) else Found(name, None)
         if found.status is None:
-            if found.listed:
+            if found.listed or self._must_be_there(name):
                 raise self._later(found.slug)
             self._client.quota()  # otherwise refused credentials would look like a missing kernel
             raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
@@ -404,6 +407,12 @@ class KagglePlatform:
         if len(outbox.checkpoints()) < known.checkpoints and not known.shipped:
             raise self._later(found.slug)
         return outbox
+
+    def _must_be_there(self, name: str) -> bool:
+        """Whether one answer that the kernel is missing is not enough: it has ended, and its work is nowhere
+        else."""
+        known = self._memory.of(name)
+        return known.ships and known.over and known.worked and not known.shipped
 
     def _later(self, slug: str) -> Transient:
         text = f"Kaggle does not show its output yet; {self._look_at(slug)}"

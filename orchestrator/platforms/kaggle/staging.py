@@ -166,14 +166,17 @@ def _create(
         raise
 
 
-def forget_credential(client: KaggleClient, memory: Memory, session: str) -> None:
-    """Deletes the dataset with what opens the home store, for a session that has ended. If that fails now,
-    the next look tries again."""
-    known = memory.of(session)
-    if known.credential:
+def forget_credentials(client: KaggleClient, memory: Memory) -> None:
+    """Deletes the datasets with what opens the home store, of all sessions that are over, and those that they
+    replaced. What fails now is tried again at the next call."""
+    for session in memory.sessions():
+        known = memory.of(session)
+        if not (known.over and known.credential):
+            continue
         with suppress(BackendError):
-            client.delete_dataset(known.credential)
-            memory.note(session, credential="", credential_file="")
+            for name in (known.credential, *known.datasets[:-1]):
+                client.delete_dataset(name)
+            memory.note(session, credential="", credential_file="", datasets=known.datasets[-1:])
 
 
 def _arrived(

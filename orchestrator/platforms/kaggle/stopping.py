@@ -16,7 +16,9 @@ from orchestrator.platforms.kaggle.leaving import Leavings
 from orchestrator.platforms.kaggle.logs import Told
 from orchestrator.platforms.kaggle.memory import Memory
 from orchestrator.platforms.kaggle.options import KaggleOptions
+from orchestrator.session import saying
 
+_LEAVING = frozenset({"committing", "shipping"})  # states of an agent whose training has left
 CANCEL_SECONDS_MAX = 600.0  # after an accepted cancel that ends nothing, the kernel is deleted
 
 
@@ -63,12 +65,12 @@ class Stopper:
         if status is None:
             may_appear = found.listed or self._finder.may_appear(self._memory.of(name))
             return StopReply.REQUESTED if may_appear else StopReply.ENDED
-        if self._is_being_saved(name, there, status.state) or self._may_leave(name, status.state):
+        if self._is_being_saved(name, there, status.state) or self._may_leave(name, there, status.state):
             return StopReply.REQUESTED
         if self._is_cancelled(name):
             return StopReply.REQUESTED
         self._client().delete_kernel(there)
-        self._memory.note(name, pushed_at=None)
+        self._memory.note(name, pushed_at=None, over=True)
         return StopReply.ENDED
 
     def forget(self, name: str) -> None:
@@ -84,12 +86,19 @@ class Stopper:
             return False
         return now - self._saving_since.setdefault(name, now) < self._options.saving_seconds
 
-    def _may_leave(self, name: str, state: str) -> bool:
-        """Whether a session with an uplink may still leave by itself."""
+    def _may_leave(self, name: str, there: str, state: str) -> bool:
+        """Whether a session with an uplink may still leave by itself. It may take longer than its grace
+        period if it says that it ships what it saved."""
         if state in WAITING or not self._memory.of(name).ships:
             return False
         now = self._clock.monotonic()
-        return now - self._asked_at.setdefault(name, now) < self._options.grace_seconds
+        waited = now - self._asked_at.setdefault(name, now)
+        if waited < self._options.grace_seconds:
+            return True
+        told = self._listen(name, there).status
+        status = None if told is None else saying.status(told.encode())
+        is_leaving = status is not None and status.state in _LEAVING
+        return is_leaving and waited < self._options.saving_seconds
 
     def _is_cancelled(self, name: str) -> bool:
         """Whether Kaggle has been asked to cancel the session, and may still do so."""

@@ -93,8 +93,6 @@ def _exhausted(quota: Quota, pool: Pool | None, now: float) -> Unavailable | Non
 
 
 def _traits(options: KaggleOptions, accelerator: str) -> Traits:
-    """With an uplink, a session's work is safe while it runs, and its heartbeat in the store is a second
-    proof that it lives. So a kernel that is missing there and silent here is lost sooner."""
     ships = options.uplink
     return Traits(
         session_seconds=wall_seconds(options, accelerator),
@@ -106,7 +104,7 @@ def _traits(options: KaggleOptions, accelerator: str) -> Traits:
         readable_mid_run=False,
         hands_over=True,
         visibility_seconds=options.visibility_seconds,
-        absence_seconds=0.0 if ships else options.absence_seconds,
+        absence_seconds=options.absence_seconds,
         saving_seconds_max=options.publish_seconds + options.saving_seconds,
         pending_seconds_max=PENDING_SECONDS_MAX,
         poll_seconds=options.poll_seconds,
