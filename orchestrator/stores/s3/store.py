@@ -30,7 +30,7 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.files import draft_file
-from orchestrator.files.hashing import hashed_copy
+from orchestrator.files.hashing import hashed_write
 from orchestrator.stores.checkup import Remark
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.register import Registers
@@ -76,12 +76,8 @@ class S3Store:
             transfers.Body(client.fetches, key, bytes_max) as body,
             draft_file(target.parent, SHARED) as draft,
         ):
-
-            def read(buffer: memoryview) -> int:
-                with self._clients.reporting("get", key):
-                    return body.readinto(buffer)
-
-            found = hashed_copy(read, draft.fd)
+            with self._clients.reporting("get", key):
+                found = hashed_write(body, draft.fd)
             if body.is_foreign:
                 raise Transient(f"get {key}: {HTML}", backend=self._name, operation="get")
             if sha256 is not None and found != sha256:
@@ -232,12 +228,8 @@ class S3Store:
     def _read_back(self, key: str) -> str:
         client = self._clients.now()
         with transfers.Body(client.fetches, key) as body:
-
-            def read(buffer: memoryview) -> int:
-                with self._clients.reporting("put", key):
-                    return body.readinto(buffer)
-
-            found = hashed_copy(read, None)
+            with self._clients.reporting("put", key):
+                found = hashed_write(body, None)
             if body.is_foreign or body.count != body.total:
                 raise Transient(f"put {key}: {HTML}", backend=self._name, operation="put")
             return found

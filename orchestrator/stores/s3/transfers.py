@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PART_BYTES = 16 * MIB
 PARTS_AT_ONCE = 4
 TRANSFERS_MAX = 2
-# A transfer holds the parts under way, the next one, and the one that is being written or was just read.
+# A transfer holds the parts under way, and the two last ones: one is hashed, the other sent or written.
 MEMORY_BYTES_MAX = TRANSFERS_MAX * (PARTS_AT_ONCE + 2) * PART_BYTES
 
 slots = threading.BoundedSemaphore(TRANSFERS_MAX)
@@ -108,39 +108,30 @@ SHA256 = "sha256"
 
 
 class Body:
-    """An object's bytes in order, fetched in parts. `count` of them were read; `total` is what the service
-    said there are. `is_foreign`: it was not the service that answered. Raises TooLarge, before it fetches
-    more than it needs to know that, if there are more than `bytes_max`. Use it as a context, because it may
-    have threads."""
+    """An object's bytes in order, in parts that are fetched several at a time. `count` of them came; `total`
+    is what the service said there are. `is_foreign`: it was not the service that answered. Raises TooLarge,
+    before it fetches more than it needs to know that, if there are more than `bytes_max`. Use it as a
+    context, because it may have threads."""
 
     def __init__(self, connection: Connection, key: str, bytes_max: int | None = None) -> None:
         self._connection = connection
         self._key = key
         self._bytes_max = bytes_max
-        self._rest = memoryview(b"")
         self.count = 0
         self.total = 0
         self.is_foreign = False
-        self._chunks = self._fetched()
+        self._parts = self._fetched()
 
     def __enter__(self) -> Body:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._chunks.close()
+        self._parts.close()
 
-    def readinto(self, buffer: memoryview) -> int:
-        """Fills as much of the buffer as is at hand. Returns how many bytes; 0 at the end."""
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        self.count += count
-        return count
+    def __iter__(self) -> Iterator[memoryview]:
+        for part in self._parts:
+            self.count += len(part)
+            yield memoryview(part)
 
     def _fetched(self) -> Generator[Bytes, None, None]:
         try:
@@ -179,7 +170,7 @@ class Body:
         self.total = result.meta["size"]
         check_size(self._key, self.total, self._bytes_max)
         self.is_foreign = self.total > 0 and result.meta["e_tag"] is None
-        yield from result.stream(min_chunk_size=MIB)
+        yield from result.stream(min_chunk_size=PART_BYTES)
 
 
 def _refuses_range(error: exceptions.BaseError) -> bool:
