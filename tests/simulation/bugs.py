@@ -38,7 +38,6 @@ from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.platforms.simulated import agent as simulated_agent
 from orchestrator.stores import checkpoints as stored
 from orchestrator.uplink import accepting, outbox, registers, shipping
-from orchestrator.uplink.layout import fence_key
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -322,9 +321,10 @@ def _finished(self: Any, report: Any) -> None:
 
 
 def ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        registers, "check_fence", lambda store, run, _generation: store.registers.read(fence_key(run))
-    )
+    def check(store: Any, run: str, generation: int) -> registers.Fence:
+        return registers.fence_of(store, run) or registers.Fence(generation)
+
+    patch.setattr(registers, "check_fence", check)
 
 
 def looks_at_the_fence_once(patch: pytest.MonkeyPatch) -> None:
