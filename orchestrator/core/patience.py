@@ -26,11 +26,12 @@ def doubtful(session: Session) -> bool:
 
     If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
     it. If its agent was seen, there is an outbox, whatever the platform answers. If the session was given
-    up, there is nothing to lose. A store may be a minute late.
+    up, there is nothing to lose. If it was stopped, its platform may have removed it. A store may be a
+    minute late.
     """
     if session.traits.uplink is Uplink.STORE:
         late = session.failures + 1 < LATE_ATTEMPTS
-        hidden = session.end_confirmed and not session.traits.readable_mid_run
+        hidden = session.end_confirmed and session.stop is None and not session.traits.readable_mid_run
         return session.incarnation is not None and (late or hidden)
     seen = session.launched_at is not None and session.end_confirmed and session.stop is None
     if not seen or session.traits.durable_mid_run:
