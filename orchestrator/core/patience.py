@@ -26,7 +26,8 @@ def doubtful(session: Session) -> bool:
 
     If the session was seen to end and its work exists only in its outbox, one wrong answer would lose all of
     it. If its agent was seen, there is an outbox, whatever the platform answers. If the session was given
-    up, there is nothing to lose. A store may be a minute late.
+    up, there is nothing to lose. With an uplink, a few answers are enough: what was shipped is not lost, and
+    a store is late by a minute at most.
     """
     if session.traits.uplink is Uplink.STORE:
         return session.incarnation is not None and session.failures + 1 < LATE_ATTEMPTS

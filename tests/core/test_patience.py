@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Traits, Uplink
-from orchestrator.core.patience import only_there, out_of_patience
+from orchestrator.core.patience import doubtful, only_there, out_of_patience
 from orchestrator.core.reports import RETRY_SECONDS_MAX
 from orchestrator.core.session import Session
 from tests.core.runs import NOW, TRAITS, record, running
@@ -74,3 +75,13 @@ def test_what_giving_it_up_would_lose(traits: Traits, confirmed: bool, alone: bo
 def test_of_a_session_that_was_never_seen_nothing_is_lost() -> None:
     found = replace(session(AT_ITS_END, confirmed=False), incarnation=None)
     assert not only_there(found)
+
+
+@pytest.mark.parametrize("stop", [None, Wish.HOLD])
+def test_that_a_session_with_an_uplink_left_nothing_is_believed_after_a_few_attempts(
+    stop: Wish | None,
+) -> None:
+    """One answer may be wrong. A platform that cannot reach a session may also end it with all it had."""
+    found = replace(session(replace(SHIPPED, readable_mid_run=False)), stop=stop)
+    assert doubtful(replace(found, failures=0))
+    assert not doubtful(found)

@@ -396,6 +396,14 @@ def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(watch.Watch, "silent_for", lambda self, seconds: real(self, 3.0 * seconds))
 
 
+def gives_up_what_does_not_ship(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ending, "is_durable", lambda traits, _status: traits.durable_mid_run)
+
+
+def stops_what_does_not_ship(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "is_durable", lambda traits, _status: traits.durable_mid_run)
+
+
 def believes_the_platform_before_the_heart(patch: pytest.MonkeyPatch) -> None:
     real = ending.ending
 

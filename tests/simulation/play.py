@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import hostile, leavings, promises, unforeseen, uplinks
+from tests.simulation import hostile, leavings, promises, unforeseen, unreadable, uplinks
 from tests.simulation.checks import Check
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
@@ -49,6 +49,11 @@ def play_unforeseen(seed: int, make: Callable[[int, Path], World] = unforeseen.B
 def play_shipping(seed: int) -> list[str]:
     """Every session ships its own outbox, through bad weather."""
     return play(seed, ALL, CALM_HOURS, ShippingWorld)
+
+
+def play_unreadable(seed: int) -> list[str]:
+    """Every session ships, and nobody can read it while it runs."""
+    return play(seed, ALL, unreadable.CALM_HOURS, unreadable.UnreadableWorld)
 
 
 @contextmanager

@@ -77,7 +77,12 @@ class ShippingWorld(World):
             absence_seconds=0.0,
             speaks=False,
         )
-        return super()._platform(name, changed)
+        return super()._platform(name, self._placed(changed, draw))
+
+    def _placed(self, scenario: Scenario, draw: Random) -> Scenario:
+        """What other worlds have otherwise."""
+        del draw
+        return scenario
 
     def _uplink(self, order: Order, incarnation: str, outbox: Outbox) -> Uplink:
         """As the program beside a real agent makes it."""

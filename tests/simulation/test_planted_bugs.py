@@ -10,6 +10,7 @@ from orchestrator.platforms.simulated import platform
 from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
 from tests.simulation.play import play
 from tests.simulation.shipping import ShippingWorld
+from tests.simulation.unreadable import UnreadableWorld
 
 SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is where it once did
 
@@ -90,6 +91,17 @@ def test_a_planted_bug_in_shipping_is_caught(
     plant(monkeypatch)
     caught = any(play(seed, [check], 4, ShippingWorld) for seed in range(first, first + SEEDS))
     assert caught, f"{check.__name__} caught nothing"
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"), [(bugs.gives_up_what_does_not_ship, 0), (bugs.stops_what_does_not_ship, 10)]
+)
+def test_a_planted_bug_about_sessions_that_nobody_can_read_is_caught(
+    plant: bugs.Plant, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    check = uplinks.what_does_not_ship_is_not_ended_unasked
+    assert any(play(seed, [check], 4, UnreadableWorld) for seed in range(first, first + SEEDS))
 
 
 def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

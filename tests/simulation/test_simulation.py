@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.play import play, play_hostile, play_shipping, play_unforeseen
+from tests.simulation.play import play, play_hostile, play_shipping, play_unforeseen, play_unreadable
 from tests.simulation.unforeseen import BuggyWorld
 
 pytestmark = pytest.mark.timeout(1800)  # more of the processor than any other test, beside all of them
@@ -27,6 +27,12 @@ def test_worlds_in_which_every_session_ships() -> None:
     for seed in range(16):
         found = play_shipping(seed)
         assert found == [], f"to reproduce: python -m tests.simulation --shipping --seed {seed} --count 1"
+
+
+def test_worlds_in_which_no_running_session_can_be_read() -> None:
+    for seed in range(8):
+        found = play_unreadable(seed)
+        assert found == [], f"to reproduce: python -m tests.simulation --unreadable --seed {seed} --count 1"
 
 
 def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
@@ -49,7 +55,14 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("game", "share"), [(play, 0.5), (play_shipping, 0.2), (play_hostile, 0.15), (play_unforeseen, 0.15)]
+    ("game", "share"),
+    [
+        (play, 0.4),
+        (play_shipping, 0.2),
+        (play_unreadable, 0.1),
+        (play_hostile, 0.15),
+        (play_unforeseen, 0.15),
+    ],
 )
 def test_worlds_for_twenty_minutes(game: Callable[[int], list[str]], share: float) -> None:
     """Starts from the current time as seed; a failure prints the seed."""

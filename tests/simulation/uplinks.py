@@ -135,6 +135,8 @@ def the_dead_are_closed_within_patience(world: World) -> list[str]:
             if not isinstance(item.event, Assigned) or item.event.traits.uplink is not Uplink.STORE:
                 continue
             session, traits = item.event.order.session, item.event.traits
+            if not traits.readable_mid_run:  # if it does not ship, it is waited for
+                continue
             beats = [at for at, _count in world.witness.beats[session]]
             most = patience(traits) + NOTICED_POLLS * traits.poll_seconds
             for looks in world.witness.reading_times[session]:
@@ -152,6 +154,13 @@ def _believed(beats: list[float], looks: list[ReadingTime], traits: Traits) -> l
         if before > 0 or look.sighting is Sighting.RUNNING:
             seconds[before] += look.seconds
     return seconds
+
+
+def what_does_not_ship_is_not_ended_unasked(world: World) -> list[str]:
+    """Of a session that nobody can read while it runs, the work since its last shipment exists nowhere else.
+    If it said last that this is much, or never said anything, it is stopped or given up only if its platform
+    does not show it any more, or if the user agreed to that."""
+    return world.witness.unasked
 
 
 def what_is_accepted_is_complete(world: World) -> list[str]:
@@ -184,4 +193,5 @@ ALL = (
     one_incarnation_publishes,
     generations_are_fenced_before_they_close,
     the_dead_are_closed_within_patience,
+    what_does_not_ship_is_not_ended_unasked,
 )

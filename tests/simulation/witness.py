@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.checkpoint import CheckpointRef, newest
-from orchestrator.core.event import CheckpointAccepted, Ended, Event
+from orchestrator.core.event import CheckpointAccepted, Ended, Event, StopRequested
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.run import RunRecord
@@ -27,6 +27,7 @@ from tests.simulation.ledger import SimulatedLedger
 
 READINGS_MIN = 3  # one or two odd answers fence nobody
 SILENT_SECONDS_MIN, SILENT_POLLS = 30.0, 5
+UNSHIPPED_SECONDS_MAX = 3600.0  # of work that may be lost without consent
 
 
 def patience(traits: Traits) -> float:
@@ -60,7 +61,8 @@ class Raised:
 
 
 class Witness:
-    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`, `incomplete`, `overdone`, `wasted`, `missed`.
+    """Violations: `hasty`, `robbed`, `superseded`, `unfenced`, `incomplete`, `overdone`, `wasted`, `missed`,
+    `unasked`.
 
     Observations: `phases`: each run's phases and since when. `fences`: the raised fences. `beats`: when each
     session's heartbeat changed in the store, and its new value; `named`: the checkpoints that it names.
@@ -87,6 +89,7 @@ class Witness:
         self.overdone: list[str] = []
         self.wasted: list[str] = []
         self.missed: list[str] = []
+        self.unasked: list[str] = []
         self.published: dict[str, float] = {}
         self.named: dict[str, frozenset[str]] = defaultdict(frozenset)
         self.hidden_seconds = 0.0
@@ -135,6 +138,8 @@ class Witness:
         agreed = record.forgone or record.discard
         if isinstance(event, Ended) and not event.confirmed and session is not None and not agreed:
             self._judge(session)
+        if isinstance(event, StopRequested) and session is not None and not agreed:
+            self._judge_unasked(session, "stopped")
         if isinstance(event, CheckpointAccepted):
             self._judge_accepted(record.run, event.checkpoint.name)
 
@@ -172,6 +177,18 @@ class Witness:
             found = f"absent {count} times over {seconds:.0f} s, silent for {silence:.0f} s"
             age = f"waited {waited:.0f} s, " + ("and not started" if ran is None else f"ran {ran:.0f} s")
             self.hasty.append(f"{session.name} was given up ({session.message}): {found}, {age}")
+        elif not (absent or pending or ran is None):
+            self._judge_unasked(session, f"given up ({session.message})")
+
+    def _judge_unasked(self, session: Session, what: str) -> None:
+        """Records the end of a session that nobody can read, and that did not say last that it ships."""
+        traits, readings = session.traits, self._readings[session.name]
+        if traits.uplink is not Uplink.STORE or traits.readable_mid_run:
+            return
+        status = readings[-1].seen.status if readings else None
+        unshipped = None if status is None else status.unshipped_seconds
+        if unshipped is None or unshipped > UNSHIPPED_SECONDS_MAX:
+            self.unasked.append(f"{session.name} was {what}, with unshipped work of {unshipped} seconds")
 
     def _ages(self, session: Session) -> tuple[float, float | None]:
         """How many seconds it truly waited for its start and has run since; None if it has not started."""

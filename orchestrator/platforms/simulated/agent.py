@@ -101,15 +101,17 @@ class SimulatedAgent:
         self._trains_from = start + scenario.setup_seconds
         self._milestones = self._plan_milestones()
         self._limits = self._plan_limits(offer)
-        self._kills: list[tuple[float, Outcome, str]] = []
+        self._kills: list[tuple[float, Outcome | None, str]] = []
         self._limit_at = math.inf if offer.session_seconds is None else start + offer.session_seconds
         if scenario.uplink is Uplink.STORE and order.budget_seconds is not None:
-            self.kill(start + order.budget_seconds, Outcome.LOST, "not all of it was shipped in time")
+            ending = None if scenario.shows_at_the_end else Outcome.LOST  # None: what is left can be read
+            self.kill(start + order.budget_seconds, ending, "not all of it was shipped in time")
         self._snapshot_at = self._trains_from + self._interval
         self._saving: _Save | None = None
         self._leaving: tuple[Outcome, str] | None = None
         self._ships = scenario.uplink is Uplink.STORE
         self._committed: State | None = None
+        self.shipped_step = -1  # the newest one that its uplink has shipped
         self._parent = order.resume
 
     @property
@@ -161,25 +163,31 @@ class SimulatedAgent:
             (fate.stall_at + patience, Outcome.STALLED, f"no step in {patience:.0f} s"),
         )
 
-    def _death(self) -> tuple[float, Outcome, str]:
+    def _death(self) -> tuple[float, Outcome | None, str]:
         limit_at = self._limit_at + self.fate.wedged_seconds
         return min(
             *self._kills,
             (self.fate.killed_at, Outcome.LOST, "the machine is gone"),
             (limit_at, Outcome.LOST, "killed at the session's limit"),
+            key=lambda death: death[0],
         )
 
     def _reaches(self, step: int) -> float:
         return self._trains_from + max(0, step - self._base.step) / self._rate
 
     def stop(self, at: float) -> None:
-        """The stop request reaches the agent at `at`. After the grace time, the platform kills it."""
-        self._limits.append((at, Outcome.STOPPED, "it was asked to stop"))
+        """The platform asks it to stop at `at`, if it can reach it, and kills it after the grace time."""
+        if self._scenario.readable_mid_run:
+            self.leave(at)
         grace = self._scenario.grace_seconds + self._scenario.save_seconds
         self.kill(at + grace, Outcome.LOST, "killed: it did not end when asked")
 
-    def kill(self, at: float, ending: Outcome, detail: str) -> None:
-        """The platform kills it at `at`."""
+    def leave(self, at: float) -> None:
+        """The request to save and leave reaches the agent at `at`."""
+        self._limits.append((at, Outcome.STOPPED, "it was asked to stop"))
+
+    def kill(self, at: float, ending: Outcome | None, detail: str) -> None:
+        """The platform kills it at `at`. Without an ending, what it wrote can still be read."""
         self._kills.append((at, ending, detail))
 
     def shipped(self, at: float) -> None:
@@ -350,7 +358,13 @@ class SimulatedAgent:
             checkpoint_step=None if self._committed is None else self._committed.step,
             save_seconds=self._scenario.save_seconds if newest else None,
             deadline=None if budget is None else self._start + self._wall + budget,
+            unshipped_seconds=self._unshipped_seconds(last) if self._ships else None,
         )
+
+    def _unshipped_seconds(self, at: float) -> float:
+        """The age of the oldest checkpoint that neither was shipped nor is older than one that was."""
+        waiting = (each.at for each in self.life.written if each.step > self.shipped_step)
+        return max(0.0, at - min(waiting, default=at))
 
 
 def _loss(step: int) -> float:

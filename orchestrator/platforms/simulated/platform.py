@@ -304,7 +304,7 @@ class SimulatedPlatform:
         session.visible_at = self._at + random.random() * (3 * promised if late else promised)
         session.stop_ignored = random.random() < faults.stop_ignored
         session.outbox_lost = random.random() < faults.outbox_lost
-        if self.scenario.uplink is Uplink.NONE:
+        if self.scenario.shows_at_the_end:
             session.leaving = draw_leaving(faults, self._generator(f"{order.session} leaving"))
         if random.random() < faults.starved:
             session.starved_at = self._at + self.scenario.pending_seconds
@@ -362,8 +362,9 @@ class SimulatedPlatform:
         sighting = self._shown(session)
         if sighting is Sighting.SAVING:
             return Sight(sighting, detail="its output is not there yet")
-        if sighting is Sighting.RUNNING and self.scenario.uplink is Uplink.NONE:
-            return Sight(sighting, SpokenOutbox(session.begun, self._at) if self.scenario.speaks else None)
+        if sighting is Sighting.RUNNING and self.scenario.shows_at_the_end:
+            spoken = SpokenOutbox(session.begun, self._at) if self.scenario.speaks else None
+            return Sight(sighting, spoken, partial=True)
         ending = next((agent.ending for agent in session.begun if agent.ending), None) if over else None
         detail = next((agent.detail for agent in session.begun if agent.ending), "") if over else ""
         outbox = None if self._unreadable(session) is not None else self._outbox(session)
@@ -373,14 +374,14 @@ class SimulatedPlatform:
         """What it says of a session that has begun."""
         if session.over(self._at):
             return session.leaving.sighting(self._at - session.over_at)
-        hides = self.scenario.uplink is Uplink.NONE and session.seems_over(self._at)
+        hides = self.scenario.shows_at_the_end and session.seems_over(self._at)
         return Sighting.SAVING if hides else Sighting.RUNNING
 
     def _unreadable(self, session: _Session) -> str | None:
         """Why the outbox cannot be read now, if so."""
         if self.scenario.uplink is Uplink.SHARED:
             return None
-        if self.scenario.uplink is Uplink.STORE:
+        if not self.scenario.shows_at_the_end:
             return "its outbox is in the store"
         if self._shown(session) is not Sighting.ENDED:
             return "the outbox can be read only once the session has ended"
@@ -394,7 +395,7 @@ class SimulatedPlatform:
             session = self._sessions.get(name)
             if session is None or not session.begun or session.discarded:
                 raise NotFound(f"no outbox of {name}")
-            if self.scenario.uplink is Uplink.NONE and self._shown(session) is not Sighting.ENDED:
+            if self.scenario.shows_at_the_end and self._shown(session) is not Sighting.ENDED:
                 raise Transient(f"{name} has not ended")
             unreadable = self._unreadable(session)
             if unreadable is not None or any(a.fate.outbox_hidden for a in session.hidden(self._at)):

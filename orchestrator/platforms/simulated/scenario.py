@@ -87,7 +87,8 @@ class Scenario:
     killed session leaves nothing). A session waits up to `queue_seconds` and `pending_seconds` for its start;
     offers state half of `queue_seconds`. `crash_at_step`: every session crashes there. `grace_seconds` after
     a stop, the platform kills a session that still runs. If a session `speaks`, its status is readable while
-    it runs, even without an uplink."""
+    it runs, even without an uplink. If it is not `readable_mid_run`, its outbox can be read only after its
+    end, also if it ships; and a stop does not reach it, except through the store."""
 
     seed: int = 0
     offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
@@ -112,10 +113,16 @@ class Scenario:
     poll_seconds: float = 2.0
     collect_seconds: float = 10.0
     can_stop: bool = True
+    readable_mid_run: bool = True
     speaks: bool = False
     owned: bool = False
     internet: bool = True
     crash_at_step: int | None = None
+
+    @property
+    def shows_at_the_end(self) -> bool:
+        """Whether a session's outbox can be read after its end, and not before."""
+        return self.uplink is Uplink.NONE or not self.readable_mid_run
 
     def traits(self, offer: SimulatedOffer) -> Traits:
         return Traits(
@@ -124,7 +131,8 @@ class Scenario:
             slack_seconds=self.slack_seconds,
             uplink=self.uplink,
             durable_mid_run=self.uplink is not Uplink.NONE,
-            hands_over=self.uplink is Uplink.NONE,
+            readable_mid_run=self.readable_mid_run,
+            hands_over=self.shows_at_the_end,
             visibility_seconds=self.visibility_seconds,
             absence_seconds=self.absence_seconds,
             saving_seconds_max=self.saving_seconds_max,

@@ -7,11 +7,12 @@ a claim.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Protocol
 
+from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.order import Order, Outcome
 from orchestrator.errors import BackendError, Superseded
 from orchestrator.platforms.simulated.agent import SimulatedAgent
@@ -26,6 +27,14 @@ class Shipping(Protocol):
     @property
     def done(self) -> bool:
         """Whether everything was shipped, including the result."""
+
+    @property
+    def published(self) -> Mapping[str, Manifest]:
+        """Its checkpoints in the store, by name."""
+
+    @property
+    def asked_to_leave(self) -> bool:
+        """Whether the controller wants the session to save and leave."""
 
     def beat(self) -> None: ...
 
@@ -59,6 +68,7 @@ class SimulatedUplink:
         self._beat_at = self._ship_at = agent.life.started_at
         self._steps: Iterator[None] | None = None  # a shipment under way
         self._shipped = False  # and its superseded ones are to be deleted
+        self._leaves = False  # its agent was asked to
         self._over = False
 
     def next_event(self) -> float:
@@ -87,11 +97,16 @@ class SimulatedUplink:
             self._beat_at = at + self._seconds
             with suppress(BackendError):
                 self._shipping.beat()
+            if self._shipping.asked_to_leave and not self._leaves:
+                self._leaves = True
+                self.agent.leave(at)
             return
         try:
             self._step(at)
         except BackendError:  # of the store: try again later
             self._rest(at)
+        steps = (each.ref.step for each in self._shipping.published.values())
+        self.agent.shipped_step = max(self.agent.shipped_step, *steps, -1)
         if self._dies > 0.0 and self._random.random() < self._dies:  # whatever it was doing
             self._shipping = self._start()
             self._rest(at)
