@@ -156,7 +156,7 @@ class _Trial:
 
     def _got(self, key: str) -> bytes:
         target = self._folder / "target"
-        self._store.get(key, target, bytes_max=SPEED_BYTES)
+        self._store.get(key, target, bytes_max=PARTS_BYTES)
         return target.read_bytes()
 
     def _timed(self, act: Callable[[], object]) -> float:

@@ -183,7 +183,9 @@ def test_a_run_under_way_is_held_and_goes_on_from_its_newest_checkpoint(tmp_path
         [row] = answer.json["runs"]
         assert (row["came"], row["phase"]) == ("adopted", "held")
         fence = json.loads(_register(tmp_path / "store", run))
-        assert fence == {"generation": 3, "adoptions": 1}, "above one that it may have started since"
+        assert fence == {"generation": 3, "adoptions": 1, "leave": False}, (
+            "above one that it may have started since"
+        )
         wait_until(lambda: stolen.phase(run) == "held", "the old controller to notice")
         assert f"has adopted {run} from the store shared" in stolen("show", run, "--json").json["reason"]
         reason = new("show", run, "--json").json["reason"]

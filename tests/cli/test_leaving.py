@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -73,7 +72,19 @@ def test_who_gets_what_opens_the_home_store_is_listed(user: Caller) -> None:
     job = user.job()
     assert "credential" not in user("plan", job).out
     config = user.home / "config.yaml"
-    config.write_text(yaml.safe_dump(_shipping(yaml.safe_load(config.read_text()))))
+    given = yaml.safe_load(config.read_text())
+    given["platforms"]["here"]["uplink"] = True
+    config.write_text(yaml.safe_dump(given))
+    assert "credential" not in user("plan", job).out, "a folder needs none"
+    away = {
+        "type": "s3",
+        "preset": "aws",
+        "region": "x",
+        "bucket": "b",
+        "access_key": "env:A",
+        "secret_key": "env:B",
+    }
+    config.write_text(yaml.safe_dump(given | {"stores": {"away": away}, "home_store": "away"}))
     row = next(line for line in user("plan", job).out.splitlines() if line.startswith("credential"))
     assert row.split(maxsplit=5)[1:] == [
         "of",
@@ -83,11 +94,6 @@ def test_who_gets_what_opens_the_home_store_is_listed(user: Caller) -> None:
         "only to here, to ship checkpoints (`uplink: true`)",
     ]
     assert json.loads(user("plan", job, "--json").out)["leaves"]["opens_store"] == ["here"]
-
-
-def _shipping(config: dict[str, Any]) -> dict[str, Any]:
-    config["platforms"]["here"]["uplink"] = True
-    return config
 
 
 def test_what_looks_like_a_credential_leaves_with_no_part_of_a_job(user: Caller) -> None:
