@@ -265,9 +265,10 @@ class Adopting:
             after = ledger.append(record, adoption(told, arrival), due_at=due)
         except LedgerConflict as error:
             raise Transient(f"{record.run} changed meanwhile: adopt it again") from error
+        self._tell(after, notes)
         if after.session is not None:
             notes.append(f"its session {after.session.name} goes on")
-        self._tell(after, notes)
+            self._control(ledger, notes)
         return replace(_result(said, Came.BACK, told, tuple(notes)), phase=after.standing)
 
     def _tell(self, record: RunRecord, notes: list[str]) -> None:
@@ -275,6 +276,16 @@ class Adopting:
             depositing.deposit(self.store, self.name, record, self._folders)
         except (OrchestratorError, OSError) as error:  # the next controller tells it
             notes.append(f"the store was not told of the adoption yet: {error}")
+
+    def _control(self, ledger: Ledger, notes: list[str]) -> None:
+        """Makes sure that a controller runs: the last one may have left when the run was taken from it."""
+        from orchestrator.client import controlling
+
+        try:
+            if controlling.ensure(self.client.home, self.client.clock, ledger) is None:
+                notes.append("no controller was running: started one in the background")
+        except OrchestratorError as error:
+            notes.append(f"no controller runs, and none could be started: {error}")
 
     @property
     def _folders(self) -> Folders:

@@ -191,8 +191,12 @@ def test_a_run_under_way_is_held_and_goes_on_from_its_newest_checkpoint(tmp_path
         reason = new("show", run, "--json").json["reason"]
         assert f"its last session {run}-s01 on here may still run" in reason
         assert events(new, run) == ["submitted", "adopted"]
+        # Its controller has nothing left to do, so it leaves.
+        wait_until(lambda: stolen("show", run, "--json").json["controller"] is None, "the controller to end")
         # It is taken back, and goes on with the session that still runs.
-        assert "1 run adopted" in stolen("adopt", "shared", run).out
+        back = stolen("adopt", "shared", run)
+        assert "1 run adopted" in back.out
+        assert "no controller was running: started one in the background" in back.err
         newest = max(checkpoint_steps(stolen, run))
         wait_until(lambda: max(checkpoint_steps(stolen, run)) > newest, "a checkpoint after that")
         assert new("ps", "--store", "shared", "--json").json["runs"][0]["phase"] == "running"
