@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from orchestrator.core import wire
 from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.core.session import Observation
 from orchestrator.engine.readings import observation
+from orchestrator.errors import BackendError
 from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.session.folder import SessionFolder
 from orchestrator.session.layout import INCARNATION, STATUS
@@ -18,8 +20,11 @@ from orchestrator.session.outbox import Collected, FolderOutbox, Growth, collect
 
 def observed(platform: Platform, names: Iterable[str]) -> dict[str, Observation]:
     """One reading of each session, without the unreadable ones; raises what the platform raises."""
-    found = {name: observation(sight) for name, sight in platform.observe(names).items()}
-    return {name: seen for name, seen in found.items() if seen is not None}
+    found = {}
+    for name, sight in platform.observe(names).items():
+        with suppress(BackendError, OSError):
+            found[name] = observation(sight)
+    return found
 
 
 def collected(platform: Platform, name: str, into: Path) -> Collected:
@@ -29,9 +34,7 @@ def collected(platform: Platform, name: str, into: Path) -> Collected:
 def reading(session: SessionFolder) -> Observation:
     """A reading of a session whose agent is dead or never existed."""
     sight = Sight(session.sighting(), FolderOutbox(session.outbox), ending=Outcome.LOST)
-    seen = observation(sight)
-    assert seen is not None
-    return seen
+    return observation(sight)
 
 
 @dataclass(frozen=True)

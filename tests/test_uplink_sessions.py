@@ -176,11 +176,9 @@ def test_a_result_counts_once_the_session_has_ended(tmp_path: Path) -> None:
     running = observation(Sight(Sighting.RUNNING, own), shipped)
     ended = observation(Sight(Sighting.ENDED, own), shipped)
     gone = observation(Sight(Sighting.ABSENT), FolderOutbox(session.local))
-    assert running is not None
     assert running.status is not None
     assert running.result is None
     for seen in (ended, gone):
-        assert seen is not None
         assert seen.result is not None
 
 
@@ -200,12 +198,10 @@ def test_of_two_reports_that_may_be_late_the_newer_status_counts(tmp_path: Path)
         log = Log(said)
         sight = Sight(Sighting.RUNNING, log, partial=True)  # type: ignore[arg-type]
         seen = observation(sight, FolderOutbox(shipped.local))
-        assert seen is not None
         assert seen.status is not None
         assert (seen.status.step, seen.incarnations) == (step, ("aaaa",))
     shipped.ends()
     seen = observation(sight, FolderOutbox(shipped.local))
-    assert seen is not None
     assert seen.result is None
 
 
@@ -214,7 +210,6 @@ def test_if_an_output_is_lost_the_shipped_result_counts(tmp_path: Path) -> None:
     shipped.ends()
     lost = FolderOutbox(tmp_path / "nothing")
     seen = observation(Sight(Sighting.ENDED, lost, ending=Outcome.LOST), FolderOutbox(shipped.local))
-    assert seen is not None
     assert seen.result is not None
     assert seen.result.outcome is Outcome.COMPLETED
 

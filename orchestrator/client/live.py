@@ -27,8 +27,8 @@ PREPARING_BYTES_MAX = 1 << 16
 class Live:
     """The newest reading of a run's session, taken `at` by the controller's clock.
 
-    `trouble` is why its platform has given no newer one. `launched_at` is the session's launch; both times in
-    unix seconds.
+    `trouble` is why there is no newer one: its platform or its store did not answer. `launched_at` is the
+    session's launch; both times in unix seconds.
     """
 
     session: str

@@ -53,8 +53,8 @@ class Watchers:
     """Callbacks for what happens.
 
     `event`: an event was journalled. `reading`: a run's current session was read. `silence`: its platform
-    did not answer, with the reason. `unreadable`: this version cannot read a run's record, with the reason;
-    called once.
+    or its store did not answer, with the reason. `unreadable`: this version cannot read a run's record, with
+    the reason; called once.
     """
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
@@ -211,8 +211,7 @@ class Engine:
     def _take_readings(self, readings: Readings, now: float, monotonic: float) -> None:
         self._observing.discard(readings.platform)
         self._read(readings.observations, now, monotonic)
-        if readings.trouble:
-            self._tell_silence(readings.platform, readings.trouble)
+        self._tell_silence(readings)
         if readings.broken:
             self._market.close(readings.platform, readings.trouble)
         for tracked in self._tracked.values() if readings.unread else ():
@@ -231,11 +230,15 @@ class Engine:
                 if session is not None and session.name == name:
                     self._watchers.reading(tracked.record, observation, now)
 
-    def _tell_silence(self, platform: str, trouble: str) -> None:
+    def _tell_silence(self, readings: Readings) -> None:
+        if not readings.trouble and not readings.unheard:
+            return
         for tracked in self._tracked.values():
             session = tracked.record.session
-            if session is not None and session.order.platform == platform:
-                self._watchers.silence(tracked.record, trouble)
+            if session is not None and session.order.platform == readings.platform:
+                trouble = readings.trouble or readings.unheard.get(session.name)
+                if trouble:
+                    self._watchers.silence(tracked.record, trouble)
 
     # --- Deciding ---------------------------------------------------------------------------------------
 

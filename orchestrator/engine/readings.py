@@ -7,6 +7,7 @@ Runs in workers, never in the engine's thread. Knows platforms only through the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -25,14 +26,15 @@ class Readings:
     """One platform's answer to observe. If it gave none, `trouble` says why, and there is only what sessions
     say elsewhere.
 
-    `unread`: sessions that cannot be read, each with a sentence. `broken`: the platform's own code failed,
-    or may have failed.
+    `unread`: sessions that cannot be read, each with a sentence. `unheard`: sessions of which nothing is
+    known now, each with the reason. `broken`: the platform's own code failed, or may have failed.
     """
 
     platform: str
     observations: Mapping[str, Observation]
     trouble: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
+    unheard: Mapping[str, str] = field(default_factory=dict)
     broken: bool = False
 
 
@@ -49,7 +51,8 @@ def observe(
     session name → its outbox, for outboxes that are not on the platform.
     """
     try:
-        return Readings(name, _observations(platform, wanted, outboxes))
+        found, unheard = _observations(platform, wanted, outboxes)
+        return Readings(name, found, unheard=unheard)
     except (BackendError, OSError) as error:
         return Readings(name, _heard(outboxes, f"{name} does not answer"), str(error))
     except Exception as error:  # noqa: BLE001 the barrier: logged, and one session or platform is blamed
@@ -59,39 +62,46 @@ def observe(
     several = wanted if len(wanted) > 1 else ()
     alone = [observe(name, platform, (each,), unforeseen, outboxes) for each in several]
     found = {session: seen for reading in alone for session, seen in reading.observations.items()}
+    unheard = {session: why for reading in alone for session, why in reading.unheard.items()}
     if not found and _fails_by_itself(platform):
         return Readings(name, {}, met, broken=True)
     if not alone:
         return Readings(name, found, unread={wanted[0]: met})
     unread = {session: why for reading in alone for session, why in reading.unread.items()}
     if len(unread) == len(wanted):  # perhaps caused by no session: start none there for a while
-        return Readings(name, found, met, unread, broken=True)
-    return Readings(name, found, unread=unread)
+        return Readings(name, found, met, unread, unheard, broken=True)
+    return Readings(name, found, unread=unread, unheard=unheard)
 
 
 def _heard(outboxes: Mapping[str, Outbox], detail: str) -> dict[str, Observation]:
     """The sessions whose heartbeats come through a store. As long as their platform does not answer, they run
     until their hearts stop."""
-    found = {
-        name: observation(Sight(Sighting.RUNNING, detail=detail), each) for name, each in outboxes.items()
-    }
-    return {name: seen for name, seen in found.items() if seen is not None and seen.status is not None}
+    found = {}
+    for name, each in outboxes.items():
+        with suppress(BackendError, OSError):
+            found[name] = observation(Sight(Sighting.RUNNING, detail=detail), each)
+    return {name: seen for name, seen in found.items() if seen.status is not None}
 
 
 def _observations(
     platform: Platform, wanted: tuple[str, ...], outboxes: Mapping[str, Outbox]
-) -> dict[str, Observation]:
-    sights = platform.observe(wanted).items()
-    found = {session: observation(sight, outboxes.get(session)) for session, sight in sights}
-    return {session: seen for session, seen in found.items() if seen is not None}
+) -> tuple[dict[str, Observation], dict[str, str]]:
+    """The sessions that can be read, and why nothing is known of the others."""
+    found, unheard = {}, {}
+    for session, sight in platform.observe(wanted).items():
+        try:
+            found[session] = observation(sight, outboxes.get(session))
+        except (BackendError, OSError) as error:
+            unheard[session] = str(error)
+    return found, unheard
 
 
-def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | None:
+def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation:
     """One reading of one session. `elsewhere` is where it ships its outbox to: that is read if the platform
     cannot read the outbox itself.
 
-    None if the outbox cannot be read now and either the session has ended (whether it left a result is
-    unknown) or the outbox is elsewhere (whether its heart beats is unknown).
+    Raises BackendError or OSError if the outbox cannot be read now and either the session has ended (whether
+    it left a result is unknown) or the outbox is elsewhere (whether its heart beats is unknown).
     """
     log = bounds.text(sight.log, bounds.SPOKEN_BYTES_MAX)
     if sight.outbox is None and elsewhere is None:
@@ -102,7 +112,7 @@ def observation(sight: Sight, elsewhere: Outbox | None = None) -> Observation | 
         found = _said(sight, elsewhere)
     except (BackendError, OSError) as error:
         if sight.sighting is Sighting.ENDED or elsewhere is not None:
-            return None
+            raise
         return Observation(sight.sighting, detail=f"it cannot be read: {error}", notes=sight.notes, log=log)
     ending, detail = sight.ending, sight.detail
     if found.unfit:
