@@ -264,9 +264,9 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
             env={**os.environ, VARIABLE: str(home.path)},
         )
     _wait(clock, lambda: _has_taken_over(ledger, child.pid) or child.poll() is not None, START_SECONDS)
-    owner = ledger.owner()
-    if owner is not None or child.poll() == 0:
-        child.returncode = child.returncode or 0  # it outlives this process, so nobody waits for it
+    owner, code = ledger.owner(), child.poll()
+    child.returncode = code or 0  # it outlives this process, so nobody waits for it
+    if owner is not None or code == 0:
         faster = owner is not None and owner.pid not in (0, child.pid)  # another submit's controller
         return owner if faster else None
     with log.open("rb") as said:

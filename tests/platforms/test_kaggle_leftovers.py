@@ -206,6 +206,7 @@ def test_what_is_known_of_no_session_is_discarded_with_its_dataset(box: Box) -> 
 
 def test_what_the_user_has_is_never_touched(box: Box) -> None:
     box.run(LEAVES)
+    box.until_ended(FIRST)  # the account runs five at once
     text = box.kaggle.pushed[0]["text"]
     other = box.another_controller("another-home")
     order = box.order(SECOND, generation=2)
