@@ -69,6 +69,10 @@ Path("steps.json").write_text(json.dumps(step / (time.perf_counter() - began - s
 """
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def seconds(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
@@ -146,6 +150,7 @@ def transfers(server: Seaweed, folder: Path, megabytes: int, rounds: int) -> dic
     used: dict[str, list[float]] = {name: [] for name in verbs}
     names = list(verbs)
     for number in range(rounds + 1):  # the first is a warm-up
+        say(f"transfers, round {number} of {rounds}")
         server.vacuum()
         for name in names[number % len(names) :] + names[: number % len(names)] if number else names:
             if name == "put ours":  # what is there is not sent again
@@ -211,6 +216,7 @@ def of_uplink(stay: Stay) -> tuple[float, float]:
 def training(server: Seaweed, folder: Path, rounds: int, wanted: float) -> dict[str, float]:
     ratios, memory, used = [], [], []
     for number in range(rounds):
+        say(f"training, round {number + 1} of {rounds}")
         server.vacuum()
         alone, _, _ = trained(server, folder / f"alone-{number}", wanted, ships=False)
         shipping, peak, spent = trained(server, folder / f"shipping-{number}", wanted, ships=True)

@@ -78,7 +78,7 @@ class Seaweed:
 
     def vacuum(self) -> None:
         """Frees the disk space of what was deleted, which it otherwise does every quarter of an hour."""
-        _ask(self.master, "GET", "/vol/vacuum?garbageThreshold=0.01")
+        _ask(self.master, "GET", "/vol/vacuum?garbageThreshold=0.01", seconds=300)
 
 
 @contextmanager
@@ -123,8 +123,8 @@ def _is_ready(server: Seaweed) -> bool:
         return False
 
 
-def _ask(port: int, method: str, path: str, body: bytes = b"") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def _ask(port: int, method: str, path: str, body: bytes = b"", seconds: float = 10) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()
