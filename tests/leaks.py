@@ -71,7 +71,7 @@ class Leaks:
         that is in use is read with what its log has. Files may come and go meanwhile."""
         return _sorted(
             leak
-            for path in folder.rglob("*")
+            for path in _below(folder)
             for leak in self._in_path(path, path.relative_to(folder).as_posix())
         )
 
@@ -127,6 +127,17 @@ class Leaks:
                 with suppress(OSError):
                     if " (deleted)" in str(open_file.readlink()) and open_file.is_file():
                         yield from self._found(f"open file of {said}", open_file.read_bytes())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder; what vanishes meanwhile is left out."""
+
+    def met(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for here, folders, files in os.walk(folder, onerror=met):
+        yield from (Path(here, name) for name in (*folders, *files))
 
 
 def _sorted(found: Iterable[Leak]) -> list[Leak]:
