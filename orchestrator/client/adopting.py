@@ -284,8 +284,8 @@ class Adopting:
         try:
             if controlling.ensure(self.client.home, self.client.clock, ledger) is None:
                 notes.append("no controller was running: started one in the background")
-        except OrchestratorError as error:
-            notes.append(f"no controller runs, and none could be started: {error}")
+        except (OrchestratorError, OSError) as error:  # the run is back all the same
+            notes.append(f"no controller could be started ({error}): `orchestrator up --detach` starts one")
 
     @property
     def _folders(self) -> Folders:

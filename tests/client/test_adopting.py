@@ -302,6 +302,16 @@ def test_a_run_whose_fence_is_out_of_reach_goes_on_above_it(houses: Houses) -> N
     assert fence_of(houses.store, RUN) == Fence(1001, adoptions=1)
 
 
+def test_a_run_comes_back_even_if_no_controller_can_be_started(houses: Houses) -> None:
+    old = old_client(houses)
+    houses.client.stores.adopt("shared")
+    houses.old.controller_log.mkdir()
+    [back] = old.stores.adopt("shared", RUN)
+    assert (back.came, back.phase) == (Came.BACK, Phase.RUNNING)
+    assert "no controller could be started" in back.notes[-1]
+    assert "`orchestrator up --detach`" in back.notes[-1]
+
+
 def test_a_run_is_taken_back_by_its_name_with_what_both_sides_accepted(houses: Houses) -> None:
     houses.accept(20)
     old = old_client(houses)
