@@ -133,7 +133,8 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     session = record.session
     if session is None or record.discard or session.launched_at is None:
         return
-    if _is_durable(client, record):
+    reading = live.read(client.home.folders, record.run, session.name)
+    if is_durable(session.traits, None if reading is None else reading.observation.status):
         return
     if record.awaits is not None:
         return  # the wish is granted when what is awaited is there
@@ -143,7 +144,6 @@ def _refuse_loss(client: Client, record: RunRecord, wish: Wish) -> None:
     seconds = max(0.0, now - since)
     loss = f"{span(seconds)} of work in {session.name} are lost"
     why = f"{session.order.platform} returns nothing before a session ends"
-    reading = live.read(client.home.folders, record.run, session.name)
     if session.traits.uplink is Uplink.STORE:
         heard = reading is not None and reading.observation.status is not None
         why = (
@@ -171,11 +171,8 @@ def _then(client: Client, record: RunRecord, wish: Wish, before: RunRecord) -> T
         return Then.AT_ONCE
     if record.phase is Phase.PREPARING:
         return Then.UNLAUNCHED
-    return Then.GIVEN_UP if record.discard and not _is_durable(client, record) else Then.SAVED
-
-
-def _is_durable(client: Client, record: RunRecord) -> bool:
-    """Whether the session's work is safe from a stop, by the newest reading."""
-    assert record.session is not None
-    reading = live.read(client.home.folders, record.run, record.session.name)
-    return is_durable(record.session.traits, None if reading is None else reading.observation.status)
+    if not record.discard:
+        return Then.SAVED
+    reading = live.read(client.home.folders, record.run, session.name)
+    status = None if reading is None else reading.observation.status
+    return Then.SAVED if is_durable(session.traits, status) else Then.GIVEN_UP
