@@ -6,7 +6,7 @@ from __future__ import annotations
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
 from orchestrator.client.quota import Planned, Pool, Quotas, Running
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import date, span, units_text
 
 ALIKE_SECONDS = 60.0  # a smaller difference between our count and the platform's is not mentioned
 BAR_CELLS = 40
@@ -60,7 +60,8 @@ def _bar(out: Output, pool: Pool) -> str:
     allowed, used = pool.quota.allowed_seconds, pool.balance.used
     if not allowed or used is None:
         return ""
-    ours = min(used, pool.balance.ours.seconds)
+    used = pool.quota.lasts(used)
+    ours = min(used, pool.quota.lasts(pool.balance.our_units or pool.balance.ours.seconds))
     free = min(pool.free_seconds, pool.quota.left_seconds - pool.quota.reserved_seconds)
     ends = [min(1.0, max(0.0, at / allowed)) for at in (ours, used, allowed - max(0.0, free), allowed)]
     cells = [round(end * BAR_CELLS) for end in ends]
@@ -73,13 +74,27 @@ def _facts(pool: Pool, now: float) -> list[tuple[str, str]]:
     given = pool.quota
     rows = [("for", ", ".join(pool.accelerators)), ("window", _window_text(pool, now))]
     if given.allowed_seconds is not None:
-        rows += [("allowed", span(given.allowed_seconds)), ("used", _used_text(pool))]
+        rows += [("allowed", _amount(pool, given.taken(given.allowed_seconds))), ("used", _used_text(pool))]
     if given.reserved_seconds > 0:
-        rows.append(("reserved", f"{span(given.reserved_seconds)} by the platform, for running sessions"))
-    left = span(max(0.0, given.left_seconds))
+        reserved = _amount(pool, given.taken(given.reserved_seconds))
+        rows.append(("reserved", f"{reserved} by the platform, for running sessions"))
+    left = _amount(pool, given.taken(max(0.0, given.left_seconds)))
     if pool.free_seconds < given.left_seconds:
-        left += f": {span(pool.free_seconds)} free, the rest set aside for our running sessions"
-    return [*rows, ("left", left)]
+        free = _amount(pool, given.taken(pool.free_seconds))
+        left += f": {free} free, the rest set aside for our running sessions"
+    return [*rows, ("left", left), *_lasting(pool)]
+
+
+def _amount(pool: Pool, taken: float) -> str:
+    return units_text(taken) if pool.units_per_hour else span(taken)
+
+
+def _lasting(pool: Pool) -> list[tuple[str, str]]:
+    """How long the free units last on each accelerator."""
+    return [
+        ("" if number else "lasts", f"{span(pool.units_free / rate * 3600)} on {name}, at {rate:g} an hour")
+        for number, (name, rate) in enumerate(zip(pool.accelerators, pool.units_per_hour, strict=False))
+    ]
 
 
 def _window_text(pool: Pool, now: float) -> str:
@@ -96,30 +111,35 @@ def _used_text(pool: Pool) -> str:
     found = pool.balance
     assert found.used is not None
     assert found.others is not None
-    used, ours = span(max(0.0, found.used)), span(found.ours.seconds)
-    if found.others > ALIKE_SECONDS:
-        others = f"{span(found.others)} by others (your own notebooks, the platform's rounding)"
+    used = _amount(pool, max(0.0, found.used))
+    ours = _amount(pool, found.our_units or found.ours.seconds)
+    alike = pool.quota.taken(ALIKE_SECONDS)
+    if found.others > alike:
+        others = f"{_amount(pool, found.others)} by others (your own notebooks, the platform's rounding)"
         return f"{used}: {ours} by our runs, {others}"
-    if found.others < -ALIKE_SECONDS:
-        return f"{used}; our runs used {ours}: the platform counts {span(-found.others)} less so far"
+    if found.others < -alike:
+        less = _amount(pool, -found.others)
+        return f"{used}; our runs used {ours}: the platform counts {less} less so far"
     return used if found.ours.seconds == 0 else f"{used}, all by our runs"
 
 
 def _show_runs(out: Output, pool: Pool) -> None:
     if not pool.runs:
         return
-    rows = [(each.run, each.spent) for each in pool.runs]
+    rows = [(each.run, each.spent, each.units) for each in pool.runs]
     if len(rows) > 1:
-        rows.append(("all", pool.balance.ours))
+        rows.append(("all", pool.balance.ours, pool.balance.our_units))
     headers = ["OUR RUNS", "USED", "USEFUL", "SET-UP", "REDONE", "LOST"]
-    unsaved = any(spent.open > 0 for _, spent in rows)
-    if unsaved:
-        headers.append("UNSAVED")
+    unsaved = any(spent.open > 0 for _, spent, _ in rows)
+    headers += ["UNSAVED"] if unsaved else []
+    headers += ["UNITS"] if pool.units_per_hour else []
     cells = []
-    for run, spent in rows:
+    for run, spent, units in rows:
         parts = [spent.seconds, spent.useful, spent.set_up, spent.redone, spent.lost]
         parts += [spent.open] if unsaved else []
-        cells.append((run, *(span(part) if part >= 0.5 else "–" for part in parts)))
+        told = [span(part) if part >= 0.5 else "–" for part in parts]
+        told += [f"{units:.3g}"] if pool.units_per_hour else []
+        cells.append((run, *told))
     out.say()
     out.table(headers, cells, right=frozenset(range(1, len(headers))))
 
@@ -133,6 +153,9 @@ def _running_row(each: Running) -> tuple[str, ...]:
 
 def _planned_row(each: Planned, now: float) -> tuple[str, ...]:
     if each.quota_seconds is not None:
-        return each.run, each.accelerator, span(each.quota_seconds), "now"
+        used = span(each.quota_seconds)
+        if each.quota_units:
+            used = f"{units_text(each.quota_units)}, {used}"
+        return each.run, each.accelerator, used, "now"
     until = "" if each.at is None or each.at <= now else f" until {date(each.at)}"
     return each.run, each.accelerator, "–", f"waits{until}: {each.reason}"

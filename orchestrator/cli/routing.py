@@ -9,7 +9,7 @@ from orchestrator.client.routing import JudgedClaim, rate_is_known, until_text
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route
-from orchestrator.core.wording import count_text, span
+from orchestrator.core.wording import count_text, quota_text, span
 
 
 def choice_text(choice: Choice, job: Job) -> str:
@@ -23,7 +23,7 @@ def choice_text(choice: Choice, job: Job) -> str:
     if not rate_is_known(choice, job):
         parts = ["duration unknown until the first session measures its speed"]
     if offer.quota is not None:
-        parts.append(f"{span(figures.quota_seconds)} of quota")
+        parts.append(quota_text(figures.quota_seconds, figures.quota_units))
     if offer.wait_seconds >= 1:
         parts.append(f"each waits about {span(offer.wait_seconds)} in the platform's queue")
     if figures.expected_loss_seconds >= 1:

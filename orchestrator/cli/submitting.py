@@ -14,7 +14,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import Job
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import date, span, units_text
 
 HOPS_SHOWN = 20
 _OLD_SECRETS = (
@@ -99,7 +99,7 @@ def _route_facts(plan: Plan) -> list[tuple[str, str]]:
             ("rate", routing.rate_text(route.chosen, job)),
         ]
     at = plan.opens_at
-    waits = "queued: waits for a free slot" if at is None else f"queued until {date(at)}"
+    waits = "queued: waits for quota or capacity" if at is None else f"queued until {date(at)}"
     if any(r.until.kind is UntilKind.SLOT for r in route.rejections):
         waits = "queued: waits for a free slot"
     return [
@@ -155,12 +155,17 @@ def _no_route_facts(plan: Plan) -> list[tuple[str, str]]:
     }.get(plan.verdict, ""))]  # fmt: skip
 
 
+def _quota_text(hop: Hop) -> str:
+    if hop.quota_units:
+        return units_text(hop.quota_units)
+    return span(hop.quota_seconds) if hop.quota_seconds else "–"
+
+
 def _show_hops(out: Output, hops: tuple[Hop, ...]) -> None:
     rows = [
         (
             str(number), f"{hop.platform}/{hop.accelerator}", date(hop.start), span(hop.end - hop.start),
-            f"{hop.from_step:,}", f"{hop.to_step:,}", span(hop.quota_seconds) if hop.quota_seconds else "–",
-            hop.why_it_ends,
+            f"{hop.from_step:,}", f"{hop.to_step:,}", _quota_text(hop), hop.why_it_ends,
         )
         for number, hop in enumerate(hops, start=1)
     ]  # fmt: skip

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Used:
-    """A run's part of a window in seconds, and the number of its `sessions` in it."""
+    """A run's part of a window in seconds, and the number of its `sessions` in it. It took so many `units`; 0
+    if the platform counts time."""
 
     run: str
     sessions: int
     seconds: float
     spent: Spent
+    units: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Running:
 
 @dataclass(frozen=True)
 class Planned:
-    """A queued run that would use the quota: `quota_seconds` from now on. If that is None, it waits, until
-    `at` if the time is known."""
+    """A queued run that would use the quota: `quota_seconds` from now on, which take `quota_units`. If the
+    seconds are None, it waits, until `at` if the time is known."""
 
     run: str
     platform: str
@@ -57,13 +59,16 @@ class Planned:
     quota_seconds: float | None
     at: float | None
     reason: str = ""
+    quota_units: float = 0.0
 
 
 @dataclass(frozen=True)
 class Pool:
     """One quota, the offers that share it, and the use of its present window.
 
-    `free_seconds` is what is left after our running sessions have used all of their budgets.
+    `quota` and `free_seconds` are for the first of the accelerators. `free_seconds` is what is left after our
+    running sessions have used all of their budgets. `units_per_hour` has the rate of each accelerator, in
+    their order, if the platform counts in units; otherwise it is empty.
     """
 
     platform: str
@@ -75,6 +80,17 @@ class Pool:
     runs: tuple[Used, ...] = ()
     running: tuple[Running, ...] = ()
     planned: tuple[Planned, ...] = ()
+    units_per_hour: tuple[float, ...] = ()
+
+    @property
+    def units_left(self) -> float:
+        """The balance in units; 0 if the platform counts time."""
+        return self.quota.units(self.quota.left_seconds)
+
+    @property
+    def units_free(self) -> float:
+        """The balance after our running sessions have used all of their budgets; 0 if it counts time."""
+        return self.quota.units(self.free_seconds)
 
 
 @dataclass(frozen=True)
@@ -139,14 +155,16 @@ def _pools(
     live = ledger.live() if ledger is not None else ()
     shared = _shared(answers)
     free = {
-        (offer.platform, offer.quota.pool): offer.quota.left_seconds
+        (offer.platform, offer.accelerator): offer.quota.left_seconds
         for offer in market.offers()
         if offer.quota is not None
     }
-    charged = _charged(ledger, [each for each, _ in shared.values()], now)
+    charged = _charged(ledger, [_first(quotas) for quotas in shared.values()], now)
     planned = tuple(_planned(market, ledger, now)) if ledger is not None and shared else ()
     found = []
-    for (platform, name), (each, accelerators) in shared.items():
+    for (platform, name), quotas in shared.items():
+        each, accelerators = _first(quotas), tuple(quotas)
+        rates = tuple(quota.units_per_hour for quota in quotas.values())
         of_pool = {
             run: tuple(c for c in all_of if c.platform == platform and c.accelerator in accelerators)
             for run, all_of in charged.items()
@@ -157,25 +175,28 @@ def _pools(
                 name,
                 accelerators,
                 each,
-                free[platform, name],
-                balance(each, (charge for of_run in of_pool.values() for charge in of_run)),
-                tuple(_used(of_pool, window_began_at(each))),
+                free[platform, accelerators[0]],
+                balance(quotas, (charge for of_run in of_pool.values() for charge in of_run)),
+                tuple(_used(of_pool, quotas)),
                 tuple(_running(live, of_pool, platform, accelerators)),
                 tuple(_of_pool(planned, platform, accelerators)),
+                rates if any(rates) else (),
             )
         )
     return tuple(found)
 
 
-def _shared(answers: Iterable[Surveyed]) -> dict[tuple[str, str], tuple[Quota, tuple[str, ...]]]:
-    """(platform, pool) → its quota, and the accelerators that use it."""
-    found: dict[tuple[str, str], tuple[Quota, tuple[str, ...]]] = {}
+def _shared(answers: Iterable[Surveyed]) -> dict[tuple[str, str], dict[str, Quota]]:
+    """(platform, pool) → the accelerators that share it, each with its quota."""
+    found: dict[tuple[str, str], dict[str, Quota]] = {}
     for offer in (offer for answer in answers for offer in answer.offers):
         if offer.quota is not None:
-            key = offer.platform, offer.quota.pool
-            _, others = found.get(key, (offer.quota, ()))
-            found[key] = offer.quota, (*others, offer.accelerator)
+            found.setdefault((offer.platform, offer.quota.pool), {})[offer.accelerator] = offer.quota
     return found
+
+
+def _first(quotas: Mapping[str, Quota]) -> Quota:
+    return next(iter(quotas.values()))
 
 
 def _charged(ledger: Ledger | None, quotas: Sequence[Quota], now: float) -> Mapping[str, tuple[Charge, ...]]:
@@ -198,13 +219,15 @@ def _charges(ledger: Ledger, run: str, now: float) -> tuple[Charge, ...]:
     return () if any(stored.trouble for stored in history) else charges((s.event for s in history), now)
 
 
-def _used(charged: Mapping[str, tuple[Charge, ...]], since: float | None) -> Iterator[Used]:
+def _used(charged: Mapping[str, tuple[Charge, ...]], quotas: Mapping[str, Quota]) -> Iterator[Used]:
+    since = window_began_at(_first(quotas))
     for run, all_of in charged.items():
         parts = [charge if since is None else charge.since(since) for charge in all_of]
         parts = [part for part in parts if part.seconds > 0]
         if parts:
             spent = total(parts)
-            yield Used(run, len(parts), spent.seconds, spent)
+            units = sum(quotas[part.accelerator].units(part.seconds) for part in parts)
+            yield Used(run, len(parts), spent.seconds, spent, units)
 
 
 def _running(
@@ -234,8 +257,9 @@ def _planned(market: Market, ledger: Ledger, now: float) -> Iterator[Planned]:
         if route.chosen is not None:
             offer = route.chosen.offer
             market.reserve(Session(assign(record, route.chosen), offer.traits, now))
-            seconds = route.chosen.estimate.quota_seconds
-            yield Planned(record.run, offer.platform, offer.accelerator, seconds, now)
+            figures = route.chosen.estimate
+            yield Planned(record.run, offer.platform, offer.accelerator, figures.quota_seconds, now,
+                          quota_units=figures.quota_units)  # fmt: skip
             continue
         for rejection in route.rejections:
             if rejection.until.kind in (UntilKind.TIME, UntilKind.SLOT):

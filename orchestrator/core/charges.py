@@ -8,7 +8,7 @@ differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
@@ -235,27 +235,34 @@ def _reached_at(line: Sequence[tuple[float, int]], step: int) -> float:
 
 @dataclass(frozen=True)
 class Balance:
-    """A quota's window compared with our charges in it, in seconds.
+    """A quota's window compared with our charges in it, in seconds, or in units if the platform counts those.
 
     `others` is what the platform counts in addition to ours: the user's own notebooks, or rounding. Below 0,
     it counts less, or has not counted yet. `used` and `others` are None if the platform does not say what is
-    allowed. `since` is None if the beginning of the window is not known; then all charges count.
+    allowed. `since` is None if the beginning of the window is not known; then all charges count. `ours` is in
+    seconds; `our_units` are the units of it at today's rates, 0 if the platform counts time.
     """
 
     since: float | None
     used: float | None
     ours: Spent
     others: float | None
+    our_units: float = 0.0
 
 
-def balance(quota: Quota, charges: Iterable[Charge]) -> Balance:
-    """How much of the window's use is ours; `charges` are those on the offers that share the quota."""
+def balance(quotas: Mapping[str, Quota], charges: Iterable[Charge]) -> Balance:
+    """How much of the window's use is ours. `quotas` are those of all accelerators that share one, and
+    `charges` the ones on these accelerators."""
+    quota = next(iter(quotas.values()))
     since = window_began_at(quota)
-    ours = total(charge if since is None else charge.since(since) for charge in charges)
+    charged = [charge if since is None else charge.since(since) for charge in charges]
+    ours = total(charged)
+    taken = sum(quotas[charge.accelerator].taken(charge.seconds) for charge in charged)
+    units = taken if quota.units_per_hour else 0.0
     if quota.allowed_seconds is None:
-        return Balance(since, None, ours, None)
-    used = quota.allowed_seconds - quota.left_seconds
-    return Balance(since, used, ours, used - ours.seconds)
+        return Balance(since, None, ours, None, units)
+    used = quota.taken(quota.allowed_seconds - quota.left_seconds)
+    return Balance(since, used, ours, used - taken, units)
 
 
 def window_began_at(quota: Quota) -> float | None:

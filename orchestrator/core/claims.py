@@ -92,12 +92,13 @@ def used(offers: Sequence[Offer], taken: Iterable[Claim]) -> dict[tuple[str, str
 
 def less(offers: Sequence[Offer], taken: Sequence[Claim], now: float) -> tuple[Offer, ...]:
     """The offers with our claims subtracted from their quotas; if a quota's window ended, the next begins."""
-    pools = {(o.platform, o.accelerator): o.quota.pool for o in offers if o.quota is not None}
+    quotas = {(o.platform, o.accelerator): o.quota for o in offers if o.quota is not None}
     claimed: dict[tuple[str, str], float] = {}
     for claim in taken:
-        pool = pools.get((claim.platform, claim.accelerator))
-        if pool is not None:
-            claimed[claim.platform, pool] = claimed.get((claim.platform, pool), 0.0) + claim.seconds
+        quota = quotas.get((claim.platform, claim.accelerator))
+        if quota is not None:
+            pool = claim.platform, quota.pool
+            claimed[pool] = claimed.get(pool, 0.0) + quota.taken(claim.seconds)
     return tuple(_less(rolled_over(offer, now), claimed) for offer in offers)
 
 
@@ -105,5 +106,6 @@ def _less(offer: Offer, claimed: Mapping[tuple[str, str], float]) -> Offer:
     quota = offer.quota
     if quota is None:
         return offer
-    left = max(0.0, quota.left_seconds - claimed.get((offer.platform, quota.pool), 0.0))
+    ours = quota.lasts(claimed.get((offer.platform, quota.pool), 0.0))
+    left = max(0.0, quota.left_seconds - ours)
     return replace(offer, quota=replace(quota, left_seconds=left))

@@ -7,6 +7,8 @@ special case: it is a queued run that has checkpoints.
 
 from __future__ import annotations
 
+import math
+
 from orchestrator.core.action import (
     Collect,
     Discard,
@@ -38,7 +40,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
-from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.offer import UNDATED, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
 from orchestrator.core.pause import pausing
@@ -52,7 +54,8 @@ STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
 AWAITED_AGAIN_SECONDS = 3600.0  # an outbox that could not be collected for hours
 LOOK_AGAIN_SECONDS_MIN = 5.0  # if an offer's date has passed and the next survey has not answered yet
-OPENS_SECONDS_MIN = 7200.0  # longer than a cooldown, and than LOOK_AGAIN_SECONDS of the router
+LOOK_AGAIN_SECONDS = 3600.0  # when nobody knows how long a rejection holds
+OPENS_SECONDS_MIN = 7200.0  # longer than a cooldown
 DEFER_TOLERANCE_SECONDS = 600.0  # a date that moves by less is not worth an event
 _ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
 # Nobody knows whether a session that is ending has copied what it started from.
@@ -207,13 +210,16 @@ def _take_route(draft: Draft) -> None:
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
     slot = any(r.until.kind is UntilKind.SLOT for r in route.rejections)
+    undated = any(r.until == UNDATED for r in route.rejections)
     opening = opens_at(route)
     told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
-    if not slot and opening is None:
+    if not slot and not undated and opening is None:
         draft.emit(Held(now, f"no offer can run this job: {told or 'no platform is configured'}"))
         return
     until = None if opening is None else max(opening, now + LOOK_AGAIN_SECONDS_MIN)
     draft.look_again_at = until
+    if undated:
+        draft.look_again_at = min(until or math.inf, now + LOOK_AGAIN_SECONDS)
     if not record.deferred or _moved(record.until, until):
         draft.emit(Deferred(now, until, told))
 

@@ -65,7 +65,7 @@ class ExpectedSession:
 @dataclass(frozen=True)
 class Hop:
     """One session of a plan: where it runs, when, and from which step to which. Times are unix seconds;
-    `quota_seconds` is 0 on an offer without a quota."""
+    `quota_seconds` is 0 on an offer without a quota, `quota_units` on one without a balance in units."""
 
     platform: str
     accelerator: str
@@ -75,6 +75,7 @@ class Hop:
     to_step: int
     quota_seconds: float
     why_it_ends: str
+    quota_units: float = 0.0
 
 
 def checkpoint_bytes(work: Work) -> float:
@@ -219,6 +220,7 @@ def estimate(job: Job, offer: Offer, rate: Rate, terms: Terms, *, now: float, do
         expected_loss_seconds=loss,
         samples_per_second=rate.samples_per_second,
         rate_source=rate.source,
+        quota_units=offer.quota.units(used) if offer.quota is not None else 0.0,
     )
 
 
@@ -247,6 +249,8 @@ def hops(
         trained += session.productive / slowdown
         reached = job.work.total if session.last else step_after(job.work, done_steps, trained, rate)
         used = 0.0 if offer.quota is None else session.end - session.start
+        units = 0.0 if offer.quota is None else offer.quota.units(used)
         why = "done" if session.last else "quota used up" if session.by_quota else "session limit"
-        yield Hop(offer.platform, offer.accelerator, session.start, session.end, step, reached, used, why)
+        yield Hop(offer.platform, offer.accelerator, session.start, session.end, step, reached, used, why,
+                  units)  # fmt: skip
         step = reached

@@ -61,12 +61,15 @@ class Traits:
 
 @dataclass(frozen=True)
 class Quota:
-    """Accelerator time that is allowed in a window, in seconds of session time.
+    """Accelerator time that is allowed in a window, in seconds of session time on this offer's accelerator.
 
     `left_seconds` is the allowed time minus the used time. Nothing is subtracted for running sessions: the
     engine reserves their budgets. Offers of one platform and `pool` share the quota. `refresh_at` None:
     never, or unknown. `reserved_seconds`: what the platform itself reserves for running sessions, if it says
     so; only shown to people.
+    `units_per_hour`: the platform has a balance in units, from which an hour on this accelerator takes so
+    many; 0: it counts time. The offers of one pool share the units, whatever their rates. A survey must list
+    an accelerator of the pool for as long as a session of ours may run on it, if only as unavailable.
     """
 
     left_seconds: float
@@ -75,6 +78,31 @@ class Quota:
     allowed_seconds: float | None = None
     pool: str = ""
     reserved_seconds: float = 0.0
+    units_per_hour: float = 0.0
+
+    @classmethod
+    def of_units(
+        cls, left: float, per_hour: float, *, pool: str = "units", refresh_at: float | None = None,
+        window_seconds: float | None = None, allowed: float | None = None,
+    ) -> Quota:  # fmt: skip
+        """A balance of `left` units (of `allowed` ones, if the platform says so) on an accelerator that takes
+        `per_hour` of them, which must be more than 0."""
+        hours = None if allowed is None else allowed / per_hour
+        return cls(left / per_hour * 3600.0, refresh_at, window_seconds,
+                   None if hours is None else hours * 3600.0, pool, units_per_hour=per_hour)  # fmt: skip
+
+    def taken(self, seconds: float) -> float:
+        """What a session of so many seconds takes of the pool: units, or seconds if the platform counts
+        time. Equal for all offers of the pool, so that it can be added up."""
+        return self.units(seconds) if self.units_per_hour else seconds
+
+    def lasts(self, taken: float) -> float:
+        """The inverse of `taken`: for how many seconds so much of the pool lasts on this accelerator."""
+        return taken / self.units_per_hour * 3600.0 if self.units_per_hour else taken
+
+    def units(self, seconds: float) -> float:
+        """The units that so many seconds take; 0 if the platform counts time."""
+        return seconds * self.units_per_hour / 3600.0
 
 
 class UntilKind(StrEnum):
@@ -86,8 +114,8 @@ class UntilKind(StrEnum):
 
 @dataclass(frozen=True)
 class Until:
-    """How long a rejection holds: for ever, until `at` (unix seconds), or until a slot is free or a person
-    acts."""
+    """How long a rejection holds: for ever, until `at` (unix seconds; None: nobody knows when), or until a
+    slot is free or a person acts."""
 
     kind: UntilKind
     at: float | None = None
@@ -96,6 +124,7 @@ class Until:
 
 NEVER = Until(UntilKind.NEVER)
 SLOT = Until(UntilKind.SLOT)
+UNDATED = Until(UntilKind.TIME)
 
 
 def until_time(at: float) -> Until:
@@ -151,7 +180,8 @@ class Rejection:
 class Estimate:
     """When and how a run would finish on one offer; times in unix seconds, the rest in seconds.
 
-    `finish_low`/`finish_high` bound the finish at one standard deviation of the rate.
+    `finish_low`/`finish_high` bound the finish at one standard deviation of the rate. `quota_units` are the
+    units that `quota_seconds` take; 0 if the platform counts time.
     """
 
     start: float
@@ -163,6 +193,7 @@ class Estimate:
     expected_loss_seconds: float
     samples_per_second: float
     rate_source: str
+    quota_units: float = 0.0
 
 
 @dataclass(frozen=True)

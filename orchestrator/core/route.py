@@ -21,6 +21,7 @@ from orchestrator.core.job import Job, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
     SLOT,
+    UNDATED,
     Choice,
     Estimate,
     Offer,
@@ -34,10 +35,9 @@ from orchestrator.core.offer import (
 from orchestrator.core.pause import pausing
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import date, quota_text, span
 
 PREFERRED_WITHIN = 1.25  # a preferred offer wins if it finishes within so many times the earliest finish
-LOOK_AGAIN_SECONDS = 3600.0  # when nobody knows how long a rejection holds
 
 
 class Verdict(StrEnum):
@@ -197,7 +197,7 @@ def _judge(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejection:
 def _busy(asked: _Question, offer: Offer) -> Rejection | None:
     key = offer.platform, offer.accelerator
     if offer.unavailable is not None:
-        return _reject(offer, offer.unavailable.reason, _dated(offer.unavailable.until, asked.now))
+        return _reject(offer, offer.unavailable.reason, offer.unavailable.until)
     if not asked.rules_need_hours:
         forbidden = ruling.consult(asked.rules, offer).forbidden
         if forbidden is not None:
@@ -223,17 +223,8 @@ def _needs_consent(asked: _Question, offer: Offer) -> bool:
     return offer.traits.human_start and offer.platform not in asked.job.route.platforms
 
 
-def _dated(until: Until, now: float) -> Until:
-    if until.kind is UntilKind.TIME and until.at is None:
-        return until_time(now + LOOK_AGAIN_SECONDS)
-    return until
-
-
 def _forbidden(asked: _Question, offer: Offer, rule: Rule) -> Rejection:
-    ends_at = ruling.objection_ends_at(
-        rule, offer, now=asked.now, utc_offset_seconds=asked.utc_offset_seconds
-    )
-    until = NEVER if ends_at is None else until_time(ends_at)
+    until = ruling.objection_lasts(rule, offer, now=asked.now, utc_offset_seconds=asked.utc_offset_seconds)
     return _reject(offer, f"ruled out by the {ruling.describe(rule)}", until)
 
 
@@ -271,15 +262,15 @@ def _too_late(asked: _Question, figures: Estimate) -> str:
 
 def _out_of_quota(offer: Offer, candidate: _Candidate) -> Rejection:
     assert offer.quota is not None
-    start = candidate.choice.estimate.start
     known = offer.quota.refresh_at is not None
     opens = date(candidate.quota_opens_at)
     when = f"it is refreshed at {opens}" if known else "it is not known when the quota is refreshed"
-    left = span(max(0.0, offer.quota.left_seconds))
+    seconds = max(0.0, offer.quota.left_seconds)
+    left = quota_text(seconds, offer.quota.units(seconds))
     return _reject(
         offer,
-        f"{left} of quota left, too little for set-up, some training and a save; {when}",
-        until_time(candidate.quota_opens_at if known else start + LOOK_AGAIN_SECONDS),
+        f"{left} left, too little for set-up, some training and a save; {when}",
+        until_time(candidate.quota_opens_at) if known else UNDATED,
     )
 
 
@@ -288,7 +279,7 @@ def _out_of_quota(offer: Offer, candidate: _Candidate) -> Rejection:
 
 def _ordered(job: Job, candidates: list[_Candidate], now: float) -> list[Choice]:
     """Best first: offers that need no person, then preferred ones that are not much later, then by finish and
-    quota."""
+    quota. Hours on different accelerators are compared by the units that they take."""
     unattended = [c for c in candidates if not c.choice.offer.traits.human_start] or candidates
     best = min((c.choice.estimate.finish for c in unattended), default=now)
     latest = now + (best - now) * PREFERRED_WITHIN
@@ -296,9 +287,8 @@ def _ordered(job: Job, candidates: list[_Candidate], now: float) -> list[Choice]
     def key(candidate: _Candidate) -> tuple[object, ...]:
         offer, figures = candidate.choice.offer, candidate.choice.estimate
         rank = candidate.rank if figures.finish <= latest else ruling.UNRANKED
-        cost = (figures.finish, figures.quota_seconds)
-        if job.route.prefer is Prefer.CHEAPEST:
-            cost = (figures.quota_seconds, figures.finish)
+        spent = (figures.quota_units, figures.quota_seconds)  # units are bought, and hours are given
+        cost = (*spent, figures.finish) if job.route.prefer is Prefer.CHEAPEST else (figures.finish, *spent)
         return offer.traits.human_start, rank, cost, offer.platform, offer.accelerator
 
     return [candidate.choice for candidate in sorted(candidates, key=key)]
@@ -327,7 +317,7 @@ def verdict(route: Route) -> Verdict:
 
 
 def opens_at(route: Route) -> float | None:
-    """The earliest time at which a rejection ends by itself; None if no rejection does."""
+    """The earliest time at which a rejection ends by itself; None if no rejection has a known one."""
     times = [
         r.until.at for r in route.rejections if r.until.kind is UntilKind.TIME and r.until.at is not None
     ]

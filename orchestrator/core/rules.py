@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.core.job import Job, OfferPattern, Rule, RuleEffect, When
-from orchestrator.core.offer import Offer
+from orchestrator.core.offer import NEVER, UNDATED, Offer, Until, until_time
 
 ORIGINS = ("job", "config", "default")
 UNRANKED = len(ORIGINS)
@@ -96,16 +96,15 @@ def asks_for_hours(rules: Iterable[Rule]) -> bool:
     return any(rule.when.expected_hours is not None for rule in rules)
 
 
-def objection_ends_at(
-    rule: Rule, offer: Offer, *, now: float, utc_offset_seconds: float = 0.0
-) -> float | None:
-    """When a rule may stop forbidding an offer; None if only a change of the job or config can do that."""
+def objection_lasts(rule: Rule, offer: Offer, *, now: float, utc_offset_seconds: float = 0.0) -> Until:
+    """Until when a rule forbids an offer: never ends if only a change of the job or config can end it."""
     if rule.when.hours_of_day is not None and rule.when.hours_of_day[0] != rule.when.hours_of_day[1]:
         hour = (now + utc_offset_seconds) / 3600 % 24
-        return now + ((rule.when.hours_of_day[1] - hour) % 24) * 3600
+        return until_time(now + ((rule.when.hours_of_day[1] - hour) % 24) * 3600)
     if rule.when.quota_left_hours is not None and offer.quota is not None:
-        return offer.quota.refresh_at
-    return None
+        refresh_at = offer.quota.refresh_at
+        return UNDATED if refresh_at is None else until_time(refresh_at)
+    return NEVER
 
 
 def describe(rule: Rule) -> str:

@@ -19,6 +19,16 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:,.0f} days"
 
 
+def quota_text(seconds: float, units: float = 0.0) -> str:
+    """`5.4 h of quota`; `12.5 units (10.4 h)` if the platform counts in units."""
+    return f"{units_text(units)} ({span(seconds)})" if units else f"{span(seconds)} of quota"
+
+
+def units_text(units: float) -> str:
+    """`0.25 units`, `12.5 units`, `140 units`."""
+    return f"{units:,.0f} units" if units >= 100 else f"{units:.3g} units"
+
+
 def date(unix_seconds: float) -> str:
     """A time to the minute, in UTC: `2026-11-20 21:52Z`."""
     if not 0 <= unix_seconds < _FAR:

@@ -15,6 +15,8 @@ from orchestrator.cli.output import Output
 from orchestrator.cli.quota import tell
 from orchestrator.core.event import Submitted
 from orchestrator.core.job import Work
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.wording import span
 from orchestrator.ledger import Ledger
 from orchestrator.platforms.simulated import Faults
 from tests.cli.calls import Caller
@@ -68,6 +70,28 @@ def test_what_others_used_is_told_apart(small: Make, capsys: pytest.CaptureFixtu
     assert "refreshes 20" in text
     [pool] = look(world).pools
     assert pool.balance.others == pytest.approx(HOUR)
+
+
+def test_a_balance_of_units_is_told_in_units_and_in_hours(
+    small: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    t4, a100 = (
+        replace(scenario(name).offers[0], units_per_hour=rate) for name, rate in (("T4", 1.5), ("A100", 12))
+    )
+    world = small(cloud=scenario(offers=(t4, a100), quota=replace(WEEK, allowed_seconds=6.0)))
+    world.submit("first", work=Work(total=8000, global_batch=16), profiles=(("T4", job().profiles[0][1]),))
+    assert world.until(world.phase("first", Phase.DONE))
+    world.clock.advance(HOUR)
+    code, text = said(world, capsys)
+    [pool] = look(world).pools
+    assert code == Exit.OK
+    assert "allowed  6 units" in text
+    assert "all by our runs" in text
+    assert f"{span(pool.units_left / 1.5 * HOUR)} on T4, at 1.5 an hour" in text
+    assert f"{span(pool.units_left / 12 * HOUR)} on A100, at 12 an hour" in text
+    [used] = pool.runs
+    assert used.units == pytest.approx(used.seconds / HOUR * 1.5)
+    assert pool.units_left == pytest.approx(6.0 - used.units, abs=0.05)
 
 
 def test_two_pools_of_one_platform_and_one_without_are_kept_apart(

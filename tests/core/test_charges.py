@@ -174,29 +174,38 @@ QUOTA = Quota(left_seconds=20 * HOUR, refresh_at=NOW + 100 * HOUR, window_second
 
 
 def test_what_the_platform_counts_beyond_ours_is_others() -> None:
-    found = balance(QUOTA, charges(session(kept(100, 1100), over(2 * HOUR)), NOW + 5 * HOUR))
+    found = balance({"cpu": QUOTA}, charges(session(kept(100, 1100), over(2 * HOUR)), NOW + 5 * HOUR))
     assert (found.used, found.ours.seconds, found.others) == pytest.approx((10 * HOUR, 2 * HOUR, 8 * HOUR))
     assert found.since == NOW - 68 * HOUR
 
 
 def test_a_session_over_the_refresh_counts_by_the_part_in_each_window() -> None:
     window = replace(QUOTA, refresh_at=NOW + 168 * HOUR + 600)
-    found = balance(window, charges(session(kept(100, 1100), over(1200)), NOW + 5000))
+    found = balance({"cpu": window}, charges(session(kept(100, 1100), over(1200)), NOW + 5000))
     assert found.ours == Spent(useful=500, lost=100)
 
 
 def test_a_window_of_the_past_holds_nothing_of_ours_and_others_may_be_below_zero() -> None:
     window = replace(QUOTA, refresh_at=NOW + 168 * HOUR + 5000)
-    assert balance(window, charges(session(over(1200)), NOW + 6000)).ours == Spent()
+    assert balance({"cpu": window}, charges(session(over(1200)), NOW + 6000)).ours == Spent()
     untouched = replace(QUOTA, left_seconds=30 * HOUR)
-    found = balance(untouched, charges(session(over(HOUR)), NOW + 2 * HOUR))
+    found = balance({"cpu": untouched}, charges(session(over(HOUR)), NOW + 2 * HOUR))
     assert found.others == pytest.approx(-HOUR)
 
 
 def test_a_quota_that_says_little_is_balanced_as_far_as_it_goes() -> None:
-    found = balance(Quota(left_seconds=HOUR), charges(session(over(1200)), NOW + 5000))
+    found = balance({"cpu": Quota(left_seconds=HOUR)}, charges(session(over(1200)), NOW + 5000))
     assert found == Balance(None, None, Spent(set_up=100, lost=1100), None)
     assert window_began_at(Quota(left_seconds=HOUR, refresh_at=NOW)) is None
+
+
+def test_a_balance_in_units_weighs_each_accelerator_by_its_rate() -> None:
+    slow, fast = (Quota.of_units(20.0, rate, allowed=30.0) for rate in (1.0, 8.0))
+    [charge] = charges(session(over(HOUR)), NOW + 5000)
+    ours = [charge, replace(charge, accelerator="A100", until=charge.began_at + HOUR / 2)]
+    found = balance({charge.accelerator: slow, "A100": fast}, ours)
+    assert (found.used, found.our_units, found.others) == pytest.approx((10.0, 5.0, 5.0))
+    assert found.ours.seconds == pytest.approx(1.5 * HOUR)
 
 
 # --- Properties -----------------------------------------------------------------------------------------

@@ -121,3 +121,22 @@ def test_offers_of_one_pool_share_claims_and_slots() -> None:
     assert [o.quota.left_seconds for o in together if o.quota] == [850.0, 850.0]
     assert used(offers(1.0), taken) == {("here", "cpu"): 1, ("here", "T4"): 0}
     assert used(offers(1.0, slot_pool="all"), taken) == {("here", "cpu"): 1, ("here", "T4"): 1}
+
+
+@pytest.mark.parametrize(
+    ("claim", "left"),
+    [
+        (None, {"T4": 10.0, "A100": 10.0}),
+        (Claim("a", "here", "T4", 2 * HOUR), {"T4": 7.0, "A100": 7.0}),
+        (Claim("a", "here", "A100", HOUR), {"T4": 2.0, "A100": 2.0}),
+        (Claim("a", "here", "A100", 2 * HOUR), {"T4": 0.0, "A100": 0.0}),
+        (Claim("a", "there", "A100", HOUR), {"T4": 10.0, "A100": 10.0}),
+    ],
+)
+def test_accelerators_with_other_rates_share_one_balance(claim: Claim | None, left: dict[str, float]) -> None:
+    rates = {"T4": 1.5, "A100": 8.0}
+    offered = [Offer("here", name, TRAITS, 2, Quota.of_units(10.0, rate)) for name, rate in rates.items()]
+    found = less(offered, () if claim is None else (claim,), NOW)
+    assert {o.accelerator: o.quota.units(o.quota.left_seconds) for o in found if o.quota} == pytest.approx(
+        left
+    )

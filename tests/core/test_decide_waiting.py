@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.action import Discard, Failed, Launch, Prepare, Stop, Trouble
-from orchestrator.core.decide import decide
+from orchestrator.core.decide import LOOK_AGAIN_SECONDS, decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Held, Noted, Wished
 from orchestrator.core.lifecycle import Phase, Wish
-from orchestrator.core.offer import SLOT, Rejection, Route, until_time
+from orchestrator.core.offer import SLOT, UNDATED, Rejection, Route, until_time
 from orchestrator.core.run import apply
 from orchestrator.core.session import Stray
 from orchestrator.core.watch import Watch
@@ -37,6 +37,21 @@ def test_a_pause_after_a_failure_is_waited_out_whatever_is_on_offer() -> None:
     paused = replace(record(), until=NOW + 5)
     assert decide(paused, Inputs(NOW + 1, route=routed())).events == ()
     assert decide(paused, Inputs(NOW + 6, route=routed())).record.phase is Phase.PREPARING
+
+
+def test_a_wait_with_a_known_end_beside_one_without_tells_the_date() -> None:
+    unknown, known = Rejection("a", "T4", "-", UNDATED), Rejection("b", "T4", "-", until_time(NOW + 86400))
+    waiting = decide(record(), Inputs(NOW, route=no_offer(unknown, known)))
+    assert (waiting.record.until, waiting.due_at) == (NOW + 86400, NOW + LOOK_AGAIN_SECONDS)
+
+
+def test_a_wait_without_a_known_end_tells_no_date_and_is_looked_at_again() -> None:
+    unknown = no_offer(Rejection("a", "T4", "no units left", UNDATED))
+    waiting = decide(record(), Inputs(NOW, route=unknown))
+    assert (waiting.record.until, waiting.due_at) == (None, NOW + LOOK_AGAIN_SECONDS)
+    again = decide(waiting.record, Inputs(NOW + LOOK_AGAIN_SECONDS, route=unknown))
+    assert again.events == ()
+    assert again.due_at == NOW + 2 * LOOK_AGAIN_SECONDS
 
 
 def test_a_run_whose_time_moved_a_little_is_due_at_the_new_time_without_another_event() -> None:

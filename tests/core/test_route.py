@@ -27,6 +27,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.offer import (
     NEVER,
+    UNDATED,
     Offer,
     Quota,
     Rejection,
@@ -183,8 +184,8 @@ NOES = [
        "50,000 steps at 0.00848 steps/s", NEVER),
     No("unavailable", home(unavailable=Unavailable("the box is off", until_time(NOW + 60))),
        "the box is off", until_time(NOW + 60)),
-    No("unavailable, nobody knows until when", home(unavailable=Unavailable("busy", Until(UntilKind.TIME))),
-       "busy", until_time(NOW + HOUR)),
+    No("unavailable, nobody knows until when", home(unavailable=Unavailable("busy", UNDATED)),
+       "busy", UNDATED),
     No("access denied", kaggle(unavailable=Unavailable("no credentials", HUMAN)), "no credentials", HUMAN),
     No("secrets stay at home", kaggle(traits=replace(KAGGLE, secrets=False)), "lists secrets", NEVER,
        replace(GRAPHMER, secrets=("WANDB_API_KEY",))),
@@ -198,7 +199,7 @@ NOES = [
     No("too little quota", kaggle(quota=replace(WEEK, left_seconds=1000.0)), "17 min of quota left, too",
        until_time(NOW + 3 * DAY)),
     No("quota, refresh unknown", kaggle(quota=Quota(0.0)), "it is not known when the quota is refreshed",
-       until_time(NOW + HOUR)),
+       UNDATED),
     No("a person must start it", colab(), "a person must start each session",
        until_human("add colab to route.platforms in the job's spec")),
     No("required elsewhere", home(), "ruled out by the job rule 'only kaggle': require kaggle", NEVER,

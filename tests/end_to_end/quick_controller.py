@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 
 from orchestrator.client import Client
-from orchestrator.core import closing, decide, reports, route
+from orchestrator.core import closing, decide, reports
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import market
@@ -28,9 +28,8 @@ PAUSES: Mapping[ModuleType, Mapping[str, float]] = {
     reports: {"RETRY_SECONDS": 0.3, "RETRY_SECONDS_MAX": 2.0},
     decide: {
         "STOP_AGAIN_SECONDS": 1.0, "DISCARD_AGAIN_SECONDS": 1.0, "AWAITED_AGAIN_SECONDS": 2.0,
-        "LOOK_AGAIN_SECONDS_MIN": 1.0, "RETRY_SECONDS_MAX": 2.0,
+        "LOOK_AGAIN_SECONDS": 4.0, "LOOK_AGAIN_SECONDS_MIN": 1.0, "RETRY_SECONDS_MAX": 2.0,
     },
-    route: {"LOOK_AGAIN_SECONDS": 4.0},
     answers: {"FIRST_SECONDS": 0.02, "PAUSE_SECONDS_MAX": 0.2},
     client: {"PROVEN_SECONDS": 2.0},
     stopping: {"CANCEL_SECONDS_MAX": 5.0},

@@ -62,7 +62,7 @@ class Discarded:
 @dataclass
 class History:
     """`stops` and `collects` are calls, as (at, session). `quota_used` maps the number of a window to the
-    session seconds that our own sessions used in it."""
+    session seconds, or units, that our own sessions used in it."""
 
     launches: list[Launch] = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)

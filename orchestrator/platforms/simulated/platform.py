@@ -35,6 +35,7 @@ from orchestrator.platforms.platform import Sight
 from orchestrator.platforms.simulated.agent import STATE_FILE, SimulatedAgent, State
 from orchestrator.platforms.simulated.history import Discarded, History, Launch
 from orchestrator.platforms.simulated.leaving import Leaving, draw_leaving
+from orchestrator.platforms.simulated.meter import Meter
 from orchestrator.platforms.simulated.outbox import PartialOutbox, SimulatedOutbox, SpokenOutbox
 from orchestrator.platforms.simulated.scenario import (
     Faults,
@@ -107,7 +108,7 @@ class SimulatedPlatform:
         self._sessions: dict[str, _Session] = {}
         self._offers = {offer.accelerator: offer for offer in scenario.offers}
         self._born = self._at = clock.elapsed()
-        self._used: dict[int, float] = {}
+        self._meter = Meter(scenario.quota, self._born)
         self._random = self._generator("calls")
         f = scenario.faults
         self._outages = self._intervals("outages", f.outages_per_hour, f.outage_seconds)
@@ -146,13 +147,14 @@ class SimulatedPlatform:
             agents = [a for s in self._sessions.values() for a in s.agents if a.ended_at is None]
             uplinks = [u for s in self._sessions.values() for u in s.uplinks if u.agent.ended_at is None]
             events = [*(agent.next_event() for agent in agents), *(each.next_event() for each in uplinks)]
-            at = min([to, self._quota_event(agents), *events])
-            at = max(at, self._at)
-            self._charge(at, sum(agent.running for agent in agents))
+            speed = self._quota_speed(agents)
+            out_at = self._meter.next_event(self._at, speed + self.faults.quota_used_elsewhere)
+            at = max(min([to, out_at, *events]), self._at)
+            self._charge(at, speed)
             self._at = at
             for agent in agents:
                 agent.advance(at)
-            if self._quota_left() <= 0:
+            if self._meter.left(self._at) <= 0:
                 for agent in agents:
                     if agent.running:
                         agent.kill(at, Outcome.QUOTA_EXHAUSTED, "the quota is used up")
@@ -162,37 +164,17 @@ class SimulatedPlatform:
             if at >= to:
                 return
 
-    def _window(self) -> int:
-        quota = self.scenario.quota
-        return 0 if quota is None else int((self._at - self._born) / quota.window_seconds + 1e-9)
+    def _quota_speed(self, agents: list[SimulatedAgent]) -> float:
+        """What running sessions take of the quota in a second."""
+        return sum(self._offers[agent.order.accelerator].quota_rate for agent in agents if agent.running)
 
-    def _refresh_at(self) -> float:
-        """When the quota's next window begins."""
-        quota = self.scenario.quota
-        return math.inf if quota is None else self._born + (self._window() + 1) * quota.window_seconds
-
-    def _quota_left(self) -> float:
-        quota = self.scenario.quota
-        if quota is None:
-            return math.inf
-        left = quota.allowed_seconds - self._used.get(self._window(), 0.0)
-        return left if left > 1e-6 else 0.0
-
-    def _quota_event(self, agents: list[SimulatedAgent]) -> float:
-        """When the quota runs out at the current rate, or its window ends."""
-        speed = sum(agent.running for agent in agents) + self.faults.quota_used_elsewhere
-        left = self._quota_left()
-        out = self._at + left / speed if speed > 0 and left > 0 else math.inf
-        return min(out, self._refresh_at())
-
-    def _charge(self, to: float, running: int) -> None:
+    def _charge(self, to: float, speed: float) -> None:
         if self.scenario.quota is None:
             return
-        seconds, window = to - self._at, self._window()
-        elsewhere = self.faults.quota_used_elsewhere * seconds
-        self._used[window] = self._used.get(window, 0.0) + running * seconds + elsewhere
+        seconds, window = to - self._at, self._meter.window(self._at)
+        self._meter.take(self._at, (speed + self.faults.quota_used_elsewhere) * seconds)
         used = self.history.quota_used
-        used[window] = used.get(window, 0.0) + running * seconds
+        used[window] = used.get(window, 0.0) + speed * seconds
 
     def _unix(self, at: float) -> float:
         return self.clock.now() + at - self._at
@@ -227,8 +209,11 @@ class SimulatedPlatform:
     def _offer(self, offer: SimulatedOffer) -> Offer:
         quota, rule, unavailable = None, self.scenario.quota, None
         if rule is not None:
-            refresh = self._unix(self._refresh_at())
-            quota = Quota(self._quota_left(), refresh, rule.window_seconds, rule.allowed_seconds)
+            refresh = self._unix(self._meter.refresh_at(self._at))
+            left, allowed = (
+                each / offer.quota_rate for each in (self._meter.left(self._at), rule.allowed_seconds)
+            )
+            quota = Quota(left, refresh, rule.window_seconds, allowed, units_per_hour=offer.units_per_hour)
             if quota.left_seconds <= 0:
                 unavailable = Unavailable("the quota is used up", until_time(refresh))
         shortage = self._shortages.end(self._at)
@@ -289,8 +274,8 @@ class SimulatedPlatform:
         shortage = self._shortages.end(self._at)
         if shortage is not None:
             raise QuotaExhausted("no capacity", until=self._unix(shortage))
-        if self._quota_left() <= 0:
-            raise QuotaExhausted("the quota is used up", until=self._unix(self._refresh_at()))
+        if self._meter.left(self._at) <= 0:
+            raise QuotaExhausted("the quota is used up", until=self._unix(self._meter.refresh_at(self._at)))
         mine = [s for s in self._sessions.values() if s.launched_at is not None and not s.over(self._at)]
         taken = sum(s.order is not None and s.order.accelerator == order.accelerator for s in mine)
         if taken >= self._offers[order.accelerator].slots:

@@ -61,7 +61,8 @@ class Faults:
 
 @dataclass(frozen=True)
 class SimulatedOffer:
-    """One accelerator. Above `micro_batch_max` it runs out of memory. `session_seconds` is the limit."""
+    """One accelerator. Above `micro_batch_max` it runs out of memory. `session_seconds` is the limit. With
+    `units_per_hour` the platform's quota is a balance of units, and an hour here takes so many of them."""
 
     accelerator: str = "cpu"
     steps_per_second: float = 1.0
@@ -70,11 +71,18 @@ class SimulatedOffer:
     memory_gb: float | None = None
     disk_gb: float | None = None
     micro_batch_max: int | None = None
+    units_per_hour: float = 0.0
+
+    @property
+    def quota_rate(self) -> float:
+        """What a second takes of the quota."""
+        return self.units_per_hour / 3600.0 if self.units_per_hour else 1.0
 
 
 @dataclass(frozen=True)
 class QuotaWindow:
-    """Session seconds allowed in each window. The first window begins at the platform's creation."""
+    """Session seconds allowed in each window; units, if the offers have rates. The first window begins at the
+    platform's creation."""
 
     allowed_seconds: float
     window_seconds: float
