@@ -235,7 +235,10 @@ class Monitor:
     def _consider_save(self) -> None:
         """Requests a save when it is due. Repeats an unanswered request after an interval, because a command
         may start to listen late."""
-        every = plan.interval(self.order.interval_seconds, self.clocks.budget, self.costs, self.settings)
+        order = self.order
+        every = plan.interval(
+            order.interval_seconds, self.clocks.budget, self.costs, self.settings, order.mean_time_to_failure
+        )
         now = self.clock.monotonic()
         if now - self._saved_at < every or (self.progress.step or 0) <= self._newest_step():
             return

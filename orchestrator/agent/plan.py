@@ -36,18 +36,25 @@ class Costs:
         return replace(self, uploads=(*self.uploads, seconds)[-_RECENT:])
 
 
-def interval(asked: float | None, budget: float | None, costs: Costs, settings: Settings) -> float:
+def interval(
+    asked: float | None,
+    budget: float | None,
+    costs: Costs,
+    settings: Settings,
+    mean_time_to_failure: float | None = None,
+) -> float:
     """Seconds between saves: the job's own setting, or else Young's optimum within bounds.
 
     W = clamp(√(2·C·M), max(L, floor), ceiling), where C is the cost of a save, M the mean time between
     failures and L the duration of a publication and its upload
     (docs/references/training.md#checkpoint-interval). It is never more than a third of the budget.
+    `mean_time_to_failure` was measured on earlier sessions; None: the settings have a guess.
     """
     if asked is not None:
         return asked
     cost = _save(budget, costs, settings)
     latency = _publication(budget, costs, settings) + _mean(costs.uploads)
-    optimum = math.sqrt(2.0 * cost * settings.mean_time_to_failure)
+    optimum = math.sqrt(2.0 * cost * (mean_time_to_failure or settings.mean_time_to_failure))
     seconds = max(latency, settings.save_floor, min(optimum, settings.save_ceiling))
     return seconds if budget is None else min(seconds, budget * _INTERVAL_SHARE_MAX)
 

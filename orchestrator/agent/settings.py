@@ -12,9 +12,9 @@ class Settings:
     """All times in seconds, sizes in bytes.
 
     Saves: the automatic interval lies between `save_floor` and `save_ceiling`. `mean_time_to_failure` is a
-    guess (docs/references/training.md#checkpoint-interval). `save_guess` stands for a save and its
-    publication until one has been measured. `margin` stays unused before the wall; it is at most
-    `margin_share` of the budget.
+    guess, for orders without a measured one (docs/references/training.md#checkpoint-interval). `save_guess`
+    stands for a save and its publication until one has been measured. `margin` stays unused before the wall;
+    it is at most `margin_share` of the budget.
     Stall: the command counts as stalled after `stall_factor` expected steps without a sign of life, but never
     before `stall_floor`. Until the first step (imports, compilation, downloads) the limit is `first_step`.
     `grace` is the time the command has to save when it is asked to stop before any deadline, `stall_grace`

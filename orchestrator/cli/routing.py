@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from orchestrator.cli.output import Output, number_text
-from orchestrator.client.routing import JudgedClaim, rate_is_known, until_text
+from orchestrator.client.routing import JudgedClaim, losses_text, rate_is_known, until_text
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route
@@ -34,6 +34,11 @@ def choice_text(choice: Choice, job: Job) -> str:
     needs_torch = catalogue[offer.accelerator].needs_torch
     text = f"{offer.platform}/{offer.accelerator}: {', '.join(parts)}"
     return text + (f"; needs {needs_torch}" if needs_torch else "")
+
+
+def losses_fact(choice: Choice, job: Job) -> list[tuple[str, str]]:
+    text = losses_text(choice, job)
+    return [("losses", text)] if text else []
 
 
 def rate_text(choice: Choice, job: Job) -> str:

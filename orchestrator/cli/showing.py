@@ -203,6 +203,7 @@ def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
     if route.chosen is not None:
         rows.append(("route", f"{routing.choice_text(route.chosen, record.job)} ({when})"))
         rows.append(("rate", routing.rate_text(route.chosen, record.job)))
+        rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
     rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]

@@ -129,6 +129,7 @@ def plan(call: Call) -> int:
     chosen = [] if route.chosen is None else [
         ("route", routing.choice_text(route.chosen, job)),
         ("rate", routing.rate_text(route.chosen, job)),
+        *routing.losses_fact(route.chosen, job),
     ]  # fmt: skip
     out.facts([
         *(chosen or _no_route_facts(found)),

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from orchestrator.client.wiring import Wired
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
+from orchestrator.core.estimate import interval_seconds, mean_time_to_failure
 from orchestrator.core.job import Claim, Job
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import count_text, date, span
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger, Stored
 from orchestrator.platforms.platform import Platform
@@ -95,11 +96,15 @@ def fill(
 
     Sessions that ended a moment ago count, too, because the answers may not include them yet.
     """
-    if ledger is not None:
-        market.remember(ledger.closed_since(now - CLOSED_SECONDS))
     for answer in answers:
         market.take(answer, asked_at)
-    market.begin(ledger.live() if ledger is not None else (), now)
+    if ledger is None:
+        market.begin((), now)
+        return
+    market.remember(ledger.closed_since(now - CLOSED_SECONDS))
+    for place in market.losses.wanted:
+        market.losses.learn(place, ledger.lifetimes(*place))
+    market.begin(ledger.live(), now)
 
 
 def route_of(wired: Wired, ledger: Ledger | None, record: RunRecord) -> Route:
@@ -145,6 +150,22 @@ def rate_is_known(choice: Choice, job: Job) -> bool:
         return True
     prior = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
     return prior.known or choice.estimate.rate_source != prior.source
+
+
+def losses_text(choice: Choice, job: Job) -> str:
+    """`sessions on colab/T4 are lost about every 98 min (7 of the last 9); checkpoints about every 2 min`.
+    Empty if no session there has ended yet."""
+    offer, lived = choice.offer, choice.offer.lifetimes
+    if lived is None:
+        return ""
+    where, sessions = f"{offer.platform}/{offer.accelerator}", count_text(lived.sessions, "session")
+    if not lived.lost:
+        return f"none of the last {sessions} on {where} was lost"
+    every = span(mean_time_to_failure(offer))
+    lost = f"sessions on {where} are lost about every {every} ({lived.lost} of the last {lived.sessions})"
+    if not offer.traits.durable_mid_run:
+        return lost
+    return f"{lost}; checkpoints about every {span(interval_seconds(job, offer))}"
 
 
 def claims(job: Job, measurements: tuple[Measurement, ...] = ()) -> Iterator[JudgedClaim]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.checkpoint import Accepted, newest
+from orchestrator.core.estimate import mean_time_to_failure
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice
 from orchestrator.core.order import Order, session_name
@@ -63,6 +64,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         inputs=job.inputs,
         env=job.env,
         secrets=job.secrets,
+        mean_time_to_failure=None if offer.lifetimes is None else mean_time_to_failure(offer),
     )
 
 
@@ -80,6 +82,7 @@ def again(parked: Order | None, order: Order) -> Order:
         budget_seconds=parked.budget_seconds,
         expected_steps_per_second=parked.expected_steps_per_second,
         image=parked.image,
+        mean_time_to_failure=parked.mean_time_to_failure,
     )
     if same != parked:
         return order

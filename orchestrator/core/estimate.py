@@ -23,10 +23,15 @@ SAVE_SECONDS_MIN = 1.0
 UPLOAD_BYTES_PER_SECOND = 24e6
 # Assumed (docs/references/training.md#checkpoint-interval): a free session is lost every 2 to 8 hours where
 # sessions are evicted, and every 100 hours where they are not. The user's own machine fails once a month.
+# What our own sessions met counts more: the assumption weighs as much as so many losses, or hours.
 MTBF_OWNED_SECONDS = 30 * 86400.0
 MTBF_LENT_SECONDS = 4 * 3600.0
 MTBF_BATCH_SECONDS = 100 * 3600.0
+ASSUMED_LOSSES = 0.5
+ASSUMED_SECONDS_MAX = 6 * 3600.0
+LOSS_SHARE_MAX = 1000.0  # of the training time: more is never, too
 INTERVAL_SECONDS = 300.0  # the longest automatic one: docs/references/training.md#checkpoint-interval
+INTERVAL_SECONDS_MIN = 60.0
 SHIP_SECONDS = 60.0  # an uplink looks for a new checkpoint this often
 UPLOAD_FACTOR = 1.2  # between the starts of two of its uploads
 WINDOW_SECONDS = 7 * 86400.0  # of a quota without a known refresh
@@ -178,24 +183,55 @@ def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> It
 def loss_seconds(job: Job, offer: Offer, terms: Terms, need: float) -> float:
     """The expected time for repeated training and set-ups because of lost sessions.
 
-    A lost session that is not durable costs half of its training and a set-up. Any other lost session costs
-    half an interval, a save and a set-up (docs/references/training.md#checkpoint-interval). Platforms that
-    hand over what a session left run it as a batch job, and do not evict it.
+    Training is safe in stretches: between two checkpoints, or if the session is not durable, between its
+    start and its end. A loss repeats the part of a stretch that was done, and a set-up. With a rate of losses
+    h and a set-up of R seconds, a stretch of T seconds takes (e^(hT) - 1) · (1/h + R) on average
+    (docs/references/training.md#checkpoint-interval). If T is far longer than sessions live, it never ends.
     """
-    traits = offer.traits
-    longest = min(need, terms.productive)
-    each = longest / 2 + terms.setup
-    if traits.durable_mid_run:
-        each = min(each, kept_seconds(job, offer) / 2 + terms.save + terms.setup)
+    stretch, again = min(need, terms.productive), terms.setup
+    kept = kept_seconds(job, offer) if offer.traits.durable_mid_run else math.inf
+    if kept < stretch:
+        stretch, again = kept, terms.setup + terms.save
+    if stretch <= 0:
+        return 0.0
+    failure = mean_time_to_failure(offer)
+    taken = math.expm1(min(stretch / failure, 100.0)) * (failure + again)
+    return need * min(max(0.0, taken / stretch - 1.0), LOSS_SHARE_MAX)
+
+
+def mean_time_to_failure(offer: Offer) -> float:
+    """For how many seconds a session runs on average until its platform takes it away.
+
+    The rate of losses is the mean of a Gamma distribution: an assumption about the kind of platform, and the
+    lifetimes of our own sessions there. Platforms that hand over what a session left run it as a batch job,
+    and do not evict it.
+    """
+    traits, lived = offer.traits, offer.lifetimes
     batch = traits.hands_over or not traits.durable_mid_run
     lent = MTBF_BATCH_SECONDS if batch else MTBF_LENT_SECONDS
-    return need / (MTBF_OWNED_SECONDS if traits.owned else lent) * each
+    assumed = MTBF_OWNED_SECONDS if traits.owned else lent
+    if lived is None:
+        return assumed
+    weight = min(ASSUMED_LOSSES * assumed, ASSUMED_SECONDS_MAX)
+    return (weight + lived.seconds) / (weight / assumed + lived.lost)
+
+
+def interval_seconds(job: Job, offer: Offer) -> float:
+    """How often a session is expected to save, by the rule of `orchestrator.agent.plan`: it measures what a
+    save costs, which is assumed here. At most, if nothing was measured on the offer."""
+    if job.checkpoint.interval_seconds is not None:
+        return job.checkpoint.interval_seconds
+    if offer.lifetimes is None:
+        return INTERVAL_SECONDS
+    cost = max(SAVE_SECONDS_MIN, checkpoint_bytes(job.work) / WRITE_BYTES_PER_SECOND)
+    optimum = math.sqrt(2.0 * cost * mean_time_to_failure(offer))
+    return max(INTERVAL_SECONDS_MIN, min(optimum, INTERVAL_SECONDS))
 
 
 def kept_seconds(job: Job, offer: Offer) -> float:
     """How often the work of a durable session becomes safe from its loss: with every checkpoint, or with each
     one that its uplink ships. An uplink ships the newest, and holds back when uploads take long."""
-    interval = job.checkpoint.interval_seconds or INTERVAL_SECONDS
+    interval = interval_seconds(job, offer)
     if offer.traits.uplink is not Uplink.STORE:
         return interval
     upload = checkpoint_bytes(job.work) / UPLOAD_BYTES_PER_SECOND

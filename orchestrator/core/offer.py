@@ -144,6 +144,16 @@ class Unavailable:
 
 
 @dataclass(frozen=True)
+class Lifetimes:
+    """What became of our own recent sessions: how many there were, how many of them the platform took away,
+    and for how many seconds they ran in total."""
+
+    sessions: int
+    lost: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Offer:
     """Platform × accelerator, as surveyed.
 
@@ -151,7 +161,8 @@ class Offer:
     platform and `slot_pool` share their slots. `memory_gb` is per device, if the platform knows it better
     than the catalogue (host memory for cpu). With `limit_memory`, a session that uses more is out of memory.
     `threads` fixes the number of CPU threads, which bitwise resume on a CPU needs. `wait_seconds`: how long a
-    session is expected to wait for its start.
+    session is expected to wait for its start. `lifetimes`: of our sessions there, which the market adds; no
+    survey knows them.
     """
 
     platform: str
@@ -166,6 +177,7 @@ class Offer:
     unavailable: Unavailable | None = None
     slot_pool: str = ""
     wait_seconds: float = 0.0
+    lifetimes: Lifetimes | None = None
 
 
 @dataclass(frozen=True)

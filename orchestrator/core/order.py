@@ -28,7 +28,8 @@ class Order:
     `command` has its placeholders filled. `secrets` are names; their values are sent separately.
     `budget_seconds` counts from the agent's start; the agent must have left by then (None: no limit).
     `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
-    older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto.
+    older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
+    it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
     `disk_gb` is what the job needs.
     """
 
@@ -62,6 +63,7 @@ class Order:
     secrets: tuple[str, ...] = ()
     resume_sha256: str | None = None
     requirements_lock: str | None = None
+    mean_time_to_failure: float | None = None
 
 
 class Outcome(StrEnum):

@@ -21,8 +21,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
-from orchestrator.core.speed import Measurement
-from orchestrator.core.watch import Watch
+from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
 from orchestrator.engine.readings import Readings, observe
@@ -141,6 +140,8 @@ class Engine:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         self._notice_clock(now - monotonic)
         self._take(now, monotonic)
+        for place in self._market.losses.wanted:
+            self._market.losses.learn(place, self._ledger.lifetimes(*place))
         if not self._regained:
             self._regain(now)
         due = self._load_due(now)
@@ -371,7 +372,7 @@ class Engine:
             for event in decision.events:
                 self._watchers.event(decision.record, event)
                 if isinstance(event, Ended):
-                    self._learn(before, inputs.watch, inputs.now)
+                    learn(self._ledger, self._market, before, event, inputs)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)
@@ -417,24 +418,6 @@ class Engine:
             return
         self._tracked.pop(run, None)
         self._waiting.pop(run, None)
-
-    def _learn(self, record: RunRecord, watch: Watch | None, now: float) -> None:
-        """Stores the measured rate, which takes precedence over every estimate."""
-        status = watch.observation.status if watch and watch.observation else None
-        session = record.session
-        if session is None or status is None or not status.steps_per_second or session.started_at is None:
-            return
-        order = session.order
-        measurement = Measurement(
-            accelerator=order.accelerator,
-            precision=order.precision,
-            micro_batch=order.micro_batch,
-            samples_per_second=status.steps_per_second * order.global_batch,
-            seconds=max(1.0, now - session.started_at),
-            at=now,
-            step=order.resume_step,
-        )
-        self._ledger.add_measurement(record.job.name, measurement)
 
     # --- Acting and looking -------------------------------------------------------------------------------
 

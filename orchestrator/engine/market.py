@@ -23,6 +23,7 @@ from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
+from orchestrator.engine.losses import Losses
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
 from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
@@ -57,7 +58,10 @@ def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) 
 
 
 class Market:
-    """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment."""
+    """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment.
+
+    `losses` adds to each offer how long our sessions there lived, once it is told.
+    """
 
     def __init__(
         self, platforms: Sequence[str], rules: tuple[Rule, ...] = (), utc_offset_seconds: float = 0.0
@@ -73,6 +77,7 @@ class Market:
         self._claims: tuple[Claim, ...] = ()
         self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
+        self.losses = Losses()
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
 
@@ -96,7 +101,7 @@ class Market:
         before = (self._offers.get(name), name in self._outages)
         if surveyed.trouble is None:
             self._outages.pop(name, None)
-            self._offers[name] = surveyed.offers
+            self._offers[name] = self.losses.given_to(surveyed.offers, now)  # anew, because they grow old
         else:
             self._outages[name] = surveyed
             self._offers.pop(name, None)
@@ -120,6 +125,9 @@ class Market:
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
         """Recounts what the sessions of these runs use, including sessions that have just ended."""
         self._now = now
+        if self.losses.changed:
+            self._offers = {name: self.losses.given_to(offers, now) for name, offers in self._offers.items()}
+            self.losses.changed = False
         self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
         self._claims = claims(records, self._closed.values(), self._as_of, now)
         self._count()

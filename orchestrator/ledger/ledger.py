@@ -18,12 +18,14 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.errors import Fenced, InputError, LedgerConflict
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.measured import place_key
 from orchestrator.ledger.migration import migrate
 from orchestrator.ledger.reading import CHUNK, LedgerReader
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
+    from orchestrator.core.lifetimes import Lifetime
     from orchestrator.core.run import RunRecord
     from orchestrator.core.speed import Measurement
 
@@ -223,6 +225,13 @@ class Ledger(LedgerReader):
         with self._database.write() as connection:
             connection.execute(insert(measurements), row)
         self._measured.pop(job_key, None)
+
+    def add_lifetime(self, platform: str, accelerator: str, lifetime: Lifetime) -> None:
+        """Stores how long a session there lived."""
+        body = wire.encode(lifetime).decode()
+        row = {"job_key": place_key(platform, accelerator), "at": lifetime.at, "body": body}
+        with self._database.write() as connection:
+            connection.execute(insert(measurements), row)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.tables import events, measurements, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.speed import Measurement
 
 CHUNK = 500  # rows per query by name
-MEASUREMENTS_MAX = 256
 CANDIDATES_MAX = 10
 _NEAREST, _NEAREST_OF = 3, 5000
 _NONE = (None, "")
@@ -77,7 +77,7 @@ class RunSummary:
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
 
 
-class LedgerReader:
+class LedgerReader(Measured):
     """The queries. Each may raise `Transient` or another BackendError if the database fails."""
 
     def __init__(self, database: Database) -> None:
@@ -231,21 +231,7 @@ class LedgerReader:
         with self._database.read() as connection:
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
-    # --- Rates and control ------------------------------------------------------------------------------
-
-    def measurements(self, job_key: str) -> tuple[Measurement, ...]:
-        """A job's measured rates on any accelerator, oldest first; at most the newest 256.
-
-        The controller reads them only once, because no other process adds to them.
-        """
-        if self._controls and job_key in self._measured:
-            return self._measured[job_key]
-        c = measurements.c
-        query = select(c.body).where(c.job_key == job_key).order_by(c.at.desc(), c.number.desc())
-        rows = self._all(query.limit(MEASUREMENTS_MAX))
-        read = (_measurement(row.body) for row in reversed(rows))
-        self._measured[job_key] = found = tuple(each for each in read if each is not None)
-        return found
+    # --- Size and control -------------------------------------------------------------------------------
 
     def size(self) -> int:
         """The size of the ledger on disk, in bytes: all of SQLite's files, or the server's tables."""
@@ -330,13 +316,3 @@ def _stored(row: Any) -> Stored:
         trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
         return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble)
     return Stored(row.seq, event, inputs)
-
-
-def _measurement(text: str) -> Measurement | None:
-    """None if it cannot be read: the rate is then measured again."""
-    from orchestrator.core.speed import Measurement
-
-    try:
-        return wire.decode(Measurement, text.encode())
-    except ValueError:
-        return None

@@ -34,6 +34,25 @@ def test_interval(asked: float | None, budget: float | None, measured: Costs, ex
 
 
 @pytest.mark.parametrize(
+    ("lived", "measured", "expected"),
+    [
+        (None, Costs((1.0,), (1.0,)), math.sqrt(2 * 14400)),  # the guess
+        (1200.0, Costs((1.0,), (1.0,)), 60.0),  # √(2·20 min) = 49 s
+        (1200.0, Costs((4.0,), (1.0,)), math.sqrt(2 * 4 * 1200)),
+        (5400.0, Costs((1.0,), (1.0,)), math.sqrt(2 * 5400)),
+        (43200.0, Costs((1.0,), (1.0,)), math.sqrt(2 * 43200)),
+        (43200.0, Costs((4.0,), (1.0,)), 300.0),
+        (1200.0, Costs((1.0,), (100.0,), (20.0,)), 120.0),  # no oftener than it can be shipped
+    ],
+)
+def test_the_interval_follows_the_measured_losses(
+    lived: float | None, measured: Costs, expected: float
+) -> None:
+    assert interval(None, None, measured, SETTINGS, lived) == pytest.approx(expected)
+    assert interval(45.0, None, measured, SETTINGS, lived) == 45.0, "the job's own comes first"
+
+
+@pytest.mark.parametrize(
     ("budget", "measured", "step_seconds", "expected"),
     [
         (None, Costs(), 1.0, None),

@@ -10,8 +10,8 @@ _ROUNDING = 1e-6
 
 
 class Meter:
-    """The use of one quota, by our sessions and by somebody else. The first window begins at `born`. Times are
-    by the simulation's clock. Without a rule, everything is allowed."""
+    """The use of one quota, by our sessions and by others. The first window begins at `born`. Times are by
+    the simulation's clock. Without a rule, everything is allowed."""
 
     def __init__(self, rule: QuotaWindow | None, born: float) -> None:
         self._rule = rule
