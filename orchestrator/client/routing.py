@@ -20,7 +20,7 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
-from orchestrator.core.wording import count_text, date, span
+from orchestrator.core.wording import date, span
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger, Stored
 from orchestrator.platforms.platform import Platform
@@ -158,9 +158,9 @@ def losses_text(choice: Choice, job: Job) -> str:
     offer, lived = choice.offer, choice.offer.lifetimes
     if lived is None:
         return ""
-    where, sessions = f"{offer.platform}/{offer.accelerator}", count_text(lived.sessions, "session")
+    where = f"{offer.platform}/{offer.accelerator}"
     if not lived.lost:
-        return f"none of the last {sessions} on {where} was lost"
+        return f"no session on {where} was lost ({lived.sessions} so far)"
     every = span(mean_time_to_failure(offer))
     lost = f"sessions on {where} are lost about every {every} ({lived.lost} of the last {lived.sessions})"
     if not offer.traits.durable_mid_run:
