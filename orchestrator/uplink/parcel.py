@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -79,10 +79,11 @@ def write(
     contents: Iterable[Content],
     key: str = "",
     put: Callable[[int], None] = lambda _: None,
+    part_bytes: int = bounds.PARCEL_PART_BYTES,
 ) -> Parcel:
     """Puts the contents into the store, encrypted for `key` if there is one. `put` hears the size of each
     part that is there. Idempotent: parts that are there are not sent again."""
-    with snapshot(store), _Writer(only_for(store, key), keys, put) as writer:
+    with snapshot(store), _Writer(only_for(store, key), keys, put, part_bytes) as writer:
         entries = tuple(entry for content in contents for entry in _written(content, writer.write))
         writer.finish()
     return Parcel(entries, tuple(writer.parts), key)
@@ -123,11 +124,12 @@ def _below(path: Path) -> Iterator[Path]:
 class _Writer:
     """Cuts what it is given into parts, and puts each that is full. Needs disk space for one."""
 
-    def __init__(self, store: Store, keys: SessionKeys, put: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, keys: SessionKeys, put: Callable[[int], None], part_bytes: int) -> None:
         self._store = store
         self._keys = keys
         self._put = put
-        self._there: Mapping[str, int] = {stat.key: stat.size for stat in store.list(keys.parcel)}
+        self._part_bytes = part_bytes
+        self._there = {stat.key: stat.size for stat in store.list(keys.parcel)}
         self._folder = TemporaryDirectory(prefix="orchestrator-")
         self._path = Path(self._folder.name) / _PART
         self._begin()
@@ -149,12 +151,12 @@ class _Writer:
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            piece = left[: bounds.PARCEL_PART_BYTES - self._size]
+            piece = left[: self._part_bytes - self._size]
             self._file.write(piece)
             self._digest.update(piece)
             self._size += len(piece)
             left = left[len(piece) :]
-            if self._size == bounds.PARCEL_PART_BYTES:
+            if self._size == self._part_bytes:
                 self.finish()
 
     def finish(self) -> None:
@@ -168,6 +170,7 @@ class _Writer:
                 self._store.delete(key)  # the key names its bytes: another size is damage
             if there != part.size:
                 self._store.put(key, self._path, part.sha256)
+                self._there[key] = part.size
             self.parts.append(part)
             self._put(part.size)
         self._begin()
@@ -240,8 +243,9 @@ def _spread(
 ) -> None:
     """Writes the bytes of one part to their places in the files that they belong to."""
     with part.open("rb") as reading:
-        at, number = begin, bisect_right(ends, begin)
+        at = begin
         while at < begin + size:
+            number = bisect_right(ends, at)  # never one without bytes
             entry, end = entries[number], ends[number]
             count = min(end, begin + size) - at
             target = content / entry.path
@@ -249,7 +253,7 @@ def _spread(
             with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as writing:
                 writing.seek(at - (end - entry.size))
                 copy(reading, writing, count)
-            at, number = at + count, number + 1
+            at += count
 
 
 def _finish(entries: Iterable[Entry], content: Path) -> None:
