@@ -184,7 +184,8 @@ def test_the_lists_serve_this_machine_and_fit_together() -> None:
         ("a-1-py3-none-any.whl", True),
         ("a-1-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
         ("a-1-cp39-abi3-macosx_11_0_arm64.whl", True),
-        ("a-1-cp313-abi3-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp313-abi3-manylinux_2_28_x86_64.whl", True),  # for 3.13 and newer
+        ("a-1-cp315-abi3-manylinux_2_28_x86_64.whl", False),
         ("a-1-cp313-cp313t-manylinux_2_28_x86_64.whl", False),
         ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", False),
         ("a-1-cp311-cp311-win_amd64.whl", False),

@@ -16,7 +16,11 @@ from typing import Any
 CPU = "NONE"  # Colab's word for a machine without an accelerator
 GPUS = ("T4", "L4", "G4", "A100", "H100")
 TPUS = ("V5E1", "V6E1")
-ACCELERATORS = (CPU, *GPUS, *TPUS)  # what the command line can ask for (docs/references/colab.md#accelerators)
+ACCELERATORS = (
+    CPU,
+    *GPUS,
+    *TPUS,
+)  # what the command line can ask for (docs/references/colab.md#accelerators)
 _SPACE = uuid.UUID("2f9c7f0e-5a34-5d6b-9a0b-6f6d3b1c8a57")
 
 
