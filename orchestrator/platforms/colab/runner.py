@@ -50,8 +50,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait, in seconds. `request`: for one answer of Colab's; `file`: for a machine's answer about
-    a file; `call`: for a whole process, except one that allocates (`new`), uploads (`upload`) or runs a cell.
+    """How long to wait, in seconds. `request`: for one answer of Colab's; `file`: for a machine's answer
+    about a file; `call`: for a whole process, except one that allocates (`new`), moves a file (`upload`) or
+    runs a cell.
     After a 502, 503 or 504, the command line asks `attempts` times for a machine, with pauses of `pause`,
     twice that, and so on."""
 
@@ -232,7 +233,7 @@ class Cli:
                 "file_seconds": self.patience.file, **request,
             }  # fmt: skip
             write_whole(done.request, json.dumps(whole).encode(), sync=False)
-            command = [python, "-I", "-u", errand.__file__, done.request, done.answer]
+            command = [str(python), "-I", "-u", errand.__file__, str(done.request), str(done.answer)]
             variables = self.environment.variables(home) | {
                 "COLAB_CLI_ASSIGN_RETRIES": str(self.patience.attempts),
                 "COLAB_CLI_RETRY_BACKOFF": f"{self.patience.pause:g}",
@@ -320,7 +321,7 @@ class Cli:
 
 @dataclass
 class _Done:
-    """What is left of an errand. `marked`: it printed its marker; `late`: it was killed after these seconds."""
+    """What is left of an errand. `marked`: it printed its marker; `late`: it was killed after so long."""
 
     folder: Path
     marked: bool = False
