@@ -1,9 +1,11 @@
-"""Unpacks Python 3.13 next to an older system: `python scripts/newer_python.py` prints where it is.
+"""Unpacks Python 3.13 next to an older system: `python scripts/newer_python.py` prints where it is. With
+`--check` it changes nothing and exits with 0 if there is a newer Python, here or elsewhere.
 
 Some programs that we run need a newer Python than Debian 12 has. This takes Debian 13's, with the C library
 and the others that it was built for, into a folder of the user's cache, with a script that starts it with
-those. So it starts like any other interpreter and changes nothing on the system; it needs no root. apt checks the
-signatures. Needs a Debian with dpkg, apt-get and its archive's keys. Does nothing if it was done before.
+those. So it starts like any other interpreter and changes nothing on the system; it needs no root. apt
+checks the signatures. Needs a Debian with dpkg, apt-get and its archive's keys. Does nothing if it was done
+before.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ SUITE = "trixie"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PACKAGES = (
-    f"python{VERSION}-minimal", f"libpython{VERSION}-minimal", f"libpython{VERSION}-stdlib", "libc6", "libbz2-1.0",
-    "libexpat1", "libffi8", "libgcc-s1", "liblzma5", "libncursesw6", "libreadline8t64", "libsqlite3-0",
-    "libssl3t64", "libstdc++6", "libtinfo6", "libuuid1", "libzstd1", "zlib1g",
+    f"python{VERSION}-minimal", f"libpython{VERSION}-minimal", f"libpython{VERSION}-stdlib", "libc6",
+    "libbz2-1.0", "libexpat1", "libffi8", "libgcc-s1", "liblzma5", "libncursesw6", "libreadline8t64",
+    "libsqlite3-0", "libssl3t64", "libstdc++6", "libtinfo6", "libuuid1", "libzstd1", "zlib1g",
 )  # fmt: skip
 # It starts, with its own certificates' module, compression, and what makes environments.
 PROOF = "import ctypes, lzma, sqlite3, ssl, sys, zlib; assert sys.version_info >= (3, 12)"
@@ -41,6 +43,18 @@ def found() -> Path | None:
     return python if python.exists() and starts(python) else None
 
 
+def is_there_another() -> bool:
+    """Whether the orchestrator finds one on this system."""
+    from orchestrator.errors import AccessDenied
+    from orchestrator.platforms.colab.environment import find_python
+
+    try:
+        find_python()
+    except AccessDenied:
+        return False
+    return True
+
+
 def starts(python: Path) -> bool:
     try:
         return not subprocess.run([python, "-I", "-c", PROOF], capture_output=True, check=False).returncode
@@ -48,8 +62,10 @@ def starts(python: Path) -> bool:
         return False
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     python = found()
+    if words == ["--check"]:
+        return 0 if python is not None or is_there_another() else 1
     if python is None:
         missing = [each for each in ("apt-get", "dpkg-deb") if shutil.which(each) is None]
         if missing or not KEYS.exists():
@@ -133,4 +149,4 @@ def call(command: list[str], cwd: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

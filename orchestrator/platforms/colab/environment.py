@@ -110,29 +110,46 @@ class Environment:
 
     def _installed(self) -> Path:
         """Where the packages of this list are, for this interpreter."""
-        cache = self.cache
-        if cache is None:
-            from platformdirs import user_cache_path
-
-            cache = user_cache_path("accelerator-orchestrator", appauthor=False)
+        cache = user_cache() if self.cache is None else self.cache
         wanted = LOCK.read_bytes() + str(self.python or "").encode()
         return cache / f"colab-cli-{hashlib.sha256(wanted).hexdigest()[:16]}"
 
     def _install(self, place: Path) -> None:
         self.say("Installing Google Colab's command line")
+        python = find_python(self.python)
         with draft_folder(place.parent, 0o700) as draft:
-            python = str(self.python or _PYTHONS)
-            if refused := _uv("venv", "--no-project", "--allow-existing", "--python", python, str(draft)):
-                raise AccessDenied(_no_python(self.python, refused))
-            if (version := _version(draft)) < OLDEST:
-                raise AccessDenied(_no_python(self.python, f"it is {'.'.join(map(str, version))}"))
-            if refused := _uv(
-                "pip", "install", "--require-hashes", "--no-deps", "--only-binary", ":all:",
-                "--compile-bytecode", "--python", str(draft / "bin" / "python"), "--requirements", str(LOCK),
-            ):  # fmt: skip
-                raise Transient(f"Google Colab's command line cannot be installed: {refused}")
+            try:
+                _uv("venv", "--no-project", "--allow-existing", "--python", str(python), str(draft))
+                _uv(
+                    "pip", "install", "--require-hashes", "--no-deps", "--only-binary", ":all:", "--python",
+                    str(draft / "bin" / "python"), "--compile-bytecode", "--requirements", str(LOCK),
+                )  # fmt: skip
+            except UvFailed as error:
+                raise Transient(f"Google Colab's command line cannot be installed: {error}") from error
             set_aside(place)  # its interpreter may be gone
             draft.rename(place)
+
+
+def find_python(given: Path | None = None) -> Path:
+    """A Python that the command line runs on: the given one, or one that is found. Raises AccessDenied with
+    the commands that help."""
+    from uv import find_uv_bin
+
+    try:
+        if given is None:
+            return Path(_uv("python", "find", "--no-project", _PYTHONS).strip())
+        version = _uv("python", "find", "--no-project", "--show-version", str(given)).strip()
+    except UvFailed as error:
+        if given is not None:
+            raise AccessDenied(f"{given} does not start: {error}") from error
+        raise AccessDenied(
+            "Google Colab's command line needs Python 3.12 or newer, and none was found.\n"
+            f"To get one:  {find_uv_bin()} python install 3.13\n"
+            "Or name one with the platform's option `python`"
+        ) from error
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise AccessDenied(f"{given} is Python {version}; Colab's command line needs 3.12 or newer")
+    return given
 
 
 def make_home(home: Path) -> None:
@@ -145,8 +162,19 @@ def make_home(home: Path) -> None:
     home.chmod(0o700)
 
 
+def user_cache() -> Path:
+    """The user's folder for what can be made again."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("accelerator-orchestrator", appauthor=False)
+
+
+class UvFailed(Exception):
+    """What uv said."""
+
+
 def _uv(*words: str) -> str:
-    """Runs uv. Returns what it said if it failed, otherwise an empty text."""
+    """Runs uv and returns what it printed. Raises UvFailed."""
     from uv import find_uv_bin
 
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -156,39 +184,21 @@ def _uv(*words: str) -> str:
     environ.pop("VIRTUAL_ENV", None)
     try:
         done = subprocess.run(
-            [find_uv_bin(), *words, "--no-config", "--no-python-downloads", "--quiet"],
-            env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_SECONDS, check=False,
+            [find_uv_bin(), *words, "--no-config", "--no-python-downloads"], env=environ,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"uv: {type(error).__name__}"
-    said = " ".join(done.stderr.decode("utf-8", "replace").split())
-    return (said[-_SAID_MAX:] or f"uv ended with {done.returncode}") if done.returncode else ""
+        raise UvFailed(f"uv: {type(error).__name__}") from error
+    if done.returncode:
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())[-_SAID_MAX:]
+        raise UvFailed(said or f"uv ended with {done.returncode}")
+    return done.stdout.decode()
 
 
 def _pythons() -> Iterator[Path]:
     """pyenv's interpreters: on the PATH it has only programs that refuse to start without a choice."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     yield from sorted(root.glob("versions/*/bin"), reverse=True)
-
-
-def _version(environment: Path) -> tuple[int, ...]:
-    lines = (environment / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
-    given = dict(line.split(" = ", 1) for line in lines if " = " in line)
-    return tuple(int(part) for part in given.get("version_info", "0").split(".")[:2])
-
-
-def _no_python(python: Path | None, said: str) -> str:
-    from uv import find_uv_bin
-
-    if python is not None:
-        return f"{python} is not a Python of version 3.12 or newer: {said}"
-    if "No interpreter found" not in said:
-        return f"no environment for Google Colab's command line can be made: {said}"
-    return (
-        f"Google Colab's command line needs Python 3.12 or newer, and none was found.\n"
-        f"To get one:  {find_uv_bin()} python install 3.13\n"
-        "Or name one with the platform's option `python`"
-    )
 
 
 def _on_loopback(url: str) -> bool:

@@ -19,8 +19,9 @@ import re
 import sys
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -99,43 +100,45 @@ def decoded(response: Any) -> Answer:
     return found
 
 
+@contextmanager
+def _expected() -> Iterator[None]:
+    """What the command line must have inside. Raises Strange."""
+    try:
+        yield
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Strange(f"{type(error).__name__}: {error}") from error
+
+
 # --- Colab ------------------------------------------------------------------------------------------------
 
 
 class Colab:
     """The account, through the command line's own login."""
 
-    def __init__(self, auth: str) -> None:
-        try:
+    def __init__(self, auth: str, seconds: float) -> None:
+        self._limit = (CONNECT_SECONDS, seconds)
+        with _expected():
             from colab_cli import auth as auth_module  # type: ignore[import-not-found]
-            from colab_cli import cli, common
-            from colab_cli.commands import session  # type: ignore[import-not-found]
+            from colab_cli import common
             from colab_cli.state import SessionState, StateStore  # type: ignore[import-not-found]
 
             self.state = common.state
             self.state.auth_provider = auth_module.AuthProvider(auth)
-            self.app, self.cli, self.session_module = cli.app, cli, session
             self.SessionState, self.StateStore = SessionState, StateStore
-            for thing, name in (
-                (cli, "setup_logging"),
-                (session, "uuid"),
-                (common, "Client"),
-                (common, "Prod"),
-            ):
-                if not hasattr(thing, name):
-                    raise Strange(f"{thing.__name__}.{name} is missing")
-        except (ImportError, AttributeError, ValueError) as error:
-            raise Strange(f"{type(error).__name__}: {error}") from error
+            type(self.state).client  # noqa: B018 - it is only read once somebody may log in
 
     def log_in(self) -> None:
         """Gets the login; on a terminal, asks for one. Without one, raises EOFError."""
-        self.client = self.state.client
-        self.web, self.domain = self.client.session, self.client.colab_domain
+        client = self.state.client
+        with _expected():
+            self.web, self.domain = client.session, client.colab_domain
 
     def get(self, path: str, **parameters: str) -> Answer:
         url = urljoin(self.domain, f"/tun/m/{path}")
         headers = {"Accept": "application/json", "X-Colab-Client-Agent": "colab-cli"}
-        response = self.web.get(url, params={"authuser": "0", **parameters}, headers=headers)
+        response = self.web.get(
+            url, params={"authuser": "0", **parameters}, headers=headers, timeout=self._limit
+        )
         response.raise_for_status()
         return decoded(response)
 
@@ -175,13 +178,19 @@ class Colab:
 
     def run(self, session: Answer, words: list[str]) -> None:
         """One of the command line's own commands. Raises what it raises."""
-        self.cli.setup_logging = lambda _: None
+        with _expected():
+            from colab_cli import cli
+            from colab_cli.commands import session as commands  # type: ignore[import-not-found]
+
+            for module, name in ((cli, "setup_logging"), (cli, "app"), (commands, "uuid")):
+                getattr(module, name)
+        cli.setup_logging = lambda _: None
         notebook = uuid.UUID(session["notebook"])
-        self.session_module.uuid = type("uuid", (), {"uuid4": staticmethod(lambda: notebook)})
+        commands.uuid = type("uuid", (), {"uuid4": staticmethod(lambda: notebook)})
         command, *others = words
         auth = str(self.state.auth_provider.value)
         line = ["--auth", auth, "--config", session["record"], command, "-s", session["name"], *others]
-        code = self.app(line, standalone_mode=False)
+        code = cli.app(line, standalone_mode=False)
         if code:
             raise Ended(f"{command} ended with {code}")
 
@@ -226,13 +235,20 @@ def stop(colab: Colab, request: Answer, answer: Answer) -> None:
     """Gives the machine back, and looks whether it is gone. It may be gone although the command failed, and
     the other way round."""
     session = request["session"]
+    machine = colab.find(session, colab.listed())
+    answer["has_machine"] = machine is not None
+    if machine is None:
+        return
     failed = None
+    colab.record(session, machine)
     try:
-        command(colab, request, answer)
+        colab.run(session, request["words"])
     except Exception as error:  # noqa: BLE001 - whatever the command line raises
         failed = error
+    colab.record(session, machine)  # the command removed it, but Colab may list the machine for a while
     answer["has_machine"] = colab.find(session, colab.listed()) is not None
-    if answer["has_machine"] and failed is not None:
+    is_known = getattr(getattr(failed, "response", None), "status_code", None) != 404
+    if answer["has_machine"] and failed is not None and is_known:
         raise failed
 
 
@@ -297,10 +313,8 @@ def _add(found: Answer, path: str, proxy: Answer, request: Answer) -> None:
         entries = body.get("content") or ()
         names = ("name", "type", "size", "last_modified")
         found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
-    elif "content" in body:
-        text = body["content"] or ""
-        is_text = body.get("format") == "text"
-        found["files"][path] = base64.b64encode(text.encode()).decode() if is_text else text
+    elif body.get("content") is not None:
+        found["files"][path] = base64.b64encode(_bytes(body)).decode()
     else:
         found["too_large"][path] = int(body.get("size") or 0)
 
@@ -323,13 +337,19 @@ def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes
         text = bytearray()
         for chunk in response.iter_content(1 << 16):
             text += chunk
-            if len(text) > bytes_max * 4 / 3 + (1 << 16) and parameters["type"] == "file":
+            if len(text) > bytes_max * 1.4 + (1 << 16) and parameters["type"] == "file":
                 break
         else:
             body: Answer = json.loads(text)
-            if parameters["type"] != "file" or len(body.get("content") or "") * 3 / 4 - 3 <= bytes_max:
+            if parameters["type"] != "file" or len(_bytes(body)) <= bytes_max:
                 return body
     return _get(proxy, path, {"type": "file", "content": "0"}, request, bytes_max=1 << 62)
+
+
+def _bytes(body: Answer) -> bytes:
+    """A file's content, which is text only if the machine ignores the format that was asked for."""
+    text = str(body.get("content") or "")
+    return text.encode() if body.get("format") == "text" else base64.b64decode(text)
 
 
 def hidden(text: str) -> str:
@@ -345,7 +365,7 @@ def main(words: list[str]) -> int:
     answer: Answer = {"kind": "done", "version": version(), "phase": "login"}
     seen = Seen(request["seconds"], bool(os.environ.get("ORCHESTRATOR_NO_PRODUCTION")))
     try:
-        colab = Colab(request["auth"])
+        colab = Colab(request["auth"], request["seconds"])
         seen.watch()
         colab.log_in()
         answer["phase"] = "errand"

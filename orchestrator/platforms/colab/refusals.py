@@ -29,7 +29,8 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
     if answer.get("kind") == "strange":
         return error(Rejected, f"google-colab-cli {version} is not the one this was written for: {said}")
     requests: Sequence[Mapping[str, Any]] = answer.get("requests") or ()
-    last: Mapping[str, Any] = requests[-1] if requests else {}
+    # After a failure there may be more requests, which look whether it took effect all the same.
+    last: Mapping[str, Any] = next((each for each in reversed(requests) if _is_bad(each)), {})
     if answer.get("phase") == "login":
         return _of_login(error, answer, last, login)
     assigned = next((each for each in reversed(requests) if _is_assignment(each)), None)
@@ -46,6 +47,10 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
         if status == 400:
             return error(Rejected, "this account may not have a machine with this accelerator")
     return _of_status(error, answer, last, login, said)
+
+
+def _is_bad(request: Mapping[str, Any]) -> bool:
+    return bool(request.get("error")) or int(request.get("status") or 200) >= 400
 
 
 def _is_assignment(request: Mapping[str, Any]) -> bool:

@@ -45,7 +45,7 @@ class Account:
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._access: dict[str, float] = {}
+        self.access: dict[str, float] = {}
         self._xsrf: set[str] = set()
         self._spent, self._counted = 0.0, time.monotonic()
 
@@ -60,12 +60,12 @@ class Account:
         if settings.login_is_revoked or not granted:
             raise Refusal(400, {"error": "invalid_grant", "error_description": "Bad Request"})
         made = f"ya29.{secrets.token_urlsafe(12)}"
-        self._access[made] = time.monotonic() + settings.access_seconds
+        self.access[made] = time.monotonic() + settings.access_seconds
         answer = {"access_token": made, "expires_in": int(settings.access_seconds), "token_type": "Bearer"}
         return answer | {"scope": CONSENT, "refresh_token": settings.refresh_token}
 
     def check(self, authorization: str) -> None:
-        if self._access.get(authorization.removeprefix("Bearer "), 0.0) < time.monotonic():
+        if self.access.get(authorization.removeprefix("Bearer "), 0.0) < time.monotonic():
             raise Refusal(401)
 
     # --- Machines ---------------------------------------------------------------------------------------
@@ -118,10 +118,11 @@ class Account:
             endpoint = f"{accelerator.lower()}-s-{secrets.token_hex(6)}"
             folder = self.folder / endpoint
             now = time.monotonic()
-            machine = Machine(endpoint, notebook, accelerator, high_mem, folder, now, busy_at=now)
+            machine = Machine(
+                endpoint, notebook, accelerator, high_mem, folder, self.python, self.url, now, busy_at=now
+            )
             self.machines[endpoint] = machine
             self.allocated.append(notebook)
-            machine.start(self.python, self.url)
             return machine
 
     def assignments(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.processes import end
+from orchestrator.processes import end, find
 
 LOCK = Path(__file__).with_name("machine.lock")
 START_SECONDS = 60.0
@@ -58,11 +58,14 @@ class Machine:
     accelerator: str
     high_mem: bool
     folder: Path
+    python: Path  # with Jupyter
+    url: str  # where others reach the local Colab
     began: float
     gone: float | None = None
     busy_at: float = 0.0  # when a kernel was last seen busy
     tokens: dict[str, float] = field(default_factory=dict, repr=False)  # token → when it expires
     _process: subprocess.Popen[bytes] | None = None
+    _starting: threading.Lock = field(default_factory=threading.Lock)
     _sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="colab-")))
 
     @property
@@ -82,12 +85,17 @@ class Machine:
         self.tokens[token] = time.monotonic() + seconds
         return token
 
-    def start(self, python: Path, url: str) -> None:
-        """Starts Jupyter; `url` is where others reach the local Colab."""
+    def start(self) -> None:
+        """Starts Jupyter, unless it runs or the machine is gone."""
+        with self._starting:
+            if self._process is None and self.gone is None:
+                self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         root, startup = self.folder / "root", self.folder / "root" / "ipython" / "profile_default" / "startup"
         google = self.folder / "packages" / "google" / "colab"
         for each in (self.content, startup, google, self.folder / "tmp"):
-            each.mkdir(parents=True)
+            each.mkdir(parents=True, exist_ok=True)
         (startup / "00-machine.py").write_text(_STARTUP.format(content=str(self.content)))
         (google / "__init__.py").touch()
         (google / "runtime.py").write_text(_RUNTIME)
@@ -95,7 +103,7 @@ class Machine:
             "HOME": str(root), "TMPDIR": str(self.folder / "tmp"), "IPYTHONDIR": str(root / "ipython"),
             "PYTHONPATH": str(google.parent.parent), "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
-            MARK: self.endpoint, "LOCAL_COLAB_UNASSIGN": f"{url}{self.base}/local-unassign",
+            MARK: self.endpoint, "LOCAL_COLAB_UNASSIGN": f"{self.url}{self.base}/local-unassign",
             "COLAB_RELEASE_TAG": "local",
         }  # fmt: skip
         options = {
@@ -107,14 +115,15 @@ class Machine:
         words = [f"--ServerApp.{name}={value}" for name, value in options.items()]
         words += ["--IdentityProvider.token=", "--ContentsManager.allow_hidden=True", "--log-level=WARN"]
         with (self.folder / "jupyter.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-m", "jupyter_server", *words],
+            return subprocess.Popen(
+                [self.python, "-m", "jupyter_server", *words],
                 cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
     def connect(self) -> socket.socket:
-        """A connection to Jupyter, as soon as it takes one."""
+        """A connection to Jupyter, as soon as it takes one. Starts it, if nobody came before."""
+        self.start()
         until = time.monotonic() + START_SECONDS
         while True:
             made = socket.socket(socket.AF_UNIX)
@@ -130,6 +139,8 @@ class Machine:
 
     def kernels(self) -> list[dict[str, Any]]:
         """Jupyter's list of kernels, with their `execution_state`; empty before it has started."""
+        if self._process is None:
+            return []
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(5)
@@ -143,9 +154,17 @@ class Machine:
             connection.close()
         return found
 
+    def running(self) -> bool:
+        """Whether any process of the machine is alive."""
+        found = find(f"{MARK}={self.endpoint}", sessions=True)
+        for process in found:
+            os.close(process)
+        return bool(found)
+
     def end(self) -> None:
         """Kills everything on the machine. Its files stay for the test to look at, as nobody else can."""
-        self.gone = self.gone if self.gone is not None else time.monotonic()
+        with self._starting:
+            self.gone = self.gone if self.gone is not None else time.monotonic()
         end(f"{MARK}={self.endpoint}", sessions=True)
         if self._process is not None:
             self._process.wait()

@@ -1,8 +1,8 @@
 """The local Colab: a proxy on loopback behind which Google's hosts are this server, and its machines.
 
 The real command line reaches it without a patch: HTTPS_PROXY names it, and REQUESTS_CA_BUNDLE its
-certificates. It takes CONNECT for Google's hosts only and passes nothing on to the network. Decides which part answers a
-request, which fault it shows, and what a machine gets to see. account.py decides the answers.
+certificates. It takes CONNECT for Google's hosts only and passes nothing on to the network. Decides which
+part answers a request, which fault it shows, and what a machine gets to see. account.py decides the answers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
+from orchestrator.platforms.colab.environment import user_cache
 from tests.stand_ins.colab import certificates
 from tests.stand_ins.colab.account import Account, Refusal
 from tests.stand_ins.colab.machine import Machine, jupyter
@@ -94,10 +95,9 @@ class LocalColab:
 
     def login(self) -> str:
         """A login as the command line keeps it in its token.json; expired, so it is renewed first."""
-        return json.dumps({
-            "token": "old", "refresh_token": self.settings.refresh_token, "client_id": "local",
-            "type": "authorized_user", "client_secret": "local", "expiry": "2020-01-01T00:00:00Z", "universe_domain": "googleapis.com",
-        })  # fmt: skip
+        known = {"client_id": "local", "client_secret": "local", "universe_domain": "googleapis.com"}
+        expired = {"type": "authorized_user", "token": "old", "expiry": "2020-01-01T00:00:00Z"}
+        return json.dumps(known | expired | {"refresh_token": self.settings.refresh_token})
 
     # --- Requests ---------------------------------------------------------------------------------------
 
@@ -289,12 +289,10 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def local_colab(
-    folder: Path, settings: Settings | None = None, *, cache: Path, port: int = 0
-) -> Iterator[LocalColab]:
-    """Runs a local Colab until the end. `cache` is where the packages of its machines are installed once. At
-    the end all its machines are gone. Raises AssertionError if the stand-in had a bug."""
-    colab = LocalColab(folder, settings or Settings(), jupyter(cache))
+def local_colab(folder: Path, settings: Settings | None = None, *, port: int = 0) -> Iterator[LocalColab]:
+    """Runs a local Colab until the end; then all its machines are gone. What they need is installed once, in
+    the user's cache. Raises AssertionError if the stand-in had a bug."""
+    colab = LocalColab(folder, settings or Settings(), jupyter(user_cache()))
     server = _Server(port, colab)
     colab.account.url = f"http://127.0.0.1:{server.server_address[1]}"
     threads = [threading.Thread(target=each, daemon=True) for each in (server.serve_forever, colab.watch)]
