@@ -42,8 +42,8 @@ def test_a_whole_course_from_the_machine_to_its_end(box: Box) -> None:
     assert (machine.content / "sent").read_bytes() == bytes(range(256))
 
     # The cell goes on without the command line, and its kernel stays busy.
-    cli.start(FIRST, box.cell("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nopen('late', 'x')"),
-              seconds_max=200)  # fmt: skip
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    cli.start(FIRST, box.cell(f"{waits}open('late', 'x')"), seconds_max=200)
     assert box.clients() == 0
     assert [each["execution_state"] for each in machine.kernels()] == ["busy"]
     reading = cli.read(
