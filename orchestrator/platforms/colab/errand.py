@@ -22,13 +22,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 CONNECT_SECONDS = 10.0
 TAIL = 2000  # characters
 _SECRETS = re.compile(r"(token=|Bearer |token['\"]?: ?['\"]?)[^&\s'\",}]+", re.IGNORECASE)
+# A record is made anew before each use, so the command line need not ask for a fresh token. It would list all
+# machines for that, and understand none if it does not know the accelerator of one.
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _XSSI = ")]}'\n"
 Answer = dict[str, Any]
 
@@ -167,10 +170,9 @@ class Colab:
         store = self.store(session)
         old = store.get(session["name"])
         proxy = machine["runtimeProxyInfo"]
-        seconds = float(proxy["tokenExpiresInSeconds"])
         new = self.SessionState(
             name=session["name"], token=proxy["token"], url=proxy["url"], endpoint=machine["endpoint"],
-            token_expires_at=datetime.now(UTC) + timedelta(seconds=seconds),
+            token_expires_at=NEVER,
         )  # fmt: skip
         if old is not None and old.endpoint == new.endpoint:
             new.kernel_id, new.session_id = old.kernel_id, old.session_id
@@ -204,10 +206,10 @@ def new(colab: Colab, request: Answer, answer: Answer) -> None:
     session = request["session"]
     try:
         colab.run(session, request["words"])
-    except Exception as error:
+    except Exception:
         machine = _tried(lambda: colab.of_notebook(session["notebook"]))
         if machine is None:
-            raise error
+            raise
         colab.record(session, machine)
     record = colab.store(session).get(session["name"])
     answer["machine"] = colab.listed().get(record.endpoint) or {"endpoint": record.endpoint}
