@@ -37,7 +37,7 @@ class Index:
     address: str = ""
 
     def release(self, name: str, version: str, *requires: str) -> None:
-        place = self.folder / name
+        place = self.folder / name.replace("_", "-")
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{name}-{version}-py3-none-any.whl").write_bytes(wheel(name, version, *requires))
         files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.glob("*.whl")}

@@ -158,7 +158,7 @@ def test_a_bundle_is_listed_as_it_was_frozen(tmp_path: Path, inside: str) -> Non
     path = put(tmp_path, "source/requirements.txt", "numpy\n")
     also: dict[str, Path] = {inside: path}
     sha256 = bundle.freeze(tmp_path / "source", tmp_path, also=also)
-    parts = {part.kind: part for part in leaving.bundled(tmp_path / f"{sha256}.tar.gz", "here", inside)}
+    parts = {part.kind: part for part in leaving.bundled(tmp_path / f"{sha256}.tar.gz", "here", [inside])}
     assert parts["source"].largest[0] == ("data/big.bin", 900)
     assert parts["source"].name == "here"
     assert (parts["requirements"].name, parts["requirements"].size) == ("requirements.txt", 6)

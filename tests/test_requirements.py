@@ -69,7 +69,9 @@ class Job:
     source: Path
     frozen: spec.Parsed
 
-    def stay(self, number: int, *names: str, platform: Mapping[str, str] | None = None) -> tuple[Stay, str]:
+    def stay(
+        self, number: int, *names: str, platform: Mapping[str, str] | None = None, accelerator: str = "cpu"
+    ) -> tuple[Stay, str]:
         """A session on a platform that has these packages; returns its outcome."""
         there = self.root / f"platform-{number}"
         there.mkdir()
@@ -79,7 +81,8 @@ class Job:
         job = self.frozen.job
         with session(
             self.root / str(number), "train.py", source=self.source, requirements=job.requirements,
-            requirements_lock=job.requirements_lock, env=(("NAMES", json.dumps(names)),),
+            requirements_lock=job.requirements_lock, accelerator=accelerator,
+            env=(("NAMES", json.dumps(names)),),
         ) as stay:  # fmt: skip
             environment = self.index.variables | {"PYTHONPATH": str(there)}
             result = stay.live(INSTALLING, environment=environment)
@@ -91,11 +94,10 @@ def frozen(root: Path, index: Index, *, locked: bool = True) -> Job:
     (root / "job" / "code" / "train.py").write_text(TRAIN)
     (root / "job" / "job.yaml").write_text(f"{GOOD}requirements: code/requirements.txt\n")
     parsed = spec.load(root / "job" / "job.yaml")
-    assert parsed.requirements is not None
     if locked:
-        text = lock(parsed.requirements, index.variables)
+        text = lock(parsed.requirements["default"], index.variables)
         assert text is not None
-        parsed = parsed.locked(text.encode())
+        parsed = parsed.locked({"default": text.encode()})
     sha256 = bundle.freeze(parsed.source, root / "bundles", also=parsed.also)
     source = root / "source"
     with tarfile.open(root / "bundles" / f"{sha256}.tar.gz") as archive:
@@ -152,6 +154,37 @@ def test_what_the_platform_has_and_the_job_allows_stays(tmp_path: Path, index: I
     stay, outcome = job.stay(1, "greeting", "torch", "words", "old", platform=there)
     assert outcome.startswith(Outcome.COMPLETED), stay.log()
     assert seen(stay) == {"greeting": "1.0", "torch": "2.5+cu1", "words": "0.5", "old": "2.0"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "there", "installed"),
+    [
+        ("TPUv5e-1", {"torch": "2.9+cpu", "torch_xla": "2.9"}, {"torch": "2.9+cpu", "torch_xla": "2.9"}),
+        ("TPUv5e-1", {"torch": "2.11"}, {"torch": "2.9", "torch_xla": "2.9"}),
+        ("T4", {"torch": "2.11"}, None),
+    ],
+)
+def test_only_a_tpu_gets_its_back_end_and_its_torch_from_the_lock(
+    tmp_path: Path,
+    index: Index,
+    wanted: Path,
+    accelerator: str,
+    there: dict[str, str],
+    installed: dict[str, str] | None,
+) -> None:
+    """A platform with the same back end keeps its own torch. A GPU's torch is never replaced."""
+    wanted.write_text("torch==2.9\ntorch_xla==2.9\n")
+    index.release("torch", "2.9")
+    index.release("torch_xla", "2.9", "torch==2.9")
+    stay, outcome = frozen(tmp_path, index).stay(
+        1, "torch", "torch_xla", platform=there, accelerator=accelerator
+    )
+    if installed is None:
+        assert outcome.startswith("crashed: the requirements failed to install: "), stay.log()
+        assert "The user requested (constraint) torch==2.11" in stay.log()
+    else:
+        assert outcome.startswith(Outcome.COMPLETED), stay.log()
+        assert seen(stay) == installed
 
 
 @pytest.mark.usefixtures("wanted")

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.core.job import CostPhase, Input, Precision, Prefer, RuleEffect
+from orchestrator.core.job import CostPhase, Input, Kind, Precision, Prefer, Requirements, RuleEffect
 from orchestrator.errors import InputError, SpecError
 from orchestrator.spec import document, load, parse, schema
 from tests.fuzz.spec_fuzz import fuzz
@@ -28,7 +28,10 @@ def test_the_bundled_jobs_validate() -> None:
     profile = demo.job.profile("cpu")
     assert profile is not None
     assert demo.job.work.accumulate(profile.micro_batch, 1) is not None
-    assert {name for name, _ in full.job.profiles} == {"T4", "T4x2", "RTX3050", "TPUv5e-1"}
+    assert {"T4", "T4x2", "L4", "A100", "H100", "TPUv5e-1", "TPUv6e-1"} <= {
+        name for name, _ in full.job.profiles
+    }
+    assert full.job.requirements_on(Kind.TPU) == Requirements("requirements-tpu.txt")
     assert full.job.work.total == 50_000
     assert full.job.work.parameters == 80.3e6
     assert full.job.work.phases == (CostPhase(0, 16.08e12), CostPhase(15_000, 25.49e12))
@@ -95,6 +98,52 @@ def test_requirements_outside_the_source_get_a_place_in_the_bundle() -> None:
     parsed = parse(with_(requirements="codex/requirements.txt").encode(), "job.yaml", None)
     assert parsed.job.requirements == ".orchestrator/requirements.txt"
     assert list(parsed.also.values()) == [Path("codex/requirements.txt")]
+
+
+def test_requirements_may_differ_by_the_kind_of_accelerator(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    for name in ("code/a.txt", "code/b.txt", "c.txt"):
+        (tmp_path / name).write_text("numpy\n")
+    text = with_(requirements="{default: code/a.txt, tpu: code/b.txt, cpu: c.txt}")
+    parsed = parse(text.encode(), "job.yaml", tmp_path)
+    on = {kind: needed.file for kind in Kind if (needed := parsed.job.requirements_on(kind))}
+    assert on == {Kind.GPU: "a.txt", Kind.TPU: "b.txt", Kind.CPU: ".orchestrator/requirements-cpu.txt"}
+    locked = parsed.locked({"default": b"one", "tpu": b"two"})
+    assert locked.job.requirements_on(Kind.TPU) == Requirements(
+        "b.txt", ".orchestrator/requirements-tpu.lock"
+    )
+    assert locked.job.requirements_on(Kind.GPU) == Requirements("a.txt", ".orchestrator/requirements.lock")
+    assert locked.also == {
+        "a.txt": tmp_path / "code" / "a.txt",
+        "b.txt": tmp_path / "code" / "b.txt",
+        ".orchestrator/requirements-cpu.txt": tmp_path / "c.txt",
+        ".orchestrator/requirements.lock": b"one",
+        ".orchestrator/requirements-tpu.lock": b"two",
+    }
+    only = parse(with_(requirements="{tpu: b.txt}").encode(), "job.yaml", None).job
+    assert only.requirements_on(Kind.GPU) is None
+    assert only.requirements is None
+
+
+@pytest.mark.parametrize(
+    ("requirements", "path", "told"),
+    [
+        ("{tpu: gone.txt}", "requirements.tpu", "does not exist"),
+        ("{xpu: here.txt}", "requirements.xpu", "default, or a kind of accelerator: cpu, gpu or tpu"),
+        ("{tpu: [a]}", "requirements.tpu", "a requirements file, relative to this file"),
+        ("{}", "requirements", "or a mapping of such files"),
+        ("3", "requirements", "a requirements file, relative to this file"),
+    ],
+)
+def test_what_is_wrong_with_requirements_is_told_with_its_line(
+    tmp_path: Path, requirements: str, path: str, told: str
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "here.txt").write_text("")
+    text = with_(requirements=requirements)
+    found = mistake(text, tmp_path)
+    assert (found.path, found.line) == (path, len(text.splitlines()))
+    assert told in found.message
 
 
 # --- All mistakes at once ---------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def environment(
         "ORCHESTRATOR_CHECKPOINT_DIR": str(folder.checkpoints),
         "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
         "ORCHESTRATOR_PROGRESS": str(folder.progress),
+        "ORCHESTRATOR_ACCELERATOR": order.accelerator,
         MARK: incarnation,
     }
     if SESSION in inherited:

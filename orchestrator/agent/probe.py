@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.core.accelerators import Accelerator, catalogue
 from orchestrator.core.gpu_names import accelerator_of, several
+from orchestrator.core.job import Kind
 from orchestrator.core.order import Order
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
@@ -45,9 +46,9 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
     machine without an error (docs/references/kaggle.md#accelerators).
     """
     row = catalogue[order.accelerator]
-    if row.arch.startswith("sm_"):
+    if row.kind is Kind.GPU:
         return _check_gpus(order, row, variables)
-    if row.arch.startswith("tpu-"):
+    if row.kind is Kind.TPU:
         _check_tpus(order, row, variables, root)
     return {}
 

@@ -6,7 +6,8 @@ mark does not stop it. None of this can break the agent, which uses only the sta
 still runs on the platform's interpreter, with work/site on PYTHONPATH and its scripts on PATH. PYTHONPATH
 reads no .pth files, so an editable install stays invisible.
 
-torch, JAX and the packages they are built on keep the platform's versions. Where the order has a lock, pip
+torch, JAX and the packages they are built on keep the platform's versions. The one exception is a TPU, where
+the lock may bring another back end, and torch with it. Where the order has a lock, pip
 first fetches what the lock lists, checks the hashes, and then installs from these files only. A package that
 the platform has and the requirements allow stays; any other comes in the lock's version. Decides how a failed
 installation is reported, not what happens to the session.
@@ -34,6 +35,16 @@ _KEPT = frozenset({
     "torch", "torchvision", "torchaudio", "torchtext", "torch-xla", "torch-tpu", "triton", "pytorch-triton",
     "jax", "jaxlib", "libtpu", "libtpu-nightly",
 })  # fmt: skip
+# torch's back ends for TPUs, and what goes with one version of them only. See `without_other_back_end`.
+_TPU_BACK_ENDS = frozenset({"torch-tpu", "torch-xla"})
+_WITH_BACK_END = _TPU_BACK_ENDS | {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "torchtext",
+    "libtpu",
+    "libtpu-nightly",
+}
 _KEPT_FAMILIES = ("nvidia-", "jax-cuda", "jax-rocm")
 # Code compiled for one major version of numpy fails on the next, but works with newer minor versions.
 _KEPT_MAJOR = frozenset({"numpy"})
@@ -122,11 +133,12 @@ class Installation:
         log: Log,
         *,
         lock: str | None = None,
+        tpu: bool = False,
     ) -> Installation:
         """Starts pip on `path`, in the folder of the unpacked bundle that holds both `path` and `lock`.
 
-        pip follows pip.conf and PIP_*, and keeps to the versions of `lock`. `variables` must carry the
-        guardian's mark, so that pip dies with the session. Raises Failed, OSError.
+        `tpu`: the order is for a TPU. pip follows pip.conf and PIP_*, and keeps to the versions of `lock`.
+        `variables` must carry the guardian's mark, so that pip dies with the session. Raises Failed, OSError.
         """
         listed = folder.source / path
         if not listed.is_file():
@@ -135,6 +147,9 @@ class Installation:
         venv.EnvBuilder(symlinks=True).create(site.root)
         (site.packages / "_platform.pth").write_text(_seen())
         there = [(found.metadata["Name"], found.version) for found in metadata.distributions()]
+        locked = None if lock is None else _read_lock(folder.source / lock)
+        if tpu and locked is not None:
+            there = without_other_back_end(locked, there)
         kept = constraints(there)
         constraint = site.root / "constraints.txt"
         log.say(f"installing {path}; kept from the platform: {', '.join(kept) or 'nothing'}")
@@ -142,8 +157,7 @@ class Installation:
         python = (str(site.python), "-I", "-u")
         install = [*python, *_PIP, "--log", str(site.pip_log), "-r", str(listed), "-c", str(constraint)]
         command = install
-        if lock is not None:
-            locked = _read_lock(folder.source / lock)
+        if locked is not None:
             needed = missing(locked, there)
             log.say(f"{lock}: {len(needed)} packages to fetch, each pinned and checked by its hashes")
             kept += pins(locked, there)
@@ -204,6 +218,20 @@ def constraints(installed: Iterable[tuple[str, str]]) -> list[str]:
 
 
 # --- The lock ---------------------------------------------------------------------------------------------
+
+
+def without_other_back_end(lock: str, installed: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is installed on a TPU machine, less the TPU packages that the lock replaces.
+
+    These are torch's back end and all that goes with one version of it. They stay if the lock has no back end
+    or the same one. `installed` as (name, version), in import order; `2.9.0+cpu` is a build of 2.9.0.
+    """
+    there = [(_normal(name), version) for name, version in installed]
+    versions = {name: version.partition("+")[0] for name, version in reversed(there)}
+    wanted = {each[1]: each[2] for each in _LOCKED.finditer(lock) if each[1] in _TPU_BACK_ENDS}
+    if all(versions.get(name) == version.partition("+")[0] for name, version in wanted.items()):
+        return there
+    return [each for each in there if each[0] not in _WITH_BACK_END]
 
 
 def missing(lock: str, installed: Iterable[tuple[str, str]]) -> list[str]:

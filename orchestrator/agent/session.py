@@ -29,6 +29,8 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.job import Kind
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.errors import CorruptCheckpoint
@@ -249,9 +251,11 @@ class Session:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
         try:
+            row = catalogue.get(order.accelerator)
             pip = Installation.begin(
-                self.folder, order.requirements, variables, self.log, lock=order.requirements_lock
-            )
+                self.folder, order.requirements, variables, self.log, lock=order.requirements_lock,
+                tpu=row is not None and row.kind is Kind.TPU,
+            )  # fmt: skip
             site = self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:

@@ -11,7 +11,7 @@ from orchestrator.cli.output import Output
 from orchestrator.client import Hop, Plan, Run, Submission, Verdict
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.job import Job
+from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.offer import UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span, units_text
@@ -121,7 +121,7 @@ def plan(call: Call) -> int:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(route), "hops": found.hops, "commands": found.commands,
         "claims": dict(claims), "requirements_locked": found.requirements_locked,
-        "leaves": shown.document(found),
+        "requirements": job.all_requirements, "leaves": shown.document(found),
     })  # fmt: skip
     out = call.out
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
@@ -135,6 +135,7 @@ def plan(call: Call) -> int:
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{name}: {text}") for name, text in claims),
+        *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to fix it", command) for command in found.commands),
     ])  # fmt: skip
@@ -144,6 +145,15 @@ def plan(call: Call) -> int:
     out.say()
     out.say(out.paint("Nothing was launched.", "dim"))
     return {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(found.verdict, Exit.OK)
+
+
+def _requirements_texts(job: Job) -> list[str]:
+    """What sessions install, by the kind of accelerator where that differs."""
+    return [
+        f"{'' if len(job.all_requirements) == 1 and kind == DEFAULT else f'{kind}: '}{each.file}, "
+        f"{'not locked' if each.lock is None else 'locked'}"
+        for kind, each in job.all_requirements.items()
+    ]
 
 
 def _no_route_facts(plan: Plan) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import route as routes
 from orchestrator.core.estimate import Hop
-from orchestrator.core.job import FROZEN_IMAGE, Job, frozen_image
+from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
@@ -84,8 +84,9 @@ class Plan:
 
     @property
     def requirements_locked(self) -> bool | None:
-        """Whether the requirements are locked; None if the job has none."""
-        return None if self.job.requirements is None else self.job.requirements_lock is not None
+        """Whether all requirements are locked; None if the job has none."""
+        given = self.job.all_requirements
+        return all(each.lock is not None for each in given.values()) if given else None
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,10 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     image = parsed.job.image
     if parsed.image is not None:
         frozen = images.freeze(
-            parsed.image, into / IMAGES, requirements=parsed.requirements, allow=parsed.source_allow
+            parsed.image,
+            into / IMAGES,
+            requirements=parsed.requirements.get(DEFAULT),
+            allow=parsed.source_allow,
         )
         image = f"{FROZEN_IMAGE}{frozen}"
     job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
@@ -168,21 +172,28 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
 
 
 def _locked(parsed: Parsed) -> tuple[Parsed, str]:
-    """The job with locked requirements; if locking fails, the job unchanged and the reason."""
-    if parsed.requirements is None:
-        return parsed, ""
-    if parsed.job.requirements not in parsed.source_allow:
-        leaving.check_requirements(parsed.requirements)  # before anything contacts the addresses in it
-    try:
-        lock = requirements.lock(parsed.requirements, {**os.environ, **dict(parsed.job.env)})
-    except requirements.NotLocked as error:
-        return parsed, str(error)
-    return (parsed if lock is None else parsed.locked(lock.encode())), ""
+    """The job with locked requirements, and for those that could not be locked the reason."""
+    given = parsed.job.all_requirements
+    for kind, file in parsed.requirements.items():  # all, before anything contacts the addresses in one
+        if given[kind].file not in parsed.source_allow:
+            leaving.check_requirements(file)
+    locks: dict[str, bytes] = {}
+    reasons: list[str] = []
+    for kind, file in parsed.requirements.items():
+        try:
+            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)})
+        except requirements.NotLocked as error:
+            reasons.append(str(error) if kind == DEFAULT else f"for {kind}: {error}")
+            continue
+        if lock is not None:
+            locks[kind] = lock.encode()
+    return parsed.locked(locks), "\n".join(reasons)
 
 
 def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:
     folders = Folders(into)
-    yield from leaving.bundled(folders.bundle(job.bundle), str(parsed.source or ""), job.requirements)
+    lists = [each.file for each in job.all_requirements.values()]
+    yield from leaving.bundled(folders.bundle(job.bundle), str(parsed.source or ""), lists)
     image = frozen_image(job.image)
     if image is not None:
         yield leaving.imaged(folders.image(image), str(parsed.image))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from orchestrator.core.job import Precision
+from orchestrator.core.job import Kind, Precision
 
 FP32, BF16, FP16 = Precision.FP32, Precision.BF16, Precision.FP16
 
@@ -37,6 +37,13 @@ class Accelerator:
     sources: Mapping[str, str]
     needs_torch: str | None = None
     retired: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What packages for it are built for: `cpu`, `gpu` or `tpu`."""
+        if self.arch.startswith("sm_"):
+            return Kind.GPU
+        return Kind.TPU if self.arch.startswith("tpu-") else Kind.CPU
 
     @property
     def precisions(self) -> frozenset[Precision]:

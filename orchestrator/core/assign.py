@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.accelerators import catalogue
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.estimate import mean_time_to_failure
 from orchestrator.core.job import Job
@@ -28,6 +29,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
     job, offer = record.job, choice.offer
     profile = job.profile(offer.accelerator)
     assert profile is not None
+    needed = job.requirements_on(catalogue[offer.accelerator].kind)
     generation = record.generation + 1
     resume = newest(record.accepted)
     steps_per_second = choice.estimate.samples_per_second / job.work.global_batch
@@ -58,8 +60,8 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         else int(offer.memory_gb * GIB),
         disk_gb=job.needs.disk_gb,
         image=job.image,
-        requirements=job.requirements,
-        requirements_lock=job.requirements_lock,
+        requirements=needed.file if needed else None,
+        requirements_lock=needed.lock if needed else None,
         internet=job.needs.internet,
         inputs=job.inputs,
         env=job.env,

@@ -16,6 +16,14 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+class Kind(StrEnum):
+    """The kinds of accelerators, which need different packages."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    TPU = "tpu"
+
+
 class Prefer(StrEnum):
     """What `route.prefer` may ask for among the allowed offers."""
 
@@ -196,14 +204,26 @@ class Input:
     sha256: str | None = None
 
 
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """A job's requirements file and its lock, as paths in the bundle. Without a lock, each session resolves
+    the requirements again."""
+
+    file: str
+    lock: str | None = None
+
+
 @dataclass(frozen=True)
 class Job:
     """One declared training job, frozen at submit.
 
     `bundle` is the sha256 of the source archive; it is empty until submit freezes the source. `command` is
     already split and still has its placeholders. `profiles` are keyed by accelerator name or `default`.
-    `requirements` and `requirements_lock` are paths in the bundle. Without a lock, each session resolves the
-    requirements again.
+    `requirements` and `requirements_lock` are paths in the bundle: a `Requirements` in two fields. `variants`
+    are those for one kind of accelerator only, by its name.
     """
 
     name: str
@@ -223,6 +243,19 @@ class Job:
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
     requirements_lock: str | None = None
+    variants: tuple[tuple[str, Requirements], ...] = ()
+
+    @property
+    def all_requirements(self) -> dict[str, Requirements]:
+        """The requirements by the kind of accelerator they are for, or `default`."""
+        if self.requirements is None:
+            return dict(self.variants)
+        return {DEFAULT: Requirements(self.requirements, self.requirements_lock), **dict(self.variants)}
+
+    def requirements_on(self, kind: Kind) -> Requirements | None:
+        """What a session on this kind of accelerator installs; None if it is nothing."""
+        given = self.all_requirements
+        return given.get(kind) or given.get(DEFAULT)
 
     def profile(self, accelerator: str) -> Profile | None:
         """The profile for an accelerator, or else `default`; None if the job has neither."""

@@ -47,15 +47,16 @@ class Part:
 # --- Archives: exactly their contents leave --------------------------------------------------------------
 
 
-def bundled(archive: Path, source: str, requirements: str | None) -> Iterator[Part]:
-    """The parts of a frozen bundle. `requirements` is the path of the job's requirements in it."""
+def bundled(archive: Path, source: str, requirements: Collection[str]) -> Iterator[Part]:
+    """The parts of a frozen bundle. `requirements` are the paths of the job's requirements in it."""
     found = _archived(archive)
-    own = [each for each in found if each[0] == requirements or each[0].startswith(_OWN_FOLDER)]
+    own = [each for each in found if each[0] in requirements or each[0].startswith(_OWN_FOLDER)]
     code = [each for each in found if each not in own]
     if code:
         yield Part.of("source", source, code)
     if own:
-        yield Part.of("requirements", own[0][0].removeprefix(_OWN_FOLDER), own)
+        names = [path.removeprefix(_OWN_FOLDER) for path in dict.fromkeys(requirements)]
+        yield Part.of("requirements", ", ".join(names), own)
 
 
 def imaged(archive: Path, image: str) -> Part:

@@ -234,7 +234,7 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
 
 
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
-    source, image, requirements = (tree.get(key) for key in ("source", "image", "requirements"))
+    source, image = tree.get("source"), tree.get("image")
     if "source" not in tree and "image" not in tree:
         yield Problem(("source",), "missing; valid: the folder of the code, relative to this file (not "
                                    "needed if an `image` holds the code)")  # fmt: skip
@@ -246,10 +246,13 @@ def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem
         yield Problem(
             ("source",), f"{_lack(source, folder, 'folder')}; valid: a folder, relative to this file"
         )
-    if isinstance(requirements, str) and requirements and not _is_file(folder / requirements):
-        yield Problem(
-            ("requirements",), f"{_lack(requirements, folder, 'file')}; valid: a file, relative to this file"
-        )
+    given = tree.get("requirements")
+    files: list[tuple[Path, object]] = [(("requirements",), given)]
+    if isinstance(given, dict):
+        files = [(("requirements", str(kind)), name) for kind, name in given.items()]
+    for path, name in files:
+        if isinstance(name, str) and name and not _is_file(folder / name):
+            yield Problem(path, f"{_lack(name, folder, 'file')}; valid: a file, relative to this file")
 
 
 def _lack(name: str, folder: FilePath, wanted: str) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import posixpath
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.job import (
+    DEFAULT,
     Best,
     CheckpointPolicy,
     Claim,
@@ -24,6 +26,7 @@ from orchestrator.core.job import (
     Precision,
     Prefer,
     Profile,
+    Requirements,
     RouteWish,
     Work,
 )
@@ -34,10 +37,7 @@ from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
 from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, RouteSection, WorkSection
 
-REQUIREMENTS_ELSEWHERE = ".orchestrator/requirements.txt"
-"""The path in the bundle of a requirements file from outside the source."""
-REQUIREMENTS_LOCK = ".orchestrator/requirements.lock"
-"""The path in the bundle of the requirements' lock."""
+_OWN_REQUIREMENTS = ".orchestrator/requirements"
 
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
@@ -57,7 +57,8 @@ tags, repeated keys and keys that are not text."""
 class Parsed:
     """A job and the files it names, as absolute paths if the spec's folder is known.
 
-    `job.bundle` is still empty; `job.requirements` is a path inside the bundle. `image` is the folder to
+    `job.bundle` is still empty; the job's requirements are paths inside the bundle. `requirements` are their
+    files, and `locks` their locks, by the kind of accelerator or `default`. `image` is the folder to
     build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
     `input_allow` paths in each input, in the order of `job.inputs`.
     """
@@ -65,25 +66,26 @@ class Parsed:
     job: Job
     file: str
     source: Path | None = None
-    requirements: Path | None = None
+    requirements: Mapping[str, Path] = field(default_factory=dict)
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
     input_allow: tuple[tuple[str, ...], ...] = ()
-    lock: bytes | None = None
+    locks: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def also(self) -> dict[str, Path | bytes]:
         """What the bundle holds in addition to the source: path in the bundle → file, or its content."""
-        found: dict[str, Path | bytes] = {}
-        if self.job.requirements is not None and self.requirements is not None:
-            found[self.job.requirements] = self.requirements
-        if self.job.requirements_lock is not None and self.lock is not None:
-            found[self.job.requirements_lock] = self.lock
-        return found
+        given = self.job.all_requirements
+        found: dict[str, Path | bytes] = {given[kind].file: path for kind, path in self.requirements.items()}
+        return found | {path: lock for kind, lock in self.locks.items() if (path := given[kind].lock)}
 
-    def locked(self, lock: bytes) -> Parsed:
-        """The same job with its requirements locked."""
-        return replace(self, lock=lock, job=replace(self.job, requirements_lock=REQUIREMENTS_LOCK))
+    def locked(self, locks: Mapping[str, bytes]) -> Parsed:
+        """The same job with these requirements locked."""
+        given = {
+            kind: replace(each, lock=_own_path(kind, "lock")) if kind in locks else each
+            for kind, each in self.job.all_requirements.items()
+        }
+        return replace(self, locks=locks, job=_with(self.job, given))
 
 
 def load(path: Path) -> Parsed:
@@ -118,7 +120,9 @@ def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
         job=_job(spec, folder),
         file=file,
         source=_path(spec.source, folder),
-        requirements=_path(spec.requirements, folder),
+        requirements={
+            kind: path for kind, name in (spec.requirements or {}).items() if (path := _path(name, folder))
+        },
         image=image_folder(spec.image, folder) if spec.image is not None else None,
         source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
         input_allow=tuple(tuple(posixpath.normpath(path) for path in i.allow) for i in spec.inputs),
@@ -139,13 +143,16 @@ def _path(name: str | None, folder: Path | None) -> Path | None:
 
 
 def _job(spec: JobSection, folder: Path | None) -> Job:
-    return Job(
+    requirements: dict[str, Requirements] = {
+        kind: Requirements(_bundled(spec.source, name, kind))
+        for kind, name in (spec.requirements or {}).items()
+    }
+    job = Job(
         name=spec.name,
         command=spec.command,
         work=_work(spec.work),
         profiles=tuple((name, _profile(profile)) for name, profile in spec.profiles.items()),
         image=_image(spec.image, folder),
-        requirements=_bundled_requirements(spec.source, spec.requirements),
         seed=spec.seed,
         tags=tuple(spec.tags),
         inputs=tuple(Input(i.name, _origin(i.from_, folder), i.sha256) for i in spec.inputs),
@@ -156,6 +163,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         env=tuple(sorted(spec.env.items())),
         secrets=tuple(spec.secrets),
     )
+    return _with(job, requirements)
 
 
 def _work(work: WorkSection) -> Work:
@@ -196,9 +204,23 @@ def _image(image: str | None, folder: Path | None) -> str | None:
     return image if local is None else str(local)
 
 
-def _bundled_requirements(source: str | None, requirements: str | None) -> str | None:
+def _bundled(source: str | None, requirements: str, kind: str) -> str:
     """The requirements file's path in the bundle: its own path if it is in the source."""
-    if requirements is None or source is None:
-        return REQUIREMENTS_ELSEWHERE if requirements is not None else None
-    inside = posixpath.relpath(posixpath.normpath(requirements), posixpath.normpath(source))
-    return REQUIREMENTS_ELSEWHERE if inside.split("/")[0] == ".." else inside
+    inside = posixpath.relpath(posixpath.normpath(requirements), posixpath.normpath(source or "."))
+    elsewhere = source is None or inside.split("/")[0] == ".."
+    return _own_path(kind, "txt") if elsewhere else inside
+
+
+def _own_path(kind: str, extension: str) -> str:
+    """The path in the bundle of a file that does not come from the source."""
+    return f"{_OWN_REQUIREMENTS}{'' if kind == DEFAULT else f'-{kind}'}.{extension}"
+
+
+def _with(job: Job, requirements: Mapping[str, Requirements]) -> Job:
+    default = requirements.get(DEFAULT)
+    return replace(
+        job,
+        requirements=default.file if default else None,
+        requirements_lock=default.lock if default else None,
+        variants=tuple((kind, each) for kind, each in requirements.items() if kind != DEFAULT),
+    )

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJson
 
 from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.job import Precision
+from orchestrator.core.job import DEFAULT, Kind, Precision
 from orchestrator.spec.document import shown
 from orchestrator.spec.fields import (
     COUNT_MAX,
@@ -141,6 +141,32 @@ _ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "d
 EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Date = Annotated[str, AfterValidator(_date)]
+
+
+_REQUIREMENTS_WORDS = "a requirements file, relative to this file, or a mapping of such files"
+_KIND_WORDS = "default, or a kind of accelerator: cpu, gpu or tpu"
+
+
+_LOCATION_MAX = 4096
+
+
+def _by_kind(value: Any) -> Any:
+    return {DEFAULT: value} if isinstance(value, str) and 0 < len(value) <= _LOCATION_MAX else value
+
+
+RequirementsFiles = Annotated[
+    dict[Literal["default", "cpu", "gpu", "tpu"], Location],
+    Field(min_length=1),
+    BeforeValidator(_by_kind),
+    WithJsonSchema({
+        "type": ["string", "object"], "minLength": 1, "maxLength": _LOCATION_MAX, "minProperties": 1,
+        "propertyNames": {"enum": [DEFAULT, *Kind], "description": _KIND_WORDS},
+        "additionalProperties": {
+            "type": "string", "minLength": 1, "maxLength": _LOCATION_MAX,
+            "description": "a requirements file, relative to this file",
+        },
+    }),
+]  # fmt: skip
 
 
 class ClaimSection(Section):
@@ -287,9 +313,7 @@ class JobSection(Section):
     image: Location | None = Field(
         default=None, description="a folder with a Dockerfile, relative to this file, or an image's name"
     )
-    requirements: Location | None = Field(
-        default=None, description="a requirements file, relative to this file"
-    )
+    requirements: RequirementsFiles | None = Field(default=None, description=_REQUIREMENTS_WORDS)
     seed: Whole = Field(default=0, ge=0, le=SEED_MAX, description=f"a whole number from 0 to {SEED_MAX}")
     tags: Annotated[list[Name], AfterValidator(_distinct)] = Field(default=[], description="a list of names")
     inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256, allow}")

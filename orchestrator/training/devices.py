@@ -48,6 +48,26 @@ class Device:
             importlib.import_module("torch_xla").sync()
 
 
+def backend_for(accelerator: str | None) -> str | None:
+    """The back end for an accelerator of the orchestrator's catalogue, for `find` and `spread`.
+
+    None leaves the choice to them: for a GPU, or if the accelerator is not known. Raises ValueError for a TPU
+    that torch cannot use here. Otherwise the training would continue on the machine's CPU.
+    """
+    if accelerator == "cpu":
+        return "cpu"
+    if accelerator is None or not accelerator.startswith("TPU"):
+        return None
+    if _has_native_tpu():
+        return "tpu"
+    if _has_xla(any_device=False):
+        return "xla"
+    raise ValueError(
+        f"this session is for {accelerator}, but neither torch_tpu nor torch_xla finds a TPU here: "
+        "add one of them to the job's requirements for `tpu`"
+    )
+
+
 def find(backend: str | None = None, rank: int = 0, ranks: int = 1) -> Device:
     """The device of this process: the best back end available, or the one named.
 
@@ -75,9 +95,10 @@ def _has_native_tpu() -> bool:
     """torch_tpu becomes torch's accelerator only on machines with a TPU."""
     import torch
 
-    if importlib.util.find_spec("torch_tpu") is None:
+    try:
+        importlib.import_module("torch_tpu")
+    except ImportError:  # none, or one for another torch
         return False
-    importlib.import_module("torch_tpu")
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found is not None and found.type == "tpu"
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_XLA = "torch_xla.core.xla_model"
+
+
 def capture() -> dict[str, object]:
     """The state of each generator, as numbers, text and tuples."""
     found: dict[str, object] = {"python": random.getstate()}
@@ -26,6 +29,8 @@ def capture() -> dict[str, object]:
         found["torch"] = bytes(torch.get_rng_state().tolist()).hex()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             found["cuda"] = [bytes(state.tolist()).hex() for state in torch.cuda.get_rng_state_all()]
+    if _XLA in sys.modules:
+        found["xla"] = sys.modules[_XLA].get_rng_state()
     return found
 
 
@@ -44,6 +49,8 @@ def restore(found: Mapping[str, Any]) -> None:
         if torch.cuda.is_available():
             for device, text in enumerate(found.get("cuda", [])[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(_tensor(text), device)
+    if "xla" in found and _XLA in sys.modules:
+        sys.modules[_XLA].set_rng_state(found["xla"])
 
 
 def _tensor(text: str) -> torch.Tensor:

@@ -50,6 +50,7 @@ class Training:
         save_request: Path | None = None,
         progress: Path | None = None,
         peak_flops: float | None = None,
+        accelerator: str | None = None,
         background: bool = True,
     ) -> None:
         self.checkpoints = checkpoints
@@ -60,6 +61,7 @@ class Training:
         self._progress = progress
         self._stop = False
         self.peak_flops = peak_flops
+        self.accelerator = accelerator
         self._background = background
         self._process = os.getpid()
         self._buffers, self._writer = Buffers(), Writer()
@@ -85,6 +87,7 @@ class Training:
             save_request=_path(environ, "ORCHESTRATOR_SAVE_REQUEST"),
             progress=_path(environ, "ORCHESTRATOR_PROGRESS"),
             peak_flops=_peak(environ.get("ORCHESTRATOR_PEAK_FLOPS")),
+            accelerator=environ.get("ORCHESTRATOR_ACCELERATOR") or None,
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, training._on_signal)

@@ -39,6 +39,7 @@ def machine(folder: Path, *gpus: str, exit_code: int = 0) -> dict[str, str]:
         ("T4", 1, ["NVIDIA A100-SXM4-40GB", "Tesla T4"], "1"),
         ("P100", 1, ["Tesla P100-PCIE-16GB"], None),
         ("RTX3050", 1, ["NVIDIA GeForce RTX 3050 Laptop GPU"], None),
+        ("RTXPRO6000", 1, ["NVIDIA RTX PRO 6000 Blackwell Server Edition"], None),
         ("cpu", 1, ["Tesla T4"], None),
     ],
 )
@@ -103,6 +104,7 @@ def tpu_host(root: Path, device: str, chips: int, nodes: str, count: int) -> Pat
         ("TPUv5e-1", 1, "0x0063", 1, "vfio/{}", {}),
         ("TPUv6e-1", 1, "0x006f", 1, "vfio/{}", {}),
         ("TPUv5e-8", 8, "", 0, "vfio/{}", {"TPU_ACCELERATOR_TYPE": "v5litepod-8"}),
+        ("TPUv5e-1", 1, "", 0, "vfio/{}", {"TPU_ACCELERATOR_TYPE": "v5litepod-1"}),
         ("TPUv6e-1", 1, "", 0, "vfio/{}", {"TPU_ACCELERATOR_TYPE": "v6e-1"}),
     ],
 )
@@ -138,6 +140,24 @@ def test_another_tpu_or_none_is_a_substitution(
     with pytest.raises(probe.Substituted) as error:
         probe.check(new_order(accelerator="TPUv5e-8", devices=8), variables, root)
     assert str(error.value).startswith(f"this machine has {there}, but the order is for TPUv5e-8")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "device", "nodes", "there"),
+    [
+        ("TPUv6e-1", "0x0063", 1, "tpu-v5e"),
+        ("TPUv5e-1", "0x006f", 1, "tpu-v6e"),
+        ("TPUv5e-1", "0x0063", 0, "tpu-v5e without a device node"),
+        ("TPUv5e-1", "", 0, "no TPU"),
+    ],
+)
+def test_one_chip_of_another_generation_is_a_substitution(
+    tmp_path: Path, accelerator: str, device: str, nodes: int, there: str
+) -> None:
+    root = tpu_host(tmp_path, device, 1 if device else 0, "vfio/{}", nodes)
+    with pytest.raises(probe.Substituted) as error:
+        probe.check(new_order(accelerator=accelerator), {}, root)
+    assert str(error.value).startswith(f"this machine has {there}, but the order is for {accelerator}:")
 
 
 def test_a_session_on_a_substitute_ends_before_anything_is_restored(tmp_path: Path) -> None:

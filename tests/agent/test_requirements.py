@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent.requirements import Site, constraints, masked
+from orchestrator.agent.requirements import Site, constraints, masked, without_other_back_end
 from orchestrator.core import wire
 from orchestrator.core.order import Outcome
 from tests.agent.sessions import PATIENCE, QUICK, Stay, is_alive, session
@@ -349,6 +349,25 @@ def test_what_the_platform_has_of_torch_and_its_kin_keeps_its_version() -> None:
         "torch-xla==2.6.0",
         "triton==3.2.0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lock", "there", "kept"),
+    [
+        ("greeting==1.0\n", ["torch==2.11.0"], ["torch==2.11.0"]),
+        ("torch-xla==2.9.0\ntorch==2.9.0\n", ["torch==2.9.0+cpu", "torch_xla==2.9.0"],
+         ["torch==2.9.0+cpu", "torch-xla==2.9.0"]),
+        ("torch-xla==2.9.0\n", ["torch==2.11.0", "numpy==2.1.3", "libtpu==0.0.50", "jax==0.7.2"],
+         ["jax==0.7.2", "numpy>=2.1.3,<3"]),
+        ("torch-tpu==0.2.0\n", ["torch==2.9.0+cpu", "torch-xla==2.9.0", "libtpu==0.0.21"], []),
+        ("torch-tpu==0.2.0\n", ["torch-tpu==0.3.0", "torch==2.13.0"], []),
+    ],
+)  # fmt: skip
+def test_on_a_tpu_the_lock_may_bring_another_back_end_and_all_that_goes_with_it(
+    lock: str, there: list[str], kept: list[str]
+) -> None:
+    installed = [(name, version) for name, _, version in (each.partition("==") for each in there)]
+    assert constraints(without_other_back_end(lock, installed)) == kept
 
 
 @pytest.mark.parametrize(

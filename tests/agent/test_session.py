@@ -274,6 +274,7 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
         left = float(seen["ORCHESTRATOR_DEADLINE"]) - SystemClock().now()
         assert 3000 < left < 3600
         assert float(seen["ORCHESTRATOR_PEAK_FLOPS"]) == catalogue["cpu"].peak_flops[Precision.FP32]
+        assert seen["ORCHESTRATOR_ACCELERATOR"] == "cpu"
         assert "ORCHESTRATOR_RESUME_FROM" not in seen
         assert "ORCHESTRATOR_HOME" not in seen
 

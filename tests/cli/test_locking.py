@@ -41,6 +41,20 @@ def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp
         assert "greeting==1.0" in stream.read().decode()
 
 
+def test_what_each_kind_of_accelerator_gets_is_locked_and_shown(user: Caller, tmp_path: Path) -> None:
+    (user.folder / "tpu.txt").write_text("-e .\n")
+    job = job_that_needs(user, "greeting\n")
+    path = user.folder / job
+    path.write_text(
+        path.read_text().replace(": requirements.txt", ": {default: requirements.txt, tpu: tpu.txt}")
+    )
+    with package_index(tmp_path / "index") as index:
+        answer = asking(user, index.address, "submit", job, "--dry-run")
+    assert "default: .orchestrator/requirements.txt, locked" in answer.out
+    assert "tpu: .orchestrator/requirements-tpu.txt, not locked" in answer.out
+    assert "requirements not locked: for tpu: tpu.txt:1 is not a released version" in answer.err
+
+
 def test_an_index_out_of_reach_leaves_them_unlocked_and_is_said(user: Caller) -> None:
     """The user is warned and goes on. The message does not show the index's address."""
     answer = asking(user, NOWHERE, "plan", job_that_needs(user, "greeting\n"))

@@ -127,7 +127,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             seed=st.integers(0, 2**32 - 1),
             source_allow=st.lists(texts, max_size=2),
             image=st.sampled_from(["./images/x", "debian:12", "ghcr.io/a/b@sha256:" + "0" * 64]),
-            requirements=st.just("code/requirements.txt"),
+            requirements=st.just("code/requirements.txt")
+            | st.dictionaries(st.sampled_from(["default", "cpu", "gpu", "tpu"]), texts, min_size=1),
             tags=st.lists(names, unique=True, max_size=3),
             inputs=st.lists(inputs, max_size=3, unique_by=lambda entry: str(entry["name"])),
             needs=some(disk_gb=amounts, memory_gb=amounts, internet=st.booleans()),

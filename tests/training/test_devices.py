@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from orchestrator.training.devices import backend_for
 from tests.training.scripts import finish, started
 
 PAIR = str(Path(__file__).with_name("pair.py"))
@@ -16,3 +19,13 @@ def test_a_leader_that_fails_says_why_and_ends_the_others(tmp_path: Path) -> Non
         output = finish(process)
     assert process.returncode == 1
     assert "RuntimeError: the planted fault" in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("accelerator", "backend"), [("cpu", "cpu"), ("T4x2", None), (None, None)])
+def test_an_order_for_a_cpu_gets_no_other_device(accelerator: str | None, backend: str | None) -> None:
+    assert backend_for(accelerator) == backend
+
+
+def test_an_order_for_a_tpu_never_ends_up_on_the_cpu() -> None:
+    with pytest.raises(ValueError, match="for TPUv5e-1, but neither torch_tpu nor torch_xla finds a TPU"):
+        backend_for("TPUv5e-1")

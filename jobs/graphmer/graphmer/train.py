@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphmer import config
 from orchestrator.training import Training
-from orchestrator.training.devices import BACKENDS
+from orchestrator.training.devices import BACKENDS, backend_for
 
 if TYPE_CHECKING:
     from graphmer.loop import Schedule
@@ -38,7 +38,8 @@ def main() -> None:
         schedule = Schedule(
             given.steps, given.micro_batch, given.accumulate, given.precision, given.seed, given.devices
         )
-        _run(config.read(given.config), schedule, training, given.backend)
+        backend = given.backend or backend_for(training.accelerator)
+        _run(config.read(given.config), schedule, training, backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
     except OSError as error:
