@@ -47,8 +47,9 @@ class _Pace:
 
 
 class Companion(threading.Thread):
-    """`given` opens the store. It goes to the process through a pipe, with the order. The thread ends when
-    the result is shipped, when the uplink is of no use, or after `end`.
+    """`given` opens the store. It goes to the process through a pipe, with the order, and with the `parcel`
+    until that is fetched. The thread ends when the result is shipped, when the uplink is of no use, or after
+    `end`.
 
     The kernel kills the process when this thread is gone, so it lives as long as the process.
     """
@@ -62,10 +63,13 @@ class Companion(threading.Thread):
         settings: Settings,
         clock: Clock,
         say: Callable[[str], None],
+        parcel: bytes | None = None,
     ) -> None:
         super().__init__(name="uplink", daemon=True)
         self._folder = folder
-        self._given = encode(order) + b"\n" + given
+        self._order = order
+        self._parcel = parcel
+        self._given = given
         self._settings = settings
         self._clock = clock
         self._say = say
@@ -79,10 +83,12 @@ class Companion(threading.Thread):
         self._process: subprocess.Popen[bytes] | None = None
         self._warnings: deque[str] = deque()
         self._uploads: deque[tuple[int, float | None]] = deque()
+        self.fetched = parcel is None
+        self.unfetchable = ""  # why what the session needs will never come
         self.superseded = False
         self.asked_to_leave = False
         self._result_written = False
-        self.moved_at = clock.monotonic()  # when it last sent something
+        self.moved_at = clock.monotonic()  # when it last sent or fetched something
         self.reached_at: float | None = None  # when it last reached the store
 
     def warnings(self) -> Iterator[str]:
@@ -175,8 +181,10 @@ class Companion(threading.Thread):
         variables = {"PYTHONPATH": str(self._site)} if self._installed else {}
         try:
             self._folder.shipping.mkdir(exist_ok=True)
+            told = b"" if self.fetched or self._parcel is None else self._parcel
+            given = encode(self._order) + b"\n" + told + b"\n" + self._given
             return self._run(
-                [sys.executable, *alone, *self._words], _environment() | variables, self._given, self._hear
+                [sys.executable, *alone, *self._words], _environment() | variables, given, self._hear
             )
         except OSError as error:
             self._say(f"the uplink cannot be started: {error.strerror or error}")
@@ -223,7 +231,9 @@ class Companion(threading.Thread):
             self.reached_at = self._clock.monotonic()
         if word.trouble:
             self._warnings.append(word.trouble)
-        if word.sent_bytes:
+        self.fetched |= word.fetched
+        self.unfetchable = self.unfetchable or word.unfetchable
+        if word.sent_bytes or word.fetched_bytes:
             self.moved_at = self._clock.monotonic()
         if word.shipped_step is not None:
             self._uploads.append((word.shipped_step, word.shipped_seconds))
@@ -231,7 +241,7 @@ class Companion(threading.Thread):
 
 def _packages_in(given: bytes) -> list[str]:
     try:
-        found = json.loads(given.partition(b"\n")[2])["packages"]
+        found = json.loads(given)["packages"]
     except (ValueError, KeyError, TypeError):
         return []
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
@@ -244,6 +254,15 @@ def secrets_in(given: bytes) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return ()
     return tuple(text for value in values if isinstance(value, str) for text in (value, *_texts(value)))
+
+
+def key_in(parcel: bytes) -> tuple[str, ...]:
+    """The secret key in what tells the uplink what to fetch."""
+    try:
+        found = json.loads(parcel)["key"]
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return (found,) if isinstance(found, str) and found else ()
 
 
 def _texts(value: object) -> Iterator[str]:

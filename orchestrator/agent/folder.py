@@ -98,6 +98,16 @@ class Folder(Layout):
         self.store.unlink()
         return data if self.uplink.exists() else None
 
+    def take_parcel(self) -> bytes | None:
+        """What tells the uplink what to fetch; None if everything was staged. Removes its file, which may
+        hold a key."""
+        try:
+            data = self.parcel.read_bytes()
+        except FileNotFoundError:
+            return None
+        self.parcel.unlink()
+        return data
+
 
 @contextmanager
 def alone(folder: Folder, inherited: str | None) -> Iterator[None]:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from orchestrator.agent import machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
-from orchestrator.agent.companion import Companion, secrets_in
+from orchestrator.agent.companion import Companion, key_in, secrets_in
 from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.leader import Leader, environment
@@ -111,8 +111,9 @@ class Session:
         return 0 if written else 1
 
     def _steps(self, guardian: Guardian) -> Result:
-        given, values = self._take_store(), self._take_secrets()  # first: no failure leaves them on the disk
-        self._hide(Mask([*values.values(), *secrets_in(given or b"")]))
+        # First, so that no failure leaves them on the disk.
+        given, parcel, values = self._take_store(), self._take_parcel(), self._take_secrets()
+        self._hide(Mask([*values.values(), *secrets_in(given or b""), *key_in(parcel or b"")]))
         self.report.beat("starting")
         order = self._read_order()
         clocks = Clocks(self.clock, self.started, order.budget_seconds)
@@ -122,11 +123,13 @@ class Session:
             f"session {order.session} on {order.platform} ({order.accelerator} × {order.devices}), "
             f"incarnation {self.incarnation}"
         )
-        self._start_uplink(order, given)
+        self._start_uplink(order, given, parcel)
         missing = [name for name in order.secrets if name not in values]
         if missing:
             raise Over(Outcome.CRASHED, f"the job's secrets were not delivered: {', '.join(missing)}")
         devices = self._beside("probing", clocks, lambda: self._probe(order)) if self.settings.probe else {}
+        if parcel is not None:
+            self._beside("fetching", clocks, self._fetch)
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
         site = self._install(order, values, clocks)
         oom_kills = machine.oom_kills()
@@ -160,12 +163,34 @@ class Session:
             self.report.warn(f"the uplink cannot start: store.json cannot be read: {error.strerror}")
             return None
 
-    def _start_uplink(self, order: Order, given: bytes | None) -> None:
+    def _take_parcel(self) -> bytes | None:
+        try:
+            return self.folder.take_parcel()
+        except OSError as error:
+            raise Over(Outcome.CRASHED, f"parcel.json cannot be read: {error.strerror}") from error
+
+    def _start_uplink(self, order: Order, given: bytes | None, parcel: bytes | None) -> None:
         if given is not None:
             self.uplink = Companion(
-                self.folder, order, self.incarnation, given, self.settings, self.clock, self.log.say
+                self.folder, order, self.incarnation, given, self.settings, self.clock, self.log.say, parcel
             )
             self.uplink.start()
+
+    def _fetch(self) -> None:
+        """Waits until the uplink has fetched what the session needs. If it cannot, the session ends as LOST:
+        the run continues with the next one."""
+        uplink, began = self.uplink, self.clock.monotonic()
+        while uplink is None or not uplink.fetched:
+            why = "" if uplink is None else uplink.unfetchable
+            if uplink is not None and uplink.superseded:
+                why = "another session of this run has taken over"
+            elif uplink is None or not uplink.is_alive():
+                why = why or "the uplink cannot work, as the session's log says"
+            elif self.clock.monotonic() - max(began, uplink.moved_at) >= self.settings.uplink_fetch:
+                why = why or f"nothing has come for {self.settings.uplink_fetch:.0f} s"
+            if why:
+                raise Over(Outcome.LOST, f"what the session needs did not come from the home store: {why}")
+            self.clock.wait(_NEVER, self.settings.tick)
 
     def _ship_the_rest(self, uplink: Companion) -> None:
         """Waits until the last checkpoint and the result are in the store, as long as that is worth the

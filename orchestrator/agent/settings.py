@@ -25,6 +25,7 @@ class Settings:
     `uplink_daily_bytes` a day. If it dies, it is started again after `uplink_restart`, doubled
     up to `uplink_restart_max` unless it lived for `uplink_calm`. After its result the session waits for it
     at most `uplink_end`; if it was asked to stop, only until nothing has been sent for `uplink_stop`.
+    Before the training it waits for what the uplink fetches, until nothing has come for `uplink_fetch`.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
     installs the job's requirements.
     """
@@ -59,3 +60,4 @@ class Settings:
     uplink_calm: float = 600.0
     uplink_end: float = 1800.0
     uplink_stop: float = 120.0
+    uplink_fetch: float = 1800.0

@@ -23,6 +23,8 @@ class Prepare:
     `dropped`: those that were accepted once and could not be read. `store`: the run's home store. If the
     `uplink` leads to it, older generations are fenced off first. If a ledger with more `adoptions` has the
     run now, nothing is done; this holds for a launch and a collect, too.
+    `fetches`: the session fetches all but the agent from the home store, so it is put there. A checkpoint
+    that the session reads where it lies is then verified here only if this is to be `thorough`.
     """
 
     order: Order
@@ -31,6 +33,8 @@ class Prepare:
     store: str = ""
     uplink: Uplink = Uplink.SHARED
     adoptions: int = 0
+    fetches: bool = False
+    thorough: bool = False
     kind: Literal["prepare"] = "prepare"
 
     @property

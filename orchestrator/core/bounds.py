@@ -47,6 +47,7 @@ FILES_MAX = 20_000  # in one checkpoint
 PATH_BYTES_MAX = 4 * KIB
 PART_BYTES_MAX = 256 * MIB  # one blob; a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
+PARCEL_PART_BYTES = 64 * MIB  # what is lost of a session's inputs on their way if its uplink dies
 COLLECT_CHECKPOINTS_MAX = 64
 CHECKPOINT_TRIES_MAX = 3  # for a damaged checkpoint: the transport may have damaged it
 LAST_TRIES_MAX = 2  # more, once the session has ended

@@ -62,7 +62,7 @@ _ALIVE = frozenset({Sighting.PENDING, Sighting.RUNNING})
 _BEFORE_THE_NEXT = frozenset(
     {Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING, Phase.STOPPING, Phase.COLLECTING}
 )
-_BEFORE_TRAINING = frozenset({"starting", "probing", "restoring"})  # states of the agent
+_BEFORE_TRAINING = frozenset({"starting", "probing", "fetching", "restoring"})  # states of the agent
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
@@ -276,11 +276,7 @@ def _want(draft: Draft) -> None:
         return
     match record.phase:
         case Phase.PREPARING:
-            accepted = frozenset(c.name for c in record.accepted)
-            dropped, uplink = frozenset(record.dropped), session.traits.uplink
-            draft.actions.append(
-                Prepare(session.order, accepted, dropped, record.store, uplink, record.adoptions)
-            )
+            draft.actions.append(_prepare(record, session))
         case Phase.LAUNCHING if session.launched_at is None:
             draft.actions.append(Launch(session.order, record.store, record.adoptions))
         case Phase.RUNNING:
@@ -301,6 +297,23 @@ def _want(draft: Draft) -> None:
                 draft.actions.append(_collect(record, session, looked))
         case _:
             return
+
+
+def _prepare(record: RunRecord, session: Session) -> Prepare:
+    """A session that fetches its checkpoint itself may find it damaged, and then ends without a newer one.
+    So the checkpoint is verified once a session brought nothing, or if none may."""
+    traits = session.traits
+    fetches = traits.fetches and traits.uplink is Uplink.STORE
+    return Prepare(
+        session.order,
+        frozenset(c.name for c in record.accepted),
+        frozenset(record.dropped),
+        record.store,
+        traits.uplink,
+        record.adoptions,
+        fetches,
+        thorough=fetches and (record.fruitless > 0 or record.job.without_progress == 1),
+    )
 
 
 def _hears_the_store_only(session: Session) -> bool:

@@ -30,6 +30,7 @@ class Traits:
     appear before a person is asked. A running session is polled every `poll_seconds`. Its outbox is collected
     every `collect_seconds`, and at once after a new checkpoint.
     `readable_mid_run`: the platform can read the outbox of a running session.
+    `fetches`: a session with an uplink to the store fetches source, inputs and checkpoint from there itself.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
     `needs_image`: a job without an image cannot run there.
@@ -41,6 +42,7 @@ class Traits:
     uplink: Uplink = Uplink.SHARED
     durable_mid_run: bool = True
     readable_mid_run: bool = True
+    fetches: bool = False
     hands_over: bool = False
     visibility_seconds: float = 5.0
     absence_seconds: float = 0.0

@@ -32,6 +32,7 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.run import RunRecord
+from orchestrator.engine import parcels
 from orchestrator.engine.collecting import bring, look
 from orchestrator.engine.outboxes import outboxes
 from orchestrator.errors import (
@@ -53,13 +54,14 @@ from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.outbox import Outbox
-from orchestrator.session.staging import Materials, Shipping
+from orchestrator.session.staging import Materials, Shipping, fetchable
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores import deposits
 from orchestrator.stores.opening import carried
 from orchestrator.stores.store import Store, snapshot
 from orchestrator.unforeseen import Masked, Unforeseen, raise_again, sentence
 from orchestrator.uplink import outbox as uplinked
+from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.registers import ask_to_leave, fence_of, raise_fence
 
 _AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
@@ -152,7 +154,10 @@ def _mask(action: Action, backends: Backends) -> Mask:
     values: list[str] = []
     if isinstance(action, Prepare) and action.uplink is Uplink.STORE:
         with contextlib.suppress(OrchestratorError):
-            values += carried(backends.store(action.store)).secret.values()
+            store = backends.store(action.store)
+            values += carried(store).secret.values()
+            if action.fetches:
+                values.append(parcels.key_to_hide(store, SessionKeys(action.order.run, action.session)))
     for name in action.order.secrets:
         with contextlib.suppress(OrchestratorError):  # a missing secret was not sent
             values.append(backends.secret(name))
@@ -254,12 +259,14 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     order, folders = action.order, backends.folders
     if action.uplink is Uplink.STORE:
         _fence_for(action, backends.store(action.store))
-    staged = folders.staged(order.session) if order.resume is not None else None
-    if (
-        staged is not None
-        and (lost := _bring_resume(action, backends.store(action.store), staged)) is not None
-    ):
-        return lost
+    keys = SessionKeys(order.run, order.session)
+    key = parcels.key_for(backends.store(action.store), keys) if action.fetches else ""
+    brought = order.resume is not None and (not action.fetches or bool(key))
+    staged = folders.staged(order.session) if brought else None
+    if order.resume is not None:
+        lost = _find_resume(action, backends.store(action.store), staged)
+        if lost is not None:
+            return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
     materials = Materials(
@@ -273,12 +280,25 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
     )
     try:
+        if action.fetches and materials.shipping is not None and not materials.shipping.refusal:
+            try:
+                materials = _parcelled(materials, order, backends.store(action.store), keys, key)
+            except QuotaExhausted as error:  # the home store's
+                return Failed(action, Trouble.FULL, str(error))
         pinned = backends.platform(order.platform).prepare(order, materials)
     finally:
         folders.preparing(order.run).unlink(missing_ok=True)
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _parcelled(materials: Materials, order: Order, store: Store, keys: SessionKeys, key: str) -> Materials:
+    """The materials, with what the session can fetch itself in the store."""
+    assert materials.shipping is not None
+    given = fetchable(order, materials, staged=materials.resume is not None)
+    told = parcels.put(store, keys, given, key, materials.say)
+    return replace(materials, shipping=replace(materials.shipping, parcel=told))
 
 
 def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
@@ -306,19 +326,26 @@ def _fence_for(action: Prepare, store: Store) -> None:
         raise NameTaken(f"{order.run} is already at generation {fence}; {order.session} is an older one")
 
 
-def _bring_resume(action: Prepare, store: Store, staged: Path) -> Failed | None:
-    """Fetches the checkpoint to resume into `staged`. If it is lost, reports what the store still has."""
+def _find_resume(action: Prepare, store: Store, staged: Path | None) -> Failed | None:
+    """Fetches the checkpoint to resume into `staged`, or looks whether the session can fetch it. If it is
+    lost, reports what the store still has."""
     order = action.order
     assert order.resume is not None
     try:
-        stored.fetch(store, order.run, order.resume, staged, order.resume_sha256)
+        if staged is not None:
+            stored.fetch(store, order.run, order.resume, staged, order.resume_sha256)
+        elif action.thorough:
+            stored.verify(store, order.run, order.resume, order.resume_sha256)
+        else:
+            stored.check(store, order.run, order.resume, order.resume_sha256)
     except NotFound:
         trouble, reason = Trouble.NOT_FOUND, "it is gone from the home store"
     except CorruptCheckpoint as error:
         trouble, reason = Trouble.CORRUPT, error.reason
     else:
         return None
-    _remove(staged)  # the next one needs an empty folder
+    if staged is not None:
+        _remove(staged)  # the next one needs an empty folder
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
     doubt = "" if left else _doubt(store, action)
     return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))

@@ -7,8 +7,9 @@ containers.
 from __future__ import annotations
 
 import json
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order
@@ -21,6 +22,9 @@ PENDING_SECONDS_MAX = 600.0  # between the launch and the agent's start: there i
 class SessionOptions(UplinkOptions):
     """If `session_seconds` is unset, there is no session limit. A session that was asked to stop is killed
     after `grace_seconds`.
+
+    With `fetch`, which needs `uplink`, a session gets its source, inputs and checkpoint from the run's home
+    store instead of through the controller.
 
     A session may use `disk_gb` of disk, or what its job needs if that is more; null means no limit. It keeps
     `log_gb` of its log: the beginning and the newest part.
@@ -39,6 +43,13 @@ class SessionOptions(UplinkOptions):
     setup_seconds: float = Field(default=5.0, ge=0)
     disk_gb: float | None = Field(default=50.0, gt=0)
     log_gb: float = Field(default=0.064, ge=0.002, le=1.0)
+    fetch: bool = False
+
+    @model_validator(mode="after")
+    def _fetches_through_the_uplink(self) -> Self:
+        if self.fetch and not self.uplink:
+            raise ValueError("fetch: true needs uplink: true, because the uplink fetches")
+        return self
 
     def agent_settings(self, order: Order) -> str:
         """The agent's limits for this order, as JSON."""
@@ -56,6 +67,7 @@ class SessionOptions(UplinkOptions):
             uplink=Uplink.STORE if self.uplink else Uplink.SHARED,
             silence_seconds=self.uplink_silence_seconds if self.uplink else Traits.silence_seconds,
             durable_mid_run=True,
+            fetches=self.fetch,
             visibility_seconds=self.visibility_seconds,
             pending_seconds_max=PENDING_SECONDS_MAX,
             poll_seconds=self.poll_seconds,

@@ -19,6 +19,7 @@ ORDER, AGENT, BUNDLE, STAGED, INPUTS, SECRETS = (
     "order.json", "agent.pyz", "bundle.tar.gz", "staged", "inputs", "secrets.json",
 )  # fmt: skip
 UPLINK, STORE = "uplink.pyz", "store.json"  # only where the session ships its own outbox
+PARCEL = "parcel.json"  # only where it also fetches the bundle, the inputs and the checkpoint itself
 STOP, LOCK, WORK, OUTBOX, SHIPPING = "stop", "lock", "work", "outbox", "shipping"
 
 # In the outbox, and below a store's or a staged checkpoint's root.
@@ -85,6 +86,10 @@ class Layout:
     @property
     def store(self) -> Path:
         return self.root / STORE
+
+    @property
+    def parcel(self) -> Path:
+        return self.root / PARCEL
 
     @property
     def shipping(self) -> Path:

@@ -20,6 +20,7 @@ from orchestrator.session.layout import (
     CHECKPOINTS,
     INPUTS,
     ORDER,
+    PARCEL,
     SECRETS,
     STAGED,
     STORE,
@@ -34,12 +35,14 @@ class Shipping:
 
     `program` is the uplink as one zip application. `store` tells it how to open the store, credential
     included. `this_machine`: that works on this machine only. `refusal`: why no session can open the store.
+    `parcel`, if it is not empty, tells it what to fetch from there, which then does not come any other way.
     """
 
     program: Path
     store: bytes = field(default=b"", repr=False)
     this_machine: bool = False
     refusal: str = ""
+    parcel: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,24 @@ def contents(
     order: Order, materials: Materials, *, staged: bool = True, here: bool = False
 ) -> Iterator[Content]:
     """All contents, the order last: if the order is there, everything is. `staged=False` leaves out the
-    checkpoint to resume from, which comes another way. `here`: the session runs on this machine, and sees its
-    folders and servers.
+    checkpoint to resume from, which comes another way. What the session fetches itself is left out, too.
+    `here`: the session runs on this machine, and sees its folders and servers.
 
     Raises Rejected if the order resumes at a checkpoint that the materials lack, or if the session is to ship
     to a store that it cannot open.
     """
     yield Content(AGENT, materials.agent, read_only=True)
+    if materials.shipping is None or not materials.shipping.parcel:
+        yield from fetchable(order, materials, staged=staged)
+    if materials.secrets:
+        yield Content(SECRETS, json.dumps(dict(materials.secrets)).encode())
+    if materials.shipping is not None:
+        yield from _uplink(order, materials.shipping, here)
+    yield Content(ORDER, wire.encode(order))
+
+
+def fetchable(order: Order, materials: Materials, *, staged: bool = True) -> Iterator[Content]:
+    """What a session may also fetch itself, from its home store. Raises Rejected as `contents` does."""
     yield Content(BUNDLE, materials.bundle, read_only=True)
     if staged and order.resume is not None:
         resume = materials.resume
@@ -95,11 +109,6 @@ def contents(
         yield Content(f"{STAGED}/{BLOBS}", resume / BLOBS)
     if materials.inputs is not None:
         yield Content(INPUTS, materials.inputs, read_only=True)
-    if materials.secrets:
-        yield Content(SECRETS, json.dumps(dict(materials.secrets)).encode())
-    if materials.shipping is not None:
-        yield from _uplink(order, materials.shipping, here)
-    yield Content(ORDER, wire.encode(order))
 
 
 def _uplink(order: Order, shipping: Shipping, here: bool) -> Iterator[Content]:
@@ -116,3 +125,5 @@ def _uplink(order: Order, shipping: Shipping, here: bool) -> Iterator[Content]:
         )
     yield Content(UPLINK, shipping.program, read_only=True)
     yield Content(STORE, shipping.store)
+    if shipping.parcel:
+        yield Content(PARCEL, shipping.parcel)

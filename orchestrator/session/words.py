@@ -23,7 +23,9 @@ class Word:
     """`say` is a line for the log. `trouble` is a warning for the status: its text is always the same for the
     same trouble. `shipped_step`: the checkpoint of this step is in the store. `shipped_seconds`: how long it
     took to ship it, if this uplink did. `sent_bytes`: so much more is in the store. `leave`: the controller
-    asks through the store to save and leave. `reached`: the store took a heartbeat."""
+    asks through the store to save and leave. `reached`: the store took a heartbeat. `fetched_bytes`: so much
+    more came from the store. `fetched`: what the session needs from there is all in its folder.
+    `unfetchable`: why it will never be."""
 
     say: str = ""
     trouble: str = ""
@@ -32,6 +34,9 @@ class Word:
     leave: bool = False
     reached: bool = False
     sent_bytes: int = 0
+    fetched_bytes: int = 0
+    fetched: bool = False
+    unfetchable: str = ""
 
 
 def heard(line: bytes) -> Word:

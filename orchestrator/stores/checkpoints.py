@@ -158,9 +158,26 @@ def lacking(store: Store, run: str, manifest: Manifest, listed: Mapping[str, int
     return ""
 
 
-def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = None) -> Manifest:
+def check(store: Store, run: str, name: str, sha256: str | None = None) -> None:
+    """Reads a checkpoint's manifest and looks for its blobs, of which none is fetched. Raises what `fetch`
+    raises."""
+    manifest = read(store, run, name, sha256)
+    with snapshot(store):
+        reason = lacking(store, run, manifest, blob_sizes(store, run, manifest.ref))
+    if reason:
+        raise CorruptCheckpoint(name, reason)
+
+
+def fetch(
+    store: Store,
+    run: str,
+    name: str,
+    into: Path,
+    sha256: str | None = None,
+    came: Callable[[int], None] = lambda _: None,
+) -> Manifest:
     """Fetches a checkpoint into a folder, in outbox layout. Verifies every blob; the manifest comes last.
-    `sha256` is the accepted manifest's, as in `read`.
+    `sha256` is the accepted manifest's, as in `read`. `came` hears the size of each blob that was fetched.
 
     Continues an interrupted fetch: valid blobs in the folder are not fetched again. Raises NotFound without a
     manifest, and CorruptCheckpoint if a blob is missing or damaged.
@@ -175,6 +192,7 @@ def fetch(store: Store, run: str, name: str, into: Path, sha256: str | None = No
         target = blobs / sha256
         if not _is_whole(target, sha256, size):
             _get(store, run, manifest.ref, sha256, size, target)
+            came(size)
     write_whole(home / "manifest.json", manifest.encode(), mode=SHARED)
     return manifest
 

@@ -151,6 +151,13 @@ class EncryptedStore(Wrapping):
         packages = given.packages if PACKAGES in given.packages else (*given.packages, PACKAGES)
         return replace(given, recipients=self._given, packages=packages)
 
+    def new_key(self) -> str:
+        return str(age.new_identity())
+
+    def only_for(self, key: str) -> EncryptedStore:
+        public = [str(each.to_public()) for each in age.identities(key)]
+        return EncryptedStore(self._inner, public, lambda: key, name=self._name)
+
     # --- What is there ---------------------------------------------------------------------------------
 
     def _find(self, key: str) -> _Found | None:

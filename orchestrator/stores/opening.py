@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
+from typing import Protocol, runtime_checkable
 
 from orchestrator.errors import Rejected
 from orchestrator.stores.portable import Portability, Portable
@@ -33,6 +34,33 @@ def opened(portable: Portable) -> Store:
     from orchestrator.stores.encrypted import EncryptedStore  # needs a package of its own
 
     return EncryptedStore(store, portable.recipients)
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """Optional, for a store that encrypts: a part of it may be for one session alone."""
+
+    def new_key(self) -> str:
+        """A new secret key for `only_for`."""
+
+    def only_for(self, key: str) -> Store:
+        """The same place, as the holder of this secret key uses it: what is put there is encrypted for that
+        key alone, and nothing else can be read. Raises InputError for anything but a secret key."""
+
+
+def new_key(store: Store) -> str:
+    """A new secret key for `only_for`; empty for a store that does not encrypt."""
+    return store.new_key() if isinstance(store, Sharing) else ""
+
+
+def only_for(store: Store, key: str) -> Store:
+    """The part of the store for this key; the store itself without one. Raises Rejected if the store does not
+    encrypt."""
+    if not key:
+        return store
+    if not isinstance(store, Sharing):
+        raise Rejected("a store that does not encrypt has nothing that is for one key alone")
+    return store.only_for(key)
 
 
 def carried(store: Store) -> Portable:

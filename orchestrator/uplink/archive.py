@@ -28,6 +28,7 @@ _FILES = (
     "session/mirror.py",
     "session/outbox.py",
     "session/saying.py",
+    "session/staging.py",
     "session/words.py",
 )
 _FOLDERS = ("files", "stores", "uplink")

@@ -17,6 +17,7 @@ from orchestrator.errors import OrchestratorError, QuotaExhausted, Superseded
 from orchestrator.files import Odd
 from orchestrator.session.layout import RESULT
 from orchestrator.session.words import Word
+from orchestrator.uplink.fetching import Fetcher
 from orchestrator.uplink.latest import Latest
 from orchestrator.uplink.pace import Allowance, Pace, Patience
 from orchestrator.uplink.shipping import Uplink
@@ -28,7 +29,7 @@ _HURRY_SECONDS = 0.2
 
 class Driver:
     """Drives the uplink of one session. `latest` is the outbox that the uplink reads, and `tell` takes what
-    the agent should hear."""
+    the agent should hear. `fetcher` brings what the session still lacks."""
 
     def __init__(
         self,
@@ -38,8 +39,10 @@ class Driver:
         clock: Clock,
         chance: Random,
         tell: Callable[[Word], None],
+        fetcher: Fetcher | None = None,
     ) -> None:
         self._uplink = uplink
+        self._fetcher = fetcher
         self._latest = latest
         self._pace = pace
         self._clock = clock
@@ -58,9 +61,9 @@ class Driver:
             tell(Word(shipped_step=max(each.ref.step for each in uplink.published.values())))
 
     def run(self) -> None:
-        """Beats and ships in two threads until the result is in the store. Raises Superseded, and any error
-        that is not of the store, without waiting for an upload under way."""
-        for act in (self._keep_beating, self._keep_shipping):
+        """Beats, ships and fetches in threads until the result is in the store. Raises Superseded, and any
+        error that is not of the store, without waiting for an upload under way."""
+        for act in (self._keep_beating, self._keep_shipping, self._keep_fetching):
             threading.Thread(target=self._guarded, args=(act,), name=act.__name__, daemon=True).start()
         self._ended.wait()
         if self._error is not None:
@@ -147,6 +150,12 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._error = self._error or error
         self._ended.set()
+
+    def _keep_fetching(self) -> None:
+        while self._fetcher is not None and (pause := self._fetcher.fetch()) is not None:
+            if self._clock.wait(self._ended, pause):
+                return
+        self._ended.wait()  # what is fetched is not the end
 
     def _keep_beating(self) -> None:
         while not self._clock.wait(self._ended, self.beat()):

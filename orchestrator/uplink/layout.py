@@ -8,6 +8,8 @@ For the keys of checkpoints see `orchestrator.stores.checkpoints`. Below `runs/<
     sessions/<session>/pins                      register, which only the engine writes
     sessions/<session>/result.json/<sha256>      object, which the heartbeat names
     sessions/<session>/<name>/<offset>-<sha256>  objects: pieces of progress.jsonl, log/000001.log, …
+    sessions/<session>/parcel/<sha256>           objects, which only the engine writes: see parcel.py
+    sessions/<session>/parcel/key                object, which only the engine writes, for itself
 """
 
 from __future__ import annotations
@@ -48,6 +50,17 @@ class SessionKeys:
     @property
     def pins(self) -> str:
         return f"{self.root}pins"
+
+    @property
+    def parcel(self) -> str:
+        return f"{self.root}parcel/"
+
+    @property
+    def parcel_key(self) -> str:
+        return f"{self.parcel}key"
+
+    def parcel_part(self, sha256: str) -> str:
+        return f"{self.parcel}{sha256}"
 
     def result(self, sha256: str) -> str:
         return f"{self.root}{RESULT}/{sha256}"

@@ -1,9 +1,9 @@
 """`python uplink.pyz FOLDER INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
 
-Takes the order and what opens the store from standard input, so that no argument, variable or file holds them
-while the training runs. Tells the agent one JSON line at a time on standard output. Decides only what the
-process may use, which is the lowest priority, one core and a folder for temporary files, and that its memory
-gets into no core dump.
+Takes the order, what is to be fetched and what opens the store from standard input, so that no argument,
+variable or file holds them while the training runs. Tells the agent one JSON line at a time on standard
+output. Decides only what the process may use, which is the lowest priority, one core and a folder for
+temporary files, and that its memory gets into no core dump.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from orchestrator.stores.opening import opened
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import Store
 from orchestrator.uplink.driving import Driver
+from orchestrator.uplink.fetching import Fetcher
 from orchestrator.uplink.latest import Latest
 from orchestrator.uplink.pace import Pace, Patience
+from orchestrator.uplink.parcel import Parcel
 from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.shipping import Uplink
 
@@ -53,6 +55,7 @@ def main(arguments: list[str]) -> int:
     _make_temporary(layout)
     try:
         order = wire.decode(Order, sys.stdin.buffer.readline())
+        parcel = _parcel(sys.stdin.buffer.readline().rstrip(b"\n"))
         pace = wire.decode(Pace, told.encode())
         store = patiently_opened(_portable(sys.stdin.buffer.read()), Patience(pace, chance, tell), clock)
     except ImportError as error:
@@ -66,8 +69,11 @@ def main(arguments: list[str]) -> int:
     scratch = layout.shipping / "outbox"
     latest = Latest(outbox, order, incarnation, scratch)
     uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
+    fetcher = (
+        None if parcel is None else Fetcher(store, order, parcel, layout, Patience(pace, chance, tell), tell)
+    )
     try:
-        Driver(uplink, latest, pace, clock, chance, tell).run()
+        Driver(uplink, latest, pace, clock, chance, tell, fetcher).run()
     except Superseded as superseded:
         tell(Word(str(superseded)))
         return SUPERSEDED
@@ -86,6 +92,14 @@ def _portable(given: bytes) -> Portable:
         return wire.decode(Portable, given)
     except ValueError:
         raise ValueError("what opens the store did not arrive whole") from None
+
+
+def _parcel(given: bytes) -> Parcel | None:
+    """None if there is nothing to fetch. Never repeats what it was given, because that may hold a key."""
+    try:
+        return wire.decode(Parcel, given) if given else None
+    except ValueError:
+        raise ValueError("what tells the session what to fetch did not arrive whole") from None
 
 
 def patiently_opened(portable: Portable, patience: Patience, clock: Clock) -> Store:

@@ -15,6 +15,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.stores import catalog
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
+from tests.conformance.age_keys import encrypted
 from tests.end_to_end.user import QUICK, Role, User, fingerprints, living, train_in_one_piece, wait_until
 from tests.leaks import Leak, Leaks
 from tests.stand_ins.drive import local_drive
@@ -29,7 +30,8 @@ SESSION_ROLES = (Role.AGENT, Role.GUARDIAN, Role.LEADER, Role.UPLINK)
 
 @dataclass(frozen=True)
 class Home:
-    """A home store for a user's config. Its `secrets` are in `files` of the user's home."""
+    """A home store for a user's config; if it is encrypted, with the keys of `age_keys`. Its `secrets` are in
+    `files` of the user's home."""
 
     options: Mapping[str, object]
     files: dict[str, str] = field(default_factory=dict)
@@ -43,8 +45,9 @@ class Home:
             (user.home / name).chmod(0o600)
 
     def store(self, user: User) -> Store:
-        given = dict(self.options)
-        return catalog.build("home", str(given.pop("type")), given, user.home)
+        given = {name: value for name, value in self.options.items() if name != "encrypt"}
+        store = catalog.build("home", str(given.pop("type")), given, user.home)
+        return encrypted(store) if "encrypt" in self.options else store
 
     def newest(self, user: User, run: str) -> int:
         """The newest step in the home store."""
