@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo demo-docker kaggle-local test lint lock soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local colab-local test lint lock soak bench docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -29,6 +29,9 @@ demo-docker: setup ## the same in containers of this machine's Docker engine; bu
 
 kaggle-local: setup ## run a local Kaggle with short sessions, to try without an account
 	@$(BIN)/python -m tests.stand_ins.kaggle --folder .kaggle-local --port 8377
+
+colab-local: setup ## run a local Colab with short machines, to try without an account
+	@$(BIN)/python -m tests.stand_ins.colab --folder .colab-local --port 8378
 
 test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
 	@$(BIN)/python scripts/system_parts.py
@@ -53,8 +56,8 @@ docs: setup ## rewrite the generated pages
 	@$(BIN)/python scripts/generate_docs.py
 
 clean: ## remove .venv, the demo's state and all caches
-	@for home in .demo .demo-docker .kaggle-local; do \
+	@for home in .demo .demo-docker .kaggle-local .colab-local; do \
 	    if [ -d $$home ] && [ -x $(BIN)/orchestrator ]; then $(BIN)/orchestrator --home $$home down || true; fi; \
 	done
-	@rm -rf .venv .demo .demo-docker .kaggle-local .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	@rm -rf .venv .demo .demo-docker .kaggle-local .colab-local .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

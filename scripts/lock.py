@@ -56,7 +56,16 @@ LISTS = {
     "orchestrator/agent/packages/drive.lock": "What an uplink needs for a store in Drive, whole. For Linux.",
     "orchestrator/agent/packages/pyrage.lock": "What an uplink needs for an encrypted store. For Linux.",
     "orchestrator/agent/packages/s3.lock": "What an uplink needs for a store in a bucket. For Linux.",
+    "orchestrator/platforms/colab/cli.lock": "Google Colab's command line, whole. For Python 3.12 and newer.",
+    "tests/stand_ins/colab/machine.lock": "Jupyter, which the machines of the local Colab run, whole.",
 }  # fmt: skip
+# Lists for environments of their own, with what they are for and the oldest Python there.
+OWN = {
+    # A new version of it: compare docs/references/colab.md.
+    "orchestrator/platforms/colab/cli.lock": (("google-colab-cli==0.7.5",), "3.12"),
+    "tests/stand_ins/colab/machine.lock": (("jupyter-server>=2.14,<3", "ipykernel>=6.29,<8"), "3.11.5"),
+}
+TPU_LIST = "images/base/torch-tpu.txt"
 UPLINK = {"drive": "pydrive2", "pyrage": "pyrage", "s3": "obstore"}  # list → what its store imports
 
 # CPython 3.11 to 3.14 on Linux with glibc, and on macOS. Sessions run on Linux, some in images with musl.
@@ -88,7 +97,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions, except of torch")
     upgrade = parser.parse_args(words).upgrade
     torch = f"torch=={TORCH}"
-    kept = {} if upgrade else pinned(ROOT / name for name in LISTS if "tpu" not in name)
+    kept = {} if upgrade else pinned(ROOT / name for name in LISTS if name not in (TPU_LIST, *OWN))
     kept |= {"torch": TORCH}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     build = project["build-system"]["requires"]
@@ -108,14 +117,16 @@ def main(words: list[str]) -> int:
     write("images/graphmer/requirements.lock", without(resolved([*job, torch], same), of_torch))
     for name, wanted in UPLINK.items():
         write(f"orchestrator/agent/packages/{name}.lock", complete(resolved([wanted], same, _LINUX_TAG)))
-    tpu = pinned([ROOT / "images/base/torch-tpu.txt"])
+    for name, (asked, python) in OWN.items():
+        write(name, resolved(asked, {} if upgrade else pinned([ROOT / name]), python=python))
+    tpu = pinned([ROOT / TPU_LIST])
     of_tpu = resolved(
         TPU,
         {name: version for name, version in same.items() if not is_cuda(name)}
         | ({} if upgrade else tpu)
         | {"torch": TPU_TORCH},
     )
-    write("images/base/torch-tpu.txt", [each for each in of_tpu if not is_cuda(each.name)], torch=cpu_torch)
+    write(TPU_LIST, [each for each in of_tpu if not is_cuda(each.name)], torch=cpu_torch)
     return 0
 
 
@@ -129,7 +140,10 @@ def pinned(files: Iterable[Path]) -> dict[str, str]:
 
 
 def resolved(
-    wanted: Iterable[str], versions: Mapping[str, str], machines: re.Pattern[str] = _PLATFORM_TAG
+    wanted: Iterable[str],
+    versions: Mapping[str, str],
+    machines: re.Pattern[str] = _PLATFORM_TAG,
+    python: str = PYTHON,
 ) -> list[Package]:
     """All packages that these requirements need on every supported Python and machine, at `versions`."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -139,7 +153,7 @@ def resolved(
         (folder / "versions.txt").write_text("".join(lines), encoding="utf-8")
         command = [
             sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config", "--universal",
-            "--python-version", PYTHON, "--python", sys.executable, "--no-build", "--generate-hashes",
+            "--python-version", python, "--python", sys.executable, "--no-build", "--generate-hashes",
             "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml"),
             "--constraints", str(folder / "versions.txt"), str(folder / "wanted.txt"),
         ]  # fmt: skip
@@ -173,7 +187,7 @@ def serves(wheel: str, machines: re.Pattern[str] = _PLATFORM_TAG) -> bool:
         return False
     stable = _STABLE_TAG.fullmatch(python)
     if abi == "abi3" and stable is not None:
-        return int(stable[1]) <= 11
+        return int(stable[1]) <= PYTHONS[-1][1]
     return _PYTHON_TAG.fullmatch(python) is not None and not abi.endswith("t")
 
 

@@ -1,7 +1,8 @@
 """The system packages that tests need: prints what is missing, or installs it.
 
 With CI=true or SYSTEM_DEPS=1 it installs with apt-get, and starts no service. Otherwise it prints the
-command, and the tests that need the package are skipped.
+command, and the tests that need the package are skipped. What the system's release does not have comes with a
+script of ours.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ fi
 apt-get update -q
 apt-get install -y -q --no-install-recommends "$@"
 """
+NEWER_PYTHON = Path(__file__).with_name("newer_python.py")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Part:
     packages: tuple[str, ...]
     used_for: str
     present: Callable[[], bool]
+    script: Path | None = None  # gets it without root, instead of packages
 
 
 def has_postgresql() -> bool:
@@ -53,10 +56,16 @@ def has_compose() -> bool:
     return plugin or shutil.which("docker-compose") is not None
 
 
+def has_newer_python() -> bool:
+    check = [sys.executable, str(NEWER_PYTHON), "--check"]
+    return not subprocess.run(check, capture_output=True, check=False).returncode
+
+
 PARTS = (
     Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),
     Part("Docker", ("docker.io",), "the tests of containers and images", has_docker),
     Part("Docker Compose", ("docker-compose",), "the tests of compose.yaml", has_compose),
+    Part("Python 3.12 or newer", (), "the tests of Colab's command line", has_newer_python, NEWER_PYTHON),
 )
 
 
@@ -69,15 +78,32 @@ def main(parts: tuple[Part, ...] = PARTS, environ: Mapping[str, str] = os.enviro
     for part in missing:
         print(f"{part.name} is missing; skipping {part.used_for}")
     packages = " ".join(package for part in missing for package in part.packages)
-    print(
-        f"  get it with:  sudo apt-get update && sudo apt-get install -y --no-install-recommends {packages}"
-    )
+    if packages:
+        command = f"sudo apt-get install -y --no-install-recommends {packages}"
+        print(f"  get it with:  sudo apt-get update && {command}")
+    for part in missing:
+        if part.script is not None:
+            print(f"  get {part.name} with:  {sys.executable} {part.script}")
     print("  or let make:  SYSTEM_DEPS=1 make test")
     return 0
 
 
 def install(missing: list[Part]) -> int:
+    for part in missing:
+        if part.script is not None:
+            print(f"installing {part.name}", flush=True)
+            if code := subprocess.run([sys.executable, str(part.script)], check=False).returncode:
+                return code
     packages = [package for part in missing for package in part.packages]
+    if packages and (code := install_packages(packages)):
+        return code
+    absent = [part.name for part in missing if not part.present()]
+    if absent:
+        print(f"still missing: {', '.join(absent)}", file=sys.stderr)
+    return 1 if absent else 0
+
+
+def install_packages(packages: list[str]) -> int:
     print(f"installing {', '.join(packages)}", flush=True)
     root = [] if os.geteuid() == 0 else ["sudo"]
     if shutil.which((*root, "apt-get")[0]) is None:
@@ -86,11 +112,7 @@ def install(missing: list[Part]) -> int:
     done = subprocess.run([*root, "sh", "-c", INSTALL, "sh", *packages], stdout=subprocess.DEVNULL)
     if done.returncode:
         print("apt-get failed; see its output above", file=sys.stderr)
-        return done.returncode
-    absent = [part.name for part in missing if not part.present()]
-    if absent:
-        print(f"still missing after apt-get: {', '.join(absent)}", file=sys.stderr)
-    return 1 if absent else 0
+    return done.returncode
 
 
 if __name__ == "__main__":

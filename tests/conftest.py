@@ -18,6 +18,7 @@ settings.load_profile("untimed")
 
 pytest_plugins = [
     "tests.no_production",
+    "tests.colab_python",
     "tests.no_skips",
     "tests.postgresql",
     "tests.docker_engine",

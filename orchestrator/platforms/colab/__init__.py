@@ -1,0 +1,1 @@
+"""Sessions on Google Colab, through its official command line (docs/colab.md)."""

@@ -1,0 +1,403 @@
+"""One errand for Colab's command line: `python -I -u errand.py REQUEST ANSWER`.
+
+Started by runner.py with the command line's own Python, so it uses only the standard library, colab_cli and
+what that needs. Reads a request, a JSON file, and writes the answer, another one, atomically. The answer says
+what happened: which requests were sent, with their status, and how it ended. Its exit code says nothing.
+
+It runs the command line's own commands, with four changes. A session's machine belongs to a notebook that
+follows from the session's name, instead of a random one. A session's record is made anew from Colab's answer,
+so it depends on no file here. Every request has a time limit. And nothing is logged, because the command line
+logs tokens. Must never write a token into an answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+CONNECT_SECONDS = 10.0
+TAIL = 2000  # characters
+_SECRETS = re.compile(r"(token=|Bearer |token['\"]?: ?['\"]?)[^&\s'\",}]+", re.IGNORECASE)
+# A record is made anew before each use, so the command line need not ask for a fresh token. It would list all
+# machines for that, and understand none if it does not know the accelerator of one.
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+_XSSI = ")]}'\n"
+Answer = dict[str, Any]
+
+
+class Strange(Exception):
+    """The command line's inside is not the one that this was written for."""
+
+
+class Ended(Exception):
+    """A command of the command line gave up; what it printed says why."""
+
+
+class Seen:
+    """The requests of this process: what was asked, and what came back."""
+
+    def __init__(self, seconds: float, only_here: bool) -> None:
+        self.requests: list[Answer] = []
+        self._seconds = seconds
+        self._only_here = only_here
+
+    def watch(self) -> None:
+        """From now on, gives each request a time limit and records it."""
+        import requests
+
+        send = requests.Session.send
+
+        def sending(session: Any, request: Any, **options: Any) -> Any:
+            parts = urlsplit(request.url)
+            seen = {"host": parts.hostname, "path": parts.path, "method": request.method}
+            if self._only_here and parts.hostname not in ("127.0.0.1", "localhost") and not _proxied():
+                raise Strange(f"a request to {parts.hostname} in a test")
+            if options.get("timeout") is None:
+                options["timeout"] = (CONNECT_SECONDS, self._seconds)
+            self.requests = [*self.requests[-30:], seen]
+            try:
+                response = send(session, request, **options)
+            except Exception as error:
+                seen["error"] = type(error).__name__
+                raise
+            seen["status"] = response.status_code
+            if parts.path.startswith("/tun/m/assign") and not options.get("stream"):
+                seen |= _said(response)
+            return response
+
+        requests.Session.send = sending  # type: ignore[assignment, method-assign]
+
+
+def _proxied() -> bool:
+    host = urlsplit(os.environ.get("HTTPS_PROXY", "")).hostname
+    return host in ("127.0.0.1", "localhost")
+
+
+def _said(response: Any) -> Answer:
+    """What an answer about machines says beside its status."""
+    try:
+        body = decoded(response)
+    except ValueError:
+        return {}
+    names = ("outcome", "accelerator", "endpoint")
+    return {name: body[name] for name in names if isinstance(body.get(name), str | int)}
+
+
+def decoded(response: Any) -> Answer:
+    """The JSON object of an answer. Raises ValueError if there is none."""
+    text = response.text
+    found = json.loads(text[len(_XSSI) :] if text.startswith(_XSSI) else text)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    """What the command line must have inside. Raises Strange."""
+    try:
+        yield
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Strange(f"{type(error).__name__}: {error}") from error
+
+
+# --- Colab ------------------------------------------------------------------------------------------------
+
+
+class Colab:
+    """The account, through the command line's own login."""
+
+    def __init__(self, auth: str, seconds: float) -> None:
+        self._limit = (CONNECT_SECONDS, seconds)
+        with _expected():
+            from colab_cli import auth as auth_module  # type: ignore[import-not-found]
+            from colab_cli import common
+            from colab_cli.state import SessionState, StateStore  # type: ignore[import-not-found]
+
+            self.state = common.state
+            self.state.auth_provider = auth_module.AuthProvider(auth)
+            self.SessionState, self.StateStore = SessionState, StateStore
+            type(self.state).client  # noqa: B018 - it is only read once somebody may log in
+
+    def log_in(self) -> None:
+        """Gets the login; on a terminal, asks for one. Without one, raises EOFError."""
+        client = self.state.client
+        with _expected():
+            self.web, self.domain = client.session, client.colab_domain
+
+    def get(self, path: str, **parameters: str) -> Answer:
+        url = urljoin(self.domain, f"/tun/m/{path}")
+        headers = {"Accept": "application/json", "X-Colab-Client-Agent": "colab-cli"}
+        response = self.web.get(
+            url, params={"authuser": "0", **parameters}, headers=headers, timeout=self._limit
+        )
+        response.raise_for_status()
+        return decoded(response)
+
+    def listed(self) -> Answer:
+        """Endpoint → the machine, as Colab describes it."""
+        return {str(each["endpoint"]): each for each in self.get("assignments").get("assignments") or ()}
+
+    def of_notebook(self, notebook: str) -> Answer | None:
+        """The notebook's machine. Asking this way allocates nothing: only a POST does."""
+        answer = self.get("assign", nbh=notebook.replace("-", "_") + "." * (44 - len(notebook)))
+        return answer if "endpoint" in answer else None
+
+    def store(self, session: Answer) -> Any:
+        return self.StateStore(session["record"])
+
+    def find(self, session: Answer, listed: Answer) -> Answer | None:
+        """The session's machine: the one on record if Colab lists it, otherwise its notebook's."""
+        record = self.store(session).get(session["name"])
+        if record is not None and record.endpoint in listed:
+            machine: Answer = listed[record.endpoint]
+            return machine
+        return self.of_notebook(session["notebook"])
+
+    def record(self, session: Answer, machine: Answer) -> None:
+        """Writes the record that the command line's commands go by. Keeps its kernel."""
+        store = self.store(session)
+        old = store.get(session["name"])
+        proxy = machine["runtimeProxyInfo"]
+        new = self.SessionState(
+            name=session["name"], token=proxy["token"], url=proxy["url"], endpoint=machine["endpoint"],
+            token_expires_at=NEVER,
+        )  # fmt: skip
+        if old is not None and old.endpoint == new.endpoint:
+            new.kernel_id, new.session_id = old.kernel_id, old.session_id
+        store.add(new)
+
+    def run(self, session: Answer, words: list[str]) -> None:
+        """One of the command line's own commands. Raises what it raises."""
+        with _expected():
+            from colab_cli import cli
+            from colab_cli.commands import session as commands  # type: ignore[import-not-found]
+
+            for module, name in ((cli, "setup_logging"), (cli, "app"), (commands, "uuid")):
+                getattr(module, name)
+        cli.setup_logging = lambda _: None
+        notebook = uuid.UUID(session["notebook"])
+        commands.uuid = type("uuid", (), {"uuid4": staticmethod(lambda: notebook)})
+        command, *others = words
+        auth = str(self.state.auth_provider.value)
+        line = ["--auth", auth, "--config", session["record"], command, "-s", session["name"], *others]
+        code = cli.app(line, standalone_mode=False)
+        if code:
+            raise Ended(f"{command} ended with {code}")
+
+
+# --- Errands ----------------------------------------------------------------------------------------------
+
+
+def new(colab: Colab, request: Answer, answer: Answer) -> None:
+    """Allocates a machine, or finds the session's own. After an error looks once more, because the request
+    may have taken effect."""
+    session = request["session"]
+    try:
+        colab.run(session, request["words"])
+    except Exception:
+        machine = _tried(lambda: colab.of_notebook(session["notebook"]))
+        if machine is None:
+            raise
+        colab.record(session, machine)
+    record = colab.store(session).get(session["name"])
+    answer["machine"] = colab.listed().get(record.endpoint) or {"endpoint": record.endpoint}
+    answer["machine"].pop("runtimeProxyInfo", None)
+
+
+def _tried(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 - whatever the command line raises
+        return None
+
+
+def command(colab: Colab, request: Answer, answer: Answer) -> None:
+    """A command that needs the session's machine."""
+    session = request["session"]
+    machine = colab.find(session, colab.listed())
+    answer["has_machine"] = machine is not None
+    if machine is not None:
+        colab.record(session, machine)
+        colab.run(session, request["words"])
+
+
+def stop(colab: Colab, request: Answer, answer: Answer) -> None:
+    """Gives the machine back, and looks whether it is gone. It may be gone although the command failed, and
+    the other way round."""
+    session = request["session"]
+    machine = colab.find(session, colab.listed())
+    answer["has_machine"] = machine is not None
+    if machine is None:
+        return
+    failed = None
+    colab.record(session, machine)
+    try:
+        colab.run(session, request["words"])
+    except Exception as error:  # noqa: BLE001 - whatever the command line raises
+        failed = error
+    colab.record(session, machine)  # the command removed it, but Colab may list the machine for a while
+    answer["has_machine"] = colab.find(session, colab.listed()) is not None
+    is_known = getattr(getattr(failed, "response", None), "status_code", None) != 404
+    if answer["has_machine"] and failed is not None and is_known:
+        raise failed
+
+
+def read(colab: Colab, request: Answer, answer: Answer) -> None:
+    listed = colab.listed()
+    if request["units"]:
+        answer["units"] = colab.get("ccu-info")
+    machines = {each["name"]: colab.find(each, listed) for each in request["sessions"]}
+    answer["endpoints"] = {name: machine["endpoint"] for name, machine in machines.items() if machine}
+    wanted = [(name, machines[name], paths) for name, paths in request["files"].items() if machines.get(name)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = pool.map(lambda each: contents(each[1], each[2], request), wanted)
+        answer["found"] = {each[0]: one for each, one in zip(wanted, found, strict=True)}
+    hidden = {"runtimeProxyInfo"}
+    answer["assignments"] = [
+        {key: value for key, value in each.items() if key not in hidden} for each in listed.values()
+    ]
+
+
+def download(colab: Colab, request: Answer, answer: Answer) -> None:
+    machine = colab.find(request["session"], colab.listed())
+    answer["has_machine"] = machine is not None
+    if machine is None:
+        return
+    found = contents(machine, [request["path"]], request)
+    data = found["files"].get(request["path"])
+    answer |= {"problem": found["problem"], "too_large": found["too_large"], "found": data is not None}
+    if data is not None:
+        with open(request["target"], "wb") as file:  # noqa: PTH123
+            file.write(base64.b64decode(data))
+
+
+def login(colab: Colab, request: Answer, answer: Answer) -> None:  # noqa: ARG001
+    """Logging in has asked the person already: this proves that Colab accepts it."""
+    colab.get("ccu-info")
+
+
+ERRANDS = {each.__name__: each for each in (new, command, stop, read, download, login)}
+
+
+# --- Files of a machine -----------------------------------------------------------------------------------
+
+
+def contents(machine: Answer, paths: list[str], request: Answer) -> Answer:
+    """What is at these paths of the machine. The first error ends it, because the next would take as long."""
+    found = {"files": {}, "folders": {}, "too_large": {}, "problem": ""}
+    try:
+        for path in paths:
+            _add(found, path, machine["runtimeProxyInfo"], request)
+    except Exception as error:  # noqa: BLE001 - one machine must not spoil the others' part
+        found["problem"] = hidden(f"{type(error).__name__}: {error}")
+    return found
+
+
+def _add(found: Answer, path: str, proxy: Answer, request: Answer) -> None:
+    is_folder = path.endswith("/")
+    kind = {"type": "directory"} if is_folder else {"type": "file", "format": "base64"}
+    body = _get(proxy, path, {**kind, "content": "1"}, request, bytes_max=request["bytes_max"])
+    if body is None:
+        return
+    if is_folder:
+        entries = body.get("content") or ()
+        names = ("name", "type", "size", "last_modified")
+        found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
+    elif body.get("content") is not None:
+        found["files"][path] = base64.b64encode(_bytes(body)).decode()
+    else:
+        found["too_large"][path] = int(body.get("size") or 0)
+
+
+def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes_max: int) -> Answer | None:
+    """The answer about one path, without its content if that is larger than `bytes_max`; None if there is
+    nothing."""
+    import requests
+
+    url = f"{proxy['url'].rstrip('/')}/api/contents/{quote(path.strip('/'), safe='/')}"
+    headers = {"X-Colab-Runtime-Proxy-Token": proxy["token"], "X-Colab-Client-Agent": "colab-cli"}
+    asked = {"authuser": "0", **parameters}
+    seconds = request["file_seconds"]
+    with requests.get(
+        url, params=asked, headers=headers, timeout=(seconds, seconds), stream=True
+    ) as response:
+        if response.status_code == 404:
+            return None
+        response.raise_for_status()
+        text = bytearray()
+        for chunk in response.iter_content(1 << 16):
+            text += chunk
+            if len(text) > bytes_max * 1.4 + (1 << 16) and parameters["type"] == "file":
+                break
+        else:
+            body: Answer = json.loads(text)
+            if parameters["type"] != "file" or len(_bytes(body)) <= bytes_max:
+                return body
+    return _get(proxy, path, {"type": "file", "content": "0"}, request, bytes_max=1 << 62)
+
+
+def _bytes(body: Answer) -> bytes:
+    """A file's content, which is text only if the machine ignores the format that was asked for."""
+    text = str(body.get("content") or "")
+    return text.encode() if body.get("format") == "text" else base64.b64decode(text)
+
+
+def hidden(text: str) -> str:
+    return _SECRETS.sub(r"\1…", text)[-TAIL:]
+
+
+# --- The program ------------------------------------------------------------------------------------------
+
+
+def main(words: list[str]) -> int:
+    with open(words[0], encoding="utf-8") as file:  # noqa: PTH123
+        request = json.load(file)
+    answer: Answer = {"kind": "done", "version": version(), "phase": "login"}
+    seen = Seen(request["seconds"], bool(os.environ.get("ORCHESTRATOR_NO_PRODUCTION")))
+    try:
+        colab = Colab(request["auth"], request["seconds"])
+        seen.watch()
+        colab.log_in()
+        answer["phase"] = "errand"
+        ERRANDS[request["errand"]](colab, request, answer)
+    except Strange as error:
+        answer |= {"kind": "strange", "error": "Strange", "message": hidden(str(error))}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the answer tells it
+        names = [each.__name__ for each in type(error).__mro__]
+        answer |= {"kind": "failed", "error": names[0], "kinds": names, "message": hidden(str(error))}
+        sys.stderr.write(hidden(traceback.format_exc()))
+    answer["requests"] = seen.requests
+    write(words[1], answer)
+    return 0
+
+
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("google-colab-cli")
+    except PackageNotFoundError:
+        return "none"
+
+
+def write(path: str, answer: Answer) -> None:
+    with open(f"{path}.part", "w", encoding="utf-8") as file:  # noqa: PTH123
+        json.dump(answer, file)
+    os.replace(f"{path}.part", path)  # noqa: PTH105
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""Colab's answers and failures, decoded: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
+from orchestrator.platforms.colab.errand import hidden
+from orchestrator.platforms.colab.refusals import meaning
+from orchestrator.platforms.colab.values import (
+    Assignment,
+    Entry,
+    Units,
+    decode_assignments,
+    decode_entry,
+    decode_units,
+    notebook,
+)
+
+
+def test_a_session_always_has_the_same_notebook() -> None:
+    """Also after an update: machines that are running must be found again."""
+    assert str(notebook("demo-7f3kq2vd-s01")) == "5671302b-2e3c-5513-9107-ba80ac2b91a6"
+    assert notebook("demo-7f3kq2vd-s02") != notebook("demo-7f3kq2vd-s01")
+
+
+def test_assignments() -> None:
+    body = {"assignments": [
+        {"endpoint": "a", "accelerator": "t4", "machineShape": 1},
+        {"endpoint": "b", "accelerator": "B200", "machineShape": "STANDARD", "more": 1},
+        {"endpoint": "c"},
+    ]}  # fmt: skip
+    assert decode_assignments(body) == (
+        Assignment("a", "T4", high_mem=True), Assignment("b", "B200"), Assignment("c", "NONE"),
+    )  # fmt: skip
+    assert decode_assignments({}) == ()
+    with pytest.raises(KeyError):
+        decode_assignments({"assignments": [{"accelerator": "T4"}]})
+
+
+def test_units() -> None:
+    bare = {"currentBalance": 1.5, "consumptionRateHourly": 0.0, "assignmentsCount": 2}
+    assert decode_units(bare) == Units(1.5, 0.0, 2)
+    free = {"freeCcuQuotaInfo": {"remainingTokens": "1234", "nextRefillTimestampSec": 1_800_000_000}}
+    lists = {"eligibleGpus": ["T4"], "ineligibleGpus": [], "eligibleTpus": ["v5e1"]}
+    assert decode_units(bare | free | lists) == Units(
+        1.5,
+        0.0,
+        2,
+        free_left=1.234,
+        free_refill_at=1_800_000_000.0,
+        gpus=("T4",),
+        ineligible_gpus=(),
+        tpus=("V5E1",),
+    )
+    with pytest.raises(KeyError):
+        decode_units({})
+
+
+def test_entries() -> None:
+    file = {"name": "a", "type": "file", "size": 3, "last_modified": "1970-01-01T00:01:00Z"}
+    assert decode_entry(file) == Entry("a", False, 3, 60.0)
+    assert decode_entry({"name": "b", "type": "directory", "size": 4096}) == Entry("b", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            {"kind": "strange", "version": "0.8.0", "message": "AttributeError: app"},
+            Rejected,
+            "0.8.0 is not the one",
+        ),
+        ({"kind": "failed", "phase": "login", "kinds": ["EOFError"]}, AccessDenied, "nobody is logged in"),
+        (
+            {"kind": "failed", "phase": "login", "requests": [{"path": "/token", "error": "ConnectTimeout"}]},
+            Transient,
+            "cannot be renewed now",
+        ),
+        (
+            {"kind": "failed", "requests": [{"host": "x", "path": "/tun/m/assign", "error": "ReadTimeout"}]},
+            Transient,
+            "no answer from x",
+        ),
+        ({"kind": "failed", "message": "what it said"}, Rejected, "what it said"),
+    ],
+)
+def test_failures_that_the_local_colab_does_not_show(
+    answer: Mapping[str, Any], kind: type[BackendError], words: str
+) -> None:
+    error = meaning(answer, backend="colab", operation="new", login="log in")
+    assert type(error) is kind
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET https://x/api/contents/a?authuser=0&colab-runtime-proxy-token=SECRET",
+        "Authorization: Bearer SECRET",
+        '{"token": "SECRET"}',
+    ],
+)
+def test_tokens_are_hidden(text: str) -> None:
+    assert "SECRET" not in hidden(text)
+    assert "SECRET" not in hidden(f"{text}&more=1")

@@ -1,0 +1,199 @@
+"""A machine of the local Colab: a real Jupyter server, in a folder that is its whole file system.
+
+Paths of its contents API start at the folder, and kernels run in its `content`, which they know as /content
+too. Everything that runs on a machine dies with it. Decides nothing about when that is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.processes import end, find
+
+LOCK = Path(__file__).with_name("machine.lock")
+START_SECONDS = 60.0
+MARK = "LOCAL_COLAB_MACHINE"
+# What a kernel runs first. A real machine has /content; here it is a name for the machine's own folder.
+_STARTUP = """\
+import os as _os
+_content, _real = {content!r}, {{name: getattr(_os, name) for name in ("chdir", "makedirs")}}
+def _here(name):
+    def call(path, *given, **named):
+        text = _os.fspath(path)
+        if text == "/content" or text.startswith("/content/"):
+            path = _content + text[len("/content"):]
+        return _real[name](path, *given, **named)
+    return call
+for _name in _real:
+    setattr(_os, _name, _here(_name))
+_os.chdir(_content)
+"""
+# The part of Colab's own package that gives the machine back.
+_RUNTIME = """\
+import os, urllib.request
+def unassign():
+    urllib.request.urlopen(urllib.request.Request(os.environ["LOCAL_COLAB_UNASSIGN"], method="POST")).close()
+"""
+
+
+@dataclass
+class Machine:
+    """`endpoint` is its name; `notebook` the hash that it belongs to. `tokens` are what opened it."""
+
+    endpoint: str
+    notebook: str
+    accelerator: str
+    high_mem: bool
+    folder: Path
+    python: Path  # with Jupyter
+    url: str  # where others reach the local Colab
+    began: float
+    gone: float | None = None
+    busy_at: float = 0.0  # when a kernel was last seen busy
+    tokens: dict[str, float] = field(default_factory=dict, repr=False)  # token → when it expires
+    _process: subprocess.Popen[bytes] | None = None
+    _starting: threading.Lock = field(default_factory=threading.Lock)
+    _sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="colab-")))
+
+    @property
+    def content(self) -> Path:
+        return self.folder / "content"
+
+    @property
+    def door(self) -> Path:
+        return self._sockets / "jupyter"
+
+    @property
+    def base(self) -> str:
+        return f"/runtime/{self.endpoint}"
+
+    def new_token(self, seconds: float) -> str:
+        token = secrets.token_urlsafe(16)
+        self.tokens[token] = time.monotonic() + seconds
+        return token
+
+    def start(self) -> None:
+        """Starts Jupyter, unless it runs or the machine is gone."""
+        with self._starting:
+            if self._process is None and self.gone is None:
+                self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root, startup = self.folder / "root", self.folder / "root" / "ipython" / "profile_default" / "startup"
+        google = self.folder / "packages" / "google" / "colab"
+        for each in (self.content, startup, google, self.folder / "tmp"):
+            each.mkdir(parents=True, exist_ok=True)
+        (startup / "00-machine.py").write_text(_STARTUP.format(content=str(self.content)))
+        (google / "__init__.py").touch()
+        (google / "runtime.py").write_text(_RUNTIME)
+        environ = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ} | {
+            "HOME": str(root), "TMPDIR": str(self.folder / "tmp"), "IPYTHONDIR": str(root / "ipython"),
+            "PYTHONPATH": str(google.parent.parent), "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            MARK: self.endpoint, "LOCAL_COLAB_UNASSIGN": f"{self.url}{self.base}/local-unassign",
+            "COLAB_RELEASE_TAG": "local",
+        }  # fmt: skip
+        options = {
+            "sock": self.door, "base_url": f"{self.base}/", "root_dir": self.folder, "allow_root": True,
+            "open_browser": False, "disable_check_xsrf": True, "allow_origin": "*",
+            "allow_remote_access": True,
+            "jpserver_extensions": "{}",
+        }  # fmt: skip
+        words = [f"--ServerApp.{name}={value}" for name, value in options.items()]
+        words += ["--IdentityProvider.token=", "--ContentsManager.allow_hidden=True", "--log-level=WARN"]
+        with (self.folder / "jupyter.log").open("wb") as log:
+            return subprocess.Popen(
+                [self.python, "-m", "jupyter_server", *words],
+                cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def connect(self) -> socket.socket:
+        """A connection to Jupyter, as soon as it takes one. Starts it, if nobody came before."""
+        self.start()
+        until = time.monotonic() + START_SECONDS
+        while True:
+            made = socket.socket(socket.AF_UNIX)
+            try:
+                made.connect(str(self.door))
+            except OSError:
+                made.close()
+                if self.gone is not None or time.monotonic() > until:
+                    raise
+                threading.Event().wait(0.05)
+            else:
+                return made
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """Jupyter's list of kernels, with their `execution_state`; empty before it has started."""
+        if self._process is None:
+            return []
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(5)
+        try:
+            connection.sock.connect(str(self.door))
+            connection.request("GET", f"{self.base}/api/kernels")
+            found: list[dict[str, Any]] = json.loads(connection.getresponse().read())
+        except (OSError, ValueError, http.client.HTTPException):
+            return []
+        finally:
+            connection.close()
+        return found
+
+    def running(self) -> bool:
+        """Whether any process of the machine is alive."""
+        found = find(f"{MARK}={self.endpoint}", sessions=True)
+        for process in found:
+            os.close(process)
+        return bool(found)
+
+    def end(self) -> None:
+        """Kills everything on the machine. Its files stay for the test to look at, as nobody else can."""
+        with self._starting:
+            self.gone = self.gone if self.gone is not None else time.monotonic()
+        end(f"{MARK}={self.endpoint}", sessions=True)
+        if self._process is not None:
+            self._process.wait()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+def jupyter(folder: Path) -> Path:
+    """The Python of an environment with Jupyter, made in the folder if it is not there. It sees this
+    environment's packages too, so that a training command finds torch."""
+    import fcntl
+    import hashlib
+    import sysconfig
+
+    from uv import find_uv_bin
+
+    whole = LOCK.read_bytes() + sys.executable.encode()
+    made = folder / f"colab-machine-{hashlib.sha256(whole).hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "colab-machine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (made / "complete").exists():
+            return made / "bin" / "python"
+        shutil.rmtree(made, ignore_errors=True)
+        uv = [find_uv_bin(), "--no-config", "--quiet"]
+        subprocess.run([*uv, "venv", "--no-project", "--python", sys.executable, str(made)], check=True)
+        python = made / "bin" / "python"
+        locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--compile-bytecode"]
+        subprocess.run([*uv, "pip", "install", *locked, "--python", str(python), "-r", str(LOCK)], check=True)
+        [site] = made.glob("lib/python*/site-packages")
+        (site / "zz-ours.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        (made / "complete").touch()
+    return python
