@@ -204,12 +204,15 @@ def new(colab: Colab, request: Answer, answer: Answer) -> None:
     """Allocates a machine, or finds the session's own. After an error looks once more, because the request
     may have taken effect."""
     session = request["session"]
+    failed = None
     try:
         colab.run(session, request["words"])
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - raised below, unless it took effect
+        failed = error
+    if failed is not None:
         machine = _tried(lambda: colab.of_notebook(session["notebook"]))
         if machine is None:
-            raise
+            raise failed
         colab.record(session, machine)
     record = colab.store(session).get(session["name"])
     answer["machine"] = colab.listed().get(record.endpoint) or {"endpoint": record.endpoint}
