@@ -22,8 +22,13 @@ PLATFORM_NAMES = {"process", "docker", "kaggle", "colab", "ssh", "slurm", "simul
 # Calls that fail if their condition does not hold; `wait_…` has a deadline.
 PROVES = ("check", "assert", "expect", "run_state_machine", "wait_")
 CLOCK = "orchestrator/clock.py"
-# Training code runs where our clock does not exist: the helper is shipped without our other modules.
-READS_TIME = (CLOCK, "orchestrator/training/")
+# These run where our clock does not exist: beside the training, on a machine of Colab, in its command line.
+READS_TIME = (
+    CLOCK,
+    "orchestrator/training/",
+    "orchestrator/platforms/colab/boot.py",
+    "orchestrator/platforms/colab/errand.py",
+)
 # Training commands whose steps take a given time.
 SLEEPS = ("tests/agent/source/",)
 # In this file `kaggle:` is the scheme of an input's origin, part of the spec's grammar.

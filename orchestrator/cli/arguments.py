@@ -115,6 +115,10 @@ CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
+COLAB = (
+    _option("what", metavar="WHAT", choices=("login",), help="login: log in to the platform's account"),
+    _option("name", metavar="PLATFORM", help="a platform of the config"),
+)
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -158,6 +162,7 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
+    Command("colab", "log in to Google Colab", "colab:colab", COLAB),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks; for probes", "health:health"),

@@ -62,16 +62,24 @@ class Wired:
         home = next((each for each in self.config.stores if each.name == self.config.home_store), None)
         if home is None or home.type == "folder":
             return ()
-        return tuple(each.name for each in self.config.platforms if each.options.get("uplink") is True)
+        return tuple(
+            each.name
+            for each in self.config.platforms
+            if each.options.get("uplink") is True or each.type in platforms.SHIPPING
+        )
 
     def platform(self, given: PlatformConfig) -> Platform:
-        """One of the configured platforms. Raises SpecError with the config's line for wrong options."""
+        """One of the configured platforms, wrapped in retries. Raises SpecError with the config's line for
+        wrong options."""
+        return RetryingPlatform(self.bare(given), sleep=self._sleep, random=Random())
+
+    def bare(self, given: PlatformConfig) -> Platform:
+        """The same without the wrapper."""
         folder = self.folders.platform(given.name)
         with self._at("platforms", given.name):
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
-            made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
-        return RetryingPlatform(made, sleep=self._sleep, random=Random())
+            return platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
 
     def stores(self) -> dict[str, Store]:
         """Every configured store by name, each wrapped in retries."""

@@ -159,6 +159,15 @@ class Tidying(Protocol):
         another process is writing, or anything that a session made."""
 
 
+@runtime_checkable
+class LoggingIn(Protocol):
+    """Optional: a platform with a login of its own, which a person does on a terminal."""
+
+    def log_in(self, say: Callable[[str], None]) -> None:
+        """Uses this process's terminal. `say` takes a line of progress. Raises AccessDenied if the service
+        does not accept the login; an earlier one is then kept."""
+
+
 class Verdict(StrEnum):
     """Whether an assumption about the service behind a platform is right."""
 

@@ -15,6 +15,10 @@ from orchestrator.core import wire
 from orchestrator.core.order import Order
 from orchestrator.platforms import process
 from orchestrator.platforms.catalog import build
+from orchestrator.platforms.colab import launching, machine, runner
+from orchestrator.platforms.colab import memory as colab_memory
+from orchestrator.platforms.colab import platform as colab
+from orchestrator.platforms.colab import staging as colab_staging
 from orchestrator.platforms.docker import container
 from orchestrator.platforms.docker import platform as docker
 from orchestrator.platforms.kaggle import client, finding, kernel, memory, staging
@@ -23,8 +27,11 @@ from orchestrator.session import folder
 
 PLATFORM_CODE = tuple(
     module.__file__
-    for module in (process, folder, docker, container, kaggle, client, finding, kernel, memory, staging)
-)
+    for module in (
+        process, folder, docker, container, kaggle, client, finding, kernel, memory, staging,
+        colab, launching, machine, runner, colab_memory, colab_staging,
+    )
+)  # fmt: skip
 
 
 class DeathAtLine:

@@ -22,6 +22,7 @@ from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms import catalog
+from orchestrator.platforms.colab import boot
 from orchestrator.platforms.docker import archives, container
 from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Platform, Sight
@@ -41,6 +42,7 @@ from tests.conformance import train
 from tests.conformance.platform_suite import PlatformSuite, Rig, SurvivingRig, SurvivingSuite
 from tests.docker_engine import Engine
 from tests.simulation.clock import VirtualClock
+from tests.stand_ins.colab import LocalColab, local_colab
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 from tests.waiting import wait_until
 
@@ -246,6 +248,49 @@ class KaggleRig(RealRig):
         return len(trace.read_text().splitlines()) if trace.exists() else 0
 
 
+class ColabRig(RealRig):
+    type = "colab"
+    budget_seconds = 40.0  # from the allocation of its machine
+    launch_lines = 186
+    slack_lines = 1
+
+    def __init__(self, folder: Path, agent: Path, colab: LocalColab) -> None:
+        self.options = {
+            "proxy": colab.url, "ca_file": str(colab.ca), "accelerators": ["cpu"], "threads": 1, "slots": 3,
+            "session_seconds": 120.0, "wall_margin_seconds": 2.0, "poll_seconds": 0.2, "start_seconds": 60.0,
+            "visibility_seconds": 1.0, "absence_seconds": 1.0, "uplink_silence_seconds": 5.0,
+        }  # fmt: skip
+        self.colab = colab
+        token = folder / "sessions" / "cli" / "home" / ".config" / "colab-cli" / "token.json"
+        token.parent.mkdir(parents=True)
+        token.write_text(colab.login())
+        super().__init__(folder, agent)
+
+    def trace(self, session: str) -> str:
+        return str(self.folder / f"{session}.trace")
+
+    def order(self, session: str, *, total: int = 6, generation: int = 1, **changes: object) -> Order:
+        """It saves so rarely that a checkpoint can be read before it is superseded."""
+        given = {"command": ("python", "train.py", str(total), "0.05", "20")}
+        return super().order(session, total=total, generation=generation, **(given | changes))
+
+    def root(self, session: str) -> Path:
+        """The session's folder on its machine."""
+        found = [each.content / boot.FOLDER / session for each in self.colab.account.machines.values()]
+        return next(each for each in found if each.exists())
+
+    def corrupt(self, session: str) -> str:
+        outbox = self.root(session) / "outbox"
+        newest = max(entry.name for entry in (outbox / "checkpoints").iterdir())
+        (outbox / self.state_blob(newest)).unlink()
+        (outbox / self.state_blob(newest)).write_bytes(b"altered")
+        return newest
+
+    def trainings(self, session: str) -> int:
+        trace = Path(self.trace(session))
+        return len(trace.read_text().splitlines()) if trace.exists() else 0
+
+
 class SimulatedRig(Rig):
     budget_seconds = 30.0
 
@@ -369,6 +414,13 @@ class TestKaggle(PlatformSuite, SurvivingSuite):
     def rig(self, tmp_path: Path, agent: Path) -> Iterator[KaggleRig]:
         with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=60.0)) as kaggle:
             yield KaggleRig(tmp_path, agent, kaggle)
+
+
+class TestColab(PlatformSuite, SurvivingSuite):
+    @pytest.fixture
+    def rig(self, tmp_path: Path, agent: Path, colab_python: None) -> Iterator[ColabRig]:  # noqa: ARG002
+        with local_colab(tmp_path / "colab") as colab:
+            yield ColabRig(tmp_path, agent, colab)
 
 
 class TestSimulated(PlatformSuite):

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.files.drafts import write_whole
 from orchestrator.platforms.colab.environment import Environment
 from orchestrator.platforms.colab.runner import MARKER, Cli, Patience
-from orchestrator.processes import find
+from orchestrator.processes import values
 from tests.stand_ins.colab import LocalColab, Settings, local_colab
 from tests.stand_ins.colab.machine import Machine
 
@@ -61,10 +61,7 @@ class Box:
 
     def clients(self) -> int:
         """How many processes of the command line are running."""
-        found = find(f"HOME={self.environment.home}")
-        for process in found:
-            os.close(process)
-        return len(found)
+        return len(values("HOME", f"{self.environment.folder}{os.sep}"))
 
 
 Boxes = Callable[..., Box]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -206,3 +207,25 @@ def test_logging_in_on_the_terminal(box: Box) -> None:
     box.environment.token.unlink()
     with pytest.raises(AccessDenied, match="orchestrator colab login colab"):
         box.cli.read()
+
+
+def test_a_login_that_is_renewed_replaces_the_old_one_whole_and_never_a_newer_one(box: Box) -> None:
+    """The command line itself would write it in place, where others read it."""
+    token = box.environment.token
+    before, inode = token.read_text(), token.stat().st_ino
+    box.cli.read()
+    renewed = token.read_text()
+    assert json.loads(renewed)["token"] != json.loads(before)["token"]
+    assert token.stat().st_ino != inode
+    box.log_in()  # a person logs in, while a process has what was there before
+    box.cli._keep(Path(box.folder, "none"), renewed.encode())
+    (mine := box.folder / "mine").write_text(renewed)
+    box.cli._keep(mine, b"an older one")
+    assert token.read_text() == before
+
+
+def test_what_was_cut_off_is_no_login(box: Box) -> None:
+    before = box.environment.token.read_bytes()
+    (mine := box.folder / "mine").write_bytes(before[:40])
+    box.cli._keep(mine, before)
+    assert box.environment.token.read_bytes() == before

@@ -31,7 +31,7 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
     requests: Sequence[Mapping[str, Any]] = answer.get("requests") or ()
     # After a failure there may be more requests, which look whether it took effect all the same.
     last: Mapping[str, Any] = next((each for each in reversed(requests) if _is_bad(each)), {})
-    if answer.get("phase") == "login":
+    if answer.get("phase") == "login" or "RefreshError" in answer.get("kinds", ()):
         return _of_login(error, answer, last, login)
     assigned = next((each for each in reversed(requests) if _is_assignment(each)), None)
     if assigned is not None and operation == "new":

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import AccessDenied, BackendError, NotFound, Rejected, Transient
 from orchestrator.files.drafts import draft_file, sync_folder, write_whole
+from orchestrator.files.reading import read_small
 from orchestrator.platforms.colab import errand
 from orchestrator.platforms.colab.environment import Environment, make_home
 from orchestrator.platforms.colab.refusals import meaning
@@ -45,6 +46,7 @@ MARKER = "orchestrator: started {session}"
 ANSWER_BYTES_MAX = 256 << 20
 _LOOK_SECONDS = 0.05
 _TAIL_BYTES = 4000
+_LOGIN_BYTES_MAX = 1 << 16
 T = TypeVar("T")
 
 
@@ -207,6 +209,10 @@ class Cli:
 
     # --- Processes --------------------------------------------------------------------------------------
 
+    def forget(self, session: str) -> None:
+        """Removes what is kept here of a session whose machine is gone."""
+        self._record(session).unlink(missing_ok=True)
+
     def _ask(
         self, name: str, request: Mapping[str, Any], *, operation: str, seconds: float
     ) -> dict[str, Any]:
@@ -234,7 +240,9 @@ class Cli:
             }  # fmt: skip
             write_whole(done.request, json.dumps(whole).encode(), sync=False)
             command = [str(python), "-I", "-u", errand.__file__, str(done.request), str(done.answer)]
-            variables = self.environment.variables(home) | {
+            own = home or Path(folder, "home")
+            mine, lent = (own, None) if seconds is None else self._lend(own)
+            variables = self.environment.variables(own) | {
                 "COLAB_CLI_ASSIGN_RETRIES": str(self.patience.attempts),
                 "COLAB_CLI_RETRY_BACKOFF": f"{self.patience.pause:g}",
                 "COLAB_CLI_REQUEST_TIMEOUT": f"{self.patience.request:g}",
@@ -251,7 +259,30 @@ class Cli:
                     self._wait(process, done, seconds, marker, cancelled or threading.Event())
                 finally:
                     _kill(process)
+                self._keep(mine, lent)
             yield done
+
+    def _lend(self, home: Path) -> tuple[Path, bytes | None]:
+        """Puts a copy of the login into the home of one process; returns where it is, and what. The command
+        line writes it in place: with one home, two processes may read half of it, and one that is killed
+        meanwhile loses it."""
+        environment = self.environment
+        mine = home / environment.token.relative_to(environment.home)
+        lent = read_small(environment.token, _LOGIN_BYTES_MAX)
+        make_home(home)
+        if lent is not None:
+            write_whole(mine, lent, sync=False)
+        return mine, lent
+
+    def _keep(self, mine: Path, lent: bytes | None) -> None:
+        """Keeps a login that was renewed, unless a person has logged in since."""
+        renewed = read_small(mine, _LOGIN_BYTES_MAX)
+        token = self.environment.token
+        if renewed in (None, lent) or read_small(token, _LOGIN_BYTES_MAX) != lent:
+            return
+        with suppress(ValueError):  # it was cut off
+            json.loads(renewed)
+            write_whole(token, renewed)
 
     def _wait(
         self,
@@ -310,8 +341,10 @@ class Cli:
         return kind(message, backend=self.backend, operation=operation)
 
     def _session(self, name: str) -> dict[str, str]:
-        record = self._folder("sessions") / f"{name}.json"
-        return {"name": name, "notebook": str(notebook(name)), "record": str(record)}
+        return {"name": name, "notebook": str(notebook(name)), "record": str(self._record(name))}
+
+    def _record(self, name: str) -> Path:
+        return self._folder("sessions") / f"{name}.json"
 
     def _folder(self, name: str) -> Path:
         folder = self.environment.folder / name

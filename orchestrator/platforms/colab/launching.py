@@ -1,0 +1,167 @@
+"""Starts sessions, each at most once, however often it is asked and whoever dies on the way.
+
+The machine is found by the session's name, so one that was allocated before a crash is used and never
+replaced. What may have started is never started again: a machine that is gone took it along, and the engine
+finds out by looking.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from orchestrator.clock import Clock
+from orchestrator.core.order import Order
+from orchestrator.errors import BackendError, NameTaken, NotFound, Refused, Rejected, Transient
+from orchestrator.platforms.colab import staging, surveying
+from orchestrator.platforms.colab.machine import ROOT, Machine, archive_name, look
+from orchestrator.platforms.colab.memory import Known, Memory
+from orchestrator.platforms.colab.options import HOUR, WORDS, ColabOptions
+from orchestrator.platforms.colab.runner import Cli
+
+LOCK_SECONDS_MAX, _LOCK_PAUSE_SECONDS = 300.0, 0.1  # for the launch of another process
+REFUSED_SECONDS = (
+    HOUR  # what the account may not have, or what was substituted, is not asked for again before
+)
+
+
+class Launcher:
+    """Launches sessions of one account. `folder` is the platform's own; `name` is for messages."""
+
+    def __init__(
+        self, name: str, cli: Cli, memory: Memory, options: ColabOptions, folder: Path, clock: Clock
+    ) -> None:
+        self._name = name
+        self._cli = cli
+        self._memory = memory
+        self._options = options
+        self._folder = folder
+        self._clock = clock
+
+    def launch(self, order: Order) -> None:
+        """As the platform's verb. One launch at a time on this machine; the ledger keeps controllers on other
+        machines apart."""
+        with self.alone(LOCK_SECONDS_MAX) as is_alone:
+            if not is_alone:
+                raise self._unknown("another process has not finished its launch: is one of ours stopped?")
+            self._launch(order)
+
+    @contextmanager
+    def alone(self, seconds: float) -> Iterator[bool]:
+        """Whether no other process launches anything, for as long as this lasts. Waits for the others for at
+        most so many seconds."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ends = self._clock.monotonic() + seconds
+        with (self._folder / "launch-lock").open("wb") as lock:
+            while not (is_taken := _is_taken(lock)) and self._clock.monotonic() < ends:
+                self._clock.wait(threading.Event(), _LOCK_PAUSE_SECONDS)
+            yield is_taken
+
+    def _launch(self, order: Order) -> None:
+        session = order.session
+        known = self._memory.of(session)
+        self._check_wanted(session)
+        machine = self._look(session, known)
+        if machine is None and known.sent:
+            return  # it may have started, and its machine is gone: observe shows that
+        if machine is not None and self._is_started(machine, order):
+            return
+        if not staging.is_staged(self._folder, order, known.order):
+            raise NotFound(
+                f"{session} is not prepared for this order", backend=self._name, operation="launch"
+            )
+        try:
+            self._equip(order, machine)
+            self._start(order)
+        except Refused:  # nothing has started, and an idle machine uses units
+            with suppress(BackendError):
+                if self._cli.stop(session):
+                    self._memory.note(session, asked_at=None, sent=False)
+            raise
+
+    def _check_wanted(self, session: str) -> None:
+        if self._memory.of(session).stopped:
+            raise Rejected(f"{session} was stopped before it was launched", operation="launch")
+
+    def _look(self, session: str, known: Known) -> Machine | None:
+        """What cannot be seen may have started, but only if its cell was sent."""
+        try:
+            return look(self._cli, session)
+        except BackendError as error:
+            if known.sent:
+                raise self._unknown(str(error)) from error
+            if isinstance(error, Transient):
+                raise self._refused(str(error)) from error
+            raise
+
+    def _is_started(self, machine: Machine, order: Order) -> bool:
+        if machine.is_started:
+            if machine.order != staging.fingerprint(order):
+                raise NameTaken(f"{order.session} was started with another order", operation="launch")
+            self._has_started(order.session)
+            return True
+        if machine.found.problem:
+            raise self._unknown(f"the machine of {order.session} cannot be read: {machine.found.problem}")
+        return False
+
+    def _has_started(self, session: str) -> None:
+        self._memory.note(session, sent=True)
+        staging.forget(self._folder, session)
+
+    def _equip(self, order: Order, machine: Machine | None) -> None:
+        """Gets the session its machine, if it has none yet, and what it needs there. Raises Refused if that
+        fails in a way that may pass."""
+        session, now = order.session, self._clock.now()
+        if machine is None or self._memory.of(session).asked_at is None:
+            self._memory.note(session, asked_at=now)
+        assignment = None if machine is None else machine.assignment
+        try:
+            if assignment is None:  # a second call for the same session gives the same machine
+                word = WORDS[order.accelerator]
+                assignment = self._cli.new(session, word, high_mem=self._options.high_mem)
+            if surveying.is_substituted(assignment, order.accelerator):
+                text = f"Colab gave {assignment.accelerator} instead of {WORDS[order.accelerator]}"
+                raise self._refused(text, until=now + REFUSED_SECONDS)
+            target = f"{ROOT}/{archive_name(session)}"
+            self._cli.upload(session, staging.archive(self._folder, session), target)
+        except (Transient, NotFound) as error:  # no answer, or the machine has vanished meanwhile
+            raise self._refused(str(error)) from error
+        except Rejected as error:  # the account may not have it now, although the survey said so
+            raise self._refused(str(error), until=now + REFUSED_SECONDS) from error
+
+    def _start(self, order: Order) -> None:
+        """Raises Refused if it has certainly not started, and Transient if it may have."""
+        session = order.session
+        self._check_wanted(session)
+        before = self._memory.of(session)
+        age = max(0.0, self._clock.now() - (before.asked_at or self._clock.now()))
+        cell = staging.write_cell(self._folder, self._options, order, age_seconds=age)
+        self._memory.note(session, sent=True)
+        try:
+            self._cli.start(session, cell, seconds_max=self._options.start_seconds)
+        except Rejected as error:  # it ended without a start, or there was no machine to send it to
+            raise self._refused(str(error)) from error
+        except Transient:
+            machine = look(self._cli, session)
+            if machine is None or not machine.is_started:
+                raise
+        self._has_started(session)
+
+    def _refused(self, text: str, until: float | None = None) -> Refused:
+        return Refused(text, backend=self._name, operation="launch", until=until)
+
+    def _unknown(self, text: str) -> Transient:
+        return Transient(text, backend=self._name, operation="launch", retried=True)
+
+
+def _is_taken(lock: IO[bytes]) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""A user with a Google account: logging in, and what doctor says of the account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from tests.cli.calls import Caller
+from tests.cli.dialogue import dialogue
+from tests.stand_ins.colab import local_colab
+
+CACHE = str(user_cache_path())  # Google's command line is installed there once
+
+
+def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
+    user: Caller,
+    tmp_path: Path,
+    colab_python: None,  # noqa: ARG001
+) -> None:
+    with local_colab(tmp_path / "colab") as colab:
+        user.config(f"platforms:\n  colab: {{type: colab, proxy: '{colab.url}', ca_file: {colab.ca}}}\n")
+        before = user("doctor", "colab", code=3, XDG_CACHE_HOME=CACHE)
+        assert "orchestrator colab login colab" in before.out + before.err
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect("https://accounts.google.com/")
+            shell.answer(colab.settings.code)
+            shell.expect("colab is logged in")
+            assert shell.ends() == 0
+        known = user("doctor", "colab", code=0, XDG_CACHE_HOME=CACHE).out
+    assert "100.0 compute units, none in use" in known
+    assert "T4 (about 2 units an hour, not measured yet)" in known
+    assert colab.settings.refresh_token not in shell.said + known
+
+
+def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:
+    user.config("platforms:\n  here: {type: process}\n  colab: {type: colab}\n")
+    assert "run `orchestrator colab login colab` in a terminal" in user("colab", "login", "colab", code=2).err
+    with dialogue(user, "colab", "login", "here") as shell:
+        assert shell.ends() == 2
+        assert "here (process) needs no login" in shell.said
+    with dialogue(user, "colab", "login", "colap") as shell:
+        assert shell.ends() == 2
+        assert "did you mean 'colab'?" in shell.said
+
+
+def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:
+    user.config("platforms:\n  one: {type: colab}\n  two: {type: colab}\n")
+    assert "Google forbids several accounts" in user("doctor", code=2).out
