@@ -110,6 +110,11 @@ class Refused(BackendError):
         self.until = until
 
 
+class NoCapacity(Refused):
+    """There is no room now. As `Refused`, but it says nothing about the request, so it may be repeated for as
+    long as it takes."""
+
+
 class DiskFull(BackendError):
     """This machine's disk is full: a person must free some space. Nothing was changed."""
 

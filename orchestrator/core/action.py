@@ -141,7 +141,8 @@ Action = Prepare | Launch | Collect | Stop | Discard | Retire
 class Trouble(StrEnum):
     """Why an action failed, by what to do next; the values mirror `orchestrator.errors`.
 
-    FULL: this machine's disk or the home store is full. SUPERSEDED: another ledger has adopted the run.
+    CAPACITY: there is no room now, which may last. FULL: this machine's disk or the home store is full.
+    SUPERSEDED: another ledger has adopted the run.
     UNFORESEEN: an unexpected exception.
     """
 
@@ -149,6 +150,7 @@ class Trouble(StrEnum):
     QUOTA = "quota"
     DENIED = "denied"
     REFUSED = "refused"
+    CAPACITY = "capacity"
     REJECTED = "rejected"
     NAME_TAKEN = "name_taken"
     NOT_FOUND = "not_found"

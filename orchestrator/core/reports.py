@@ -140,7 +140,8 @@ def _launched(draft: Draft, report: Report) -> None:
             draft.emit(Launched(draft.now))
         return
     refused, order = report.trouble is Trouble.REFUSED, draft.session.order
-    if (refused or report.trouble is Trouble.QUOTA) and draft.session.launched_at is None:
+    turned_away = report.trouble in (Trouble.REFUSED, Trouble.QUOTA, Trouble.CAPACITY)
+    if turned_away and draft.session.launched_at is None:
         draft.note(f"{order.platform} refused {order.session}: {report.message}")
         pause = cooldown(draft.record, order, draft.now, report.message, report.until, refused=refused)
         draft.emit(TurnedAway(draft.now, report.message, pause))

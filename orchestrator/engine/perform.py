@@ -41,6 +41,7 @@ from orchestrator.errors import (
     CorruptCheckpoint,
     InputError,
     NameTaken,
+    NoCapacity,
     NotFound,
     OrchestratorError,
     QuotaExhausted,
@@ -177,6 +178,8 @@ def _reported(action: Action, backends: Backends) -> Report:
     except QuotaExhausted as error:
         trouble = Trouble.FULL if isinstance(action, Collect) else Trouble.QUOTA  # the home store's, then
         return Failed(action, trouble, str(error), until=error.until)
+    except NoCapacity as error:
+        return Failed(action, Trouble.CAPACITY, str(error), until=error.until)
     except Refused as error:
         return Failed(action, Trouble.REFUSED, str(error), until=error.until)
     except AccessDenied as error:

@@ -52,7 +52,7 @@ def turned_away(trouble: Trouble = Trouble.REFUSED) -> RunRecord:
 # --- The prepared session -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.QUOTA])
+@pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.QUOTA, Trouble.CAPACITY])
 def test_a_refused_launch_keeps_what_is_prepared(trouble: Trouble) -> None:
     decision = refused(record(*launched()[:2]), trouble)
     assert [type(event) for event in decision.events][-1] is TurnedAway
@@ -153,8 +153,9 @@ def test_refusals_cool_down_from_minutes_to_an_hour_and_then_a_person_must_look(
     assert sum(pause or 0.0 for pause in pauses) > 4 * HOUR
 
 
-def test_a_slot_that_is_taken_is_asked_for_again_for_ever() -> None:
-    pauses = cooldowns(Trouble.QUOTA, 3 * REFUSALS_MAX)
+@pytest.mark.parametrize("trouble", [Trouble.QUOTA, Trouble.CAPACITY])
+def test_a_place_that_is_taken_is_asked_for_again_for_ever(trouble: Trouble) -> None:
+    pauses = cooldowns(trouble, 3 * REFUSALS_MAX)
     assert pauses[:3] == [CAPACITY_SECONDS, 2 * CAPACITY_SECONDS, 4 * CAPACITY_SECONDS]
     assert pauses[-1] == HOUR
 

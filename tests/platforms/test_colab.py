@@ -16,6 +16,7 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
+    NoCapacity,
     NotFound,
     QuotaExhausted,
     Refused,
@@ -108,7 +109,7 @@ def test_another_accelerator_than_asked_is_no_capacity_and_given_back_at_once(
     boxes: Boxes, asked: str
 ) -> None:
     box = boxes(substitute="A100")
-    with pytest.raises(Refused, match="Colab gave A100 instead of"):
+    with pytest.raises(NoCapacity, match="Colab gave A100 instead of"):
         box.run(accelerator=asked)
     assert box.machines() == []
 
@@ -117,7 +118,7 @@ def test_a_substituted_machine_from_before_a_crash_is_given_back_too(boxes: Boxe
     box = boxes(substitute="A100")
     order = box.prepared(accelerator="T4")
     box.platform._cli.new(FIRST, "T4")
-    with pytest.raises(Refused, match="Colab gave A100 instead of T4"):
+    with pytest.raises(NoCapacity, match="Colab gave A100 instead of T4"):
         box.platform.launch(order)
     assert box.machines() == []
 
@@ -125,7 +126,7 @@ def test_a_substituted_machine_from_before_a_crash_is_given_back_too(boxes: Boxe
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"none_left": ("T4",)}, Refused),  # 412
+        ({"none_left": ("T4",)}, NoCapacity),  # 412
         ({"gpus": ()}, Refused),  # 400: the survey said otherwise, or it is an old one
         ({"outcome": 1}, QuotaExhausted),
         ({"outcome": 5}, AccessDenied),

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
+    NoCapacity,
     QuotaExhausted,
-    Refused,
     Rejected,
     Transient,
 )
@@ -29,8 +29,8 @@ POST = "POST /tun/m/assign"
 @pytest.mark.parametrize(
     ("settings", "kind", "words"),
     [
-        ({"machines_max": 0}, Refused, "too many machines, a usage limit or no capacity"),
-        ({"none_left": ("T4",)}, Refused, "no capacity"),
+        ({"machines_max": 0}, NoCapacity, "too many are in use, a usage limit, or no capacity"),
+        ({"none_left": ("T4",)}, NoCapacity, "no capacity"),
         ({"gpus": ()}, Rejected, "may not have"),
         ({"outcome": 1}, QuotaExhausted, "outcome 1"),
         ({"outcome": 2}, QuotaExhausted, "outcome 2"),
@@ -51,7 +51,7 @@ def test_no_machine(boxes: Boxes, settings: Mapping[str, Any], kind: type[Backen
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault.UNAVAILABLE, Refused),
+        (Fault.UNAVAILABLE, NoCapacity),
         (Fault.FORBIDDEN, AccessDenied),
         (Fault.RATE_LIMIT, Transient),
         (Fault.HTML, Transient),

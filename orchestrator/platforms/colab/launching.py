@@ -16,7 +16,7 @@ from typing import IO
 
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
-from orchestrator.errors import BackendError, NameTaken, NotFound, Refused, Rejected, Transient
+from orchestrator.errors import BackendError, NameTaken, NoCapacity, NotFound, Refused, Rejected, Transient
 from orchestrator.platforms.colab import staging, surveying
 from orchestrator.platforms.colab.machine import ROOT, Machine, archive_name, look
 from orchestrator.platforms.colab.memory import Known, Memory
@@ -95,7 +95,7 @@ class Launcher:
             if known.sent:
                 raise self._unknown(str(error)) from error
             if isinstance(error, Transient):
-                raise self._refused(str(error)) from error
+                raise self._no_room(str(error)) from error
             raise
 
     def _is_started(self, machine: Machine, order: Order) -> bool:
@@ -125,11 +125,11 @@ class Launcher:
                 assignment = self._cli.new(session, word, high_mem=self._options.high_mem)
             if surveying.is_substituted(assignment, order.accelerator):
                 text = f"Colab gave {assignment.accelerator} instead of {WORDS[order.accelerator]}"
-                raise self._refused(text, until=now + REFUSED_SECONDS)
+                raise self._no_room(text, until=now + REFUSED_SECONDS)
             target = f"{ROOT}/{archive_name(session)}"
             self._cli.upload(session, staging.archive(self._folder, session), target)
         except (Transient, NotFound) as error:  # no answer, or the machine has vanished meanwhile
-            raise self._refused(str(error)) from error
+            raise self._no_room(str(error)) from error
         except Rejected as error:  # the account may not have it now, although the survey said so
             raise self._refused(str(error), until=now + REFUSED_SECONDS) from error
 
@@ -153,6 +153,9 @@ class Launcher:
 
     def _refused(self, text: str, until: float | None = None) -> Refused:
         return Refused(text, backend=self._name, operation="launch", until=until)
+
+    def _no_room(self, text: str, until: float | None = None) -> NoCapacity:
+        return NoCapacity(text, backend=self._name, operation="launch", until=until)
 
     def _unknown(self, text: str) -> Transient:
         return Transient(text, backend=self._name, operation="launch", retried=True)

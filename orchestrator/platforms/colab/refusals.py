@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import AccessDenied, BackendError, QuotaExhausted, Refused, Rejected, Transient
+from orchestrator.errors import AccessDenied, BackendError, NoCapacity, QuotaExhausted, Rejected, Transient
 
 ASSIGN = "/tun/m/assign"
 Make = Callable[[type[BackendError], str], BackendError]
@@ -41,9 +41,11 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
         if outcome == _DENYLISTED:
             return error(AccessDenied, "Colab has barred this account from machines (outcome 5)")
         if status == 412:
-            return error(Refused, "Colab gives no machine: too many machines, a usage limit or no capacity")
+            return error(
+                NoCapacity, "Colab gives no machine: too many are in use, a usage limit, or no capacity"
+            )
         if status == 503:
-            return error(Refused, "Colab has no machine of this kind now")
+            return error(NoCapacity, "Colab has no machine of this kind now")
         if status == 400:
             return error(Rejected, "this account may not have a machine with this accelerator")
     return _of_status(error, answer, last, login, said)

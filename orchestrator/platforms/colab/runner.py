@@ -102,7 +102,7 @@ class Cli:
         """Gets the session a machine, or returns the one that it already has. `accelerator` is one of
         values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare.
 
-        Raises Refused if Colab has no machine now: too many machines, a usage limit or no capacity, which
+        Raises NoCapacity if Colab has no machine now: too many machines, a usage limit or no capacity, which
         cannot be told apart; QuotaExhausted if it says that the quota or the usage time is spent; Rejected
         if the account may not have this accelerator. After Transient there may be a machine: call again, or
         stop it.
