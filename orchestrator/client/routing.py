@@ -96,12 +96,13 @@ def fill(
 
     Sessions that ended a moment ago count, too, because the answers may not include them yet.
     """
+    if ledger is not None:  # first: a market that has answers takes them for newer
+        market.remember(ledger.closed_since(now - CLOSED_SECONDS))
     for answer in answers:
         market.take(answer, asked_at)
     if ledger is None:
         market.begin((), now)
         return
-    market.remember(ledger.closed_since(now - CLOSED_SECONDS))
     for place in market.losses.wanted:
         market.losses.learn(place, ledger.lifetimes(*place))
     market.begin(ledger.live(), now)

@@ -17,7 +17,8 @@ from orchestrator.core.order import Outcome
 def superseded(draft: Draft, report: Failed) -> None:
     """Handles the report of an action that was not performed, because the run is another ledger's now."""
     action = report.action
-    assert isinstance(action, Prepare | Launch | Collect)
+    if not isinstance(action, Prepare | Launch | Collect):
+        return  # it asked nothing of the run's future: what comes next will be told the same
     if action.adoptions < draft.record.adoptions:
         return  # this ledger has taken the run back since
     reason = f"{report.message}; {_ways(draft)}"
