@@ -7,6 +7,8 @@ special case: it is a queued run that has checkpoints.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.core.action import (
     Collect,
     Discard,
@@ -38,7 +40,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
-from orchestrator.core.offer import Route, UntilKind, Uplink
+from orchestrator.core.offer import Rejection, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
 from orchestrator.core.pause import pausing
@@ -206,16 +208,21 @@ def _take_route(draft: Draft) -> None:
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
-    slot = any(r.until.kind is UntilKind.SLOT for r in route.rejections)
+    kinds = {r.until.kind for r in route.rejections}
     opening = opens_at(route)
-    told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
-    if not slot and opening is None:
+    start = _told(r for r in route.rejections if r.until.kind is UntilKind.START)
+    told = _told(sorted(route.rejections, key=lambda r: r.until.kind is not UntilKind.START))
+    if opening is None and not kinds & {UntilKind.SLOT, UntilKind.START}:
         draft.emit(Held(now, f"no offer can run this job: {told or 'no platform is configured'}"))
         return
     until = None if opening is None else max(opening, now + LOOK_AGAIN_SECONDS_MIN)
     draft.look_again_at = until
-    if not record.deferred or _moved(record.until, until):
-        draft.emit(Deferred(now, until, told))
+    if not record.deferred or _moved(record.until, until) or start != record.start:
+        draft.emit(Deferred(now, until, told, start))
+
+
+def _told(rejections: Iterable[Rejection]) -> str:
+    return "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in rejections)
 
 
 def _opens_seconds(route: Route, now: float) -> float | None:
