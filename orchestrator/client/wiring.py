@@ -26,7 +26,7 @@ from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Mailed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
@@ -35,6 +35,7 @@ from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again
 from orchestrator.uplink import archive as uplink_archive
+from orchestrator.uplink.mailbox import Mailbox
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,27 @@ class Wired:
         home = next((each for each in self.config.stores if each.name == self.config.home_store), None)
         if home is None or home.type == "folder":
             return ()
-        return tuple(each.name for each in self.config.platforms if each.options.get("uplink") is True)
+        return tuple(
+            each.name
+            for each in self.config.platforms
+            if each.options.get("uplink") is True or each.type in platforms.SHIPPING
+        )
 
     def platform(self, given: PlatformConfig) -> Platform:
-        """One of the configured platforms. Raises SpecError with the config's line for wrong options."""
+        """One of the configured platforms, wrapped in retries. Raises SpecError with the config's line for
+        wrong options."""
+        return RetryingPlatform(self.bare(given), sleep=self._sleep, random=Random())
+
+    def bare(self, given: PlatformConfig) -> Platform:
+        """The same without the wrapper."""
         folder = self.folders.platform(given.name)
         with self._at("platforms", given.name):
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
             made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
-        return RetryingPlatform(made, sleep=self._sleep, random=Random())
+        if isinstance(made, Mailed):
+            made.connect(Mailbox(lambda: self.store(""), given.name))
+        return made
 
     def stores(self) -> dict[str, Store]:
         """Every configured store by name, each wrapped in retries."""

@@ -18,9 +18,14 @@ _HERE = "orchestrator.platforms"
 TYPES: Mapping[str, Entry] = {
     "docker": Entry(f"{_HERE}.docker.options:DockerOptions", f"{_HERE}.docker.platform:DockerPlatform"),
     "kaggle": Entry(f"{_HERE}.kaggle.options:KaggleOptions", f"{_HERE}.kaggle.platform:configured"),
+    "notebook": Entry(
+        f"{_HERE}.notebook.options:NotebookOptions", f"{_HERE}.notebook.platform:NotebookPlatform"
+    ),
     "process": Entry(f"{_HERE}.process:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
     "simulated": Entry(f"{_HERE}.simulated:Scenario", f"{_HERE}.simulated.platform:configured"),
 }
+# The types whose sessions always ship, without an option.
+SHIPPING: frozenset[str] = frozenset({"notebook"})
 # The types of which a config may have only one, with the reason.
 SINGLE: Mapping[str, str] = {
     "kaggle": "Kaggle's terms allow one account per person, and forbid several to get around its limits",
