@@ -116,8 +116,15 @@ CHECKPOINTS = _flag(
 )
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 COLAB = (
-    _option("what", metavar="WHAT", choices=("login",), help="login: log in to the platform's account"),
+    _option(
+        "what",
+        metavar="WHAT",
+        choices=("login", "notebook"),
+        help="login: log in to the platform's account; notebook: write the notebook to open",
+    ),
     _option("name", metavar="PLATFORM", help="a platform of the config"),
+    _option("-o", "--output", metavar="FILE", help="the notebook to write (default: PLATFORM.ipynb)"),
+    _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
 )
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
@@ -162,7 +169,7 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
-    Command("colab", "log in to Google Colab", "colab:colab", COLAB),
+    Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", COLAB),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks; for probes", "health:health"),

@@ -9,6 +9,6 @@ from orchestrator.cli.call import Call
 
 
 def colab(call: Call) -> int:
-    from orchestrator.cli import login
+    from orchestrator.cli import login, notebooks
 
-    return {"login": login.login}[call.options.what](call)
+    return {"login": login.login, "notebook": notebooks.notebook}[call.options.what](call)

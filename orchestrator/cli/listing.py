@@ -102,5 +102,12 @@ def _note(status: RunStatus, now: float) -> str:
 
 
 def _short(reason: str) -> str:
+    """Its first line, shortened, but never within an address that a person is to open."""
     line = reason.partition("\n")[0]
-    return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
+    if len(line) <= REASON_CHARACTERS:
+        return line
+    cut = REASON_CHARACTERS - 1
+    begun = line[:cut].rpartition(" ")[2]
+    if "://" in begun:
+        cut += len(line[cut:].partition(" ")[0].partition(";")[0])
+    return line[:cut] + ("…" if cut < len(line) else "")

@@ -8,7 +8,7 @@ from orchestrator.cli.output import Output, number_text
 from orchestrator.client.routing import JudgedClaim, losses_text, rate_is_known, until_text
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
-from orchestrator.core.offer import Choice, Rejection, Route
+from orchestrator.core.offer import Choice, Rejection, Route, UntilKind
 from orchestrator.core.wording import count_text, quota_text, span
 
 
@@ -30,7 +30,7 @@ def choice_text(choice: Choice, job: Job) -> str:
         parts.append(f"about {span(figures.expected_loss_seconds)} of work lost when sessions end")
     parts += [f"preferred by {name!r}" for name in choice.preferred_by]
     if offer.traits.human_start:
-        parts.append("a person must start each session")
+        parts.append("a person has started its machine")
     needs_torch = catalogue[offer.accelerator].needs_torch
     text = f"{offer.platform}/{offer.accelerator}: {', '.join(parts)}"
     return text + (f"; needs {needs_torch}" if needs_torch else "")
@@ -51,6 +51,14 @@ def rate_text(choice: Choice, job: Job) -> str:
 
 def rejection_rows(rejections: Iterable[Rejection]) -> list[tuple[str, str, str]]:
     return [(f"{r.platform}/{r.accelerator}", until_text(r.until), r.reason) for r in rejections]
+
+
+def starts(route: Route) -> tuple[str, ...]:
+    """What a person can do so that a machine is there, without repeats."""
+    if route.chosen is not None:
+        return ()
+    commands = (r.until.commands for r in route.rejections if r.until.kind is UntilKind.START)
+    return tuple(dict.fromkeys(command for each in commands for command in each))
 
 
 def show_rejections(out: Output, rejections: tuple[Rejection, ...]) -> None:

@@ -209,6 +209,7 @@ def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
     rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]
     rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]
+    rows += [("to start it", command) for command in routing.starts(route)]
     call.out.say()
     call.out.facts(rows)
     routing.show_rejections(call.out, route.rejections)

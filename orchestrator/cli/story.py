@@ -79,8 +79,9 @@ def event_text(event: Event) -> str:
     match event:
         case Submitted(job=job):
             return f"submitted: {job.work.total:,} {job.work.unit}"
-        case Deferred(reason=reason, until=until):
-            return f"waits {_until(until)}: {reason}"
+        case Deferred(reason=reason, until=until, start=start):
+            waits = "for a person" if start and until is None else _until(until)
+            return f"waits {waits}: {reason}"
         case Assigned(order=order):
             return f"session {short_session(order.session)} on {place(order)}, {resume_text(order)}"
         case Prepared():

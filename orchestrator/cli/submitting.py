@@ -12,7 +12,6 @@ from orchestrator.client import Hop, Plan, Run, Submission, Verdict
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
-from orchestrator.core.offer import UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span, units_text
 
@@ -99,12 +98,14 @@ def _route_facts(plan: Plan) -> list[tuple[str, str]]:
             ("rate", routing.rate_text(route.chosen, job)),
         ]
     at = plan.opens_at
-    waits = "queued: waits for quota or capacity" if at is None else f"queued until {date(at)}"
-    if any(r.until.kind is UntilKind.SLOT for r in route.rejections):
-        waits = "queued: waits for a free slot"
+    waits = {
+        Verdict.SLOT: "queued: waits for a free slot",
+        Verdict.START: "queued: waits for you to start a machine",
+    }.get(plan.verdict, "queued: waits for quota or capacity" if at is None else f"queued until {date(at)}")
     return [
         ("route", waits),
         *(("", f"{o}: {reason}") for o, _, reason in routing.rejection_rows(route.rejections)),
+        *(("to start it", command) for command in routing.starts(route)),
     ]
 
 
@@ -137,7 +138,8 @@ def plan(call: Call) -> int:
         *(("claim", f"{name}: {text}") for name, text in claims),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
-        *(("to fix it", command) for command in found.commands),
+        *(("to start it", command) for command in routing.starts(route)),
+        *(("to fix it", command) for command in found.commands if found.verdict is not Verdict.START),
     ])  # fmt: skip
     _show_hops(out, found.hops)
     routing.show_rejections(out, route.rejections)
@@ -162,6 +164,7 @@ def _no_route_facts(plan: Plan) -> list[tuple[str, str]]:
         Verdict.NEVER: "none: no configured platform can ever run this job",
         Verdict.HUMAN: "none: a human must act first",
         Verdict.SLOT: "it would be queued until one of our sessions ends",
+        Verdict.START: "it would be queued until you start a machine",
         Verdict.TIME: f"it would be queued until {date(at)}" if at is not None else "it would be queued",
     }.get(plan.verdict, ""))]  # fmt: skip
 

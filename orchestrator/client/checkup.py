@@ -240,16 +240,14 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
         # If access is denied, the platform's own message says what to do.
         advice = "" if answer.denied else "check that it is running, and that the config has its address"
         return Finding(what, State.MISSING, f"{kind}: {answer.trouble}", advice, needed)
-    waiting = [
-        offer.unavailable.until
-        for offer in answer.offers
-        if offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.HUMAN
-    ]
+    closed = [offer.unavailable.until for offer in answer.offers if offer.unavailable is not None]
+    waiting = [until for until in closed if until.kind is UntilKind.HUMAN]
+    starts = [until for until in closed if until.kind is UntilKind.START]
     text = f"{kind}: {'; '.join(map(_offer_text, answer.offers)) or 'offers nothing'}"
-    advice = "\n".join(dict.fromkeys(command for until in waiting for command in until.commands))
+    advice = "\n".join(dict.fromkeys(command for until in (*waiting, *starts) for command in until.commands))
     if waiting and len(waiting) == len(answer.offers):
         return Finding(what, State.MISSING, text, advice, Remedy.ACT)
-    state = State.OK if answer.offers and not waiting else State.WARNING
+    state = State.OK if answer.offers and not waiting and not starts else State.WARNING
     return Finding(what, state, text, advice)
 
 

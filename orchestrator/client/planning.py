@@ -56,7 +56,8 @@ class Plan:
 
     @property
     def verdict(self) -> Verdict:
-        """What a submit would do: launch, queue, ask a person first, or refuse."""
+        """What a submit would do: launch, queue (also until a machine is started), ask a person first, or
+        refuse."""
         return routes.verdict(self.route)
 
     @property

@@ -189,6 +189,8 @@ def until_text(until: Until) -> str:
             return "permanently"
         case UntilKind.SLOT:
             return "until one of our sessions ends"
+        case UntilKind.START:
+            return "until a person starts it"
         case UntilKind.HUMAN:
             return "until a person acts"
         case UntilKind.TIME:

@@ -26,7 +26,7 @@ from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Mailed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
@@ -35,6 +35,7 @@ from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
 from orchestrator.unforeseen import Unforeseen, raise_again
 from orchestrator.uplink import archive as uplink_archive
+from orchestrator.uplink.mailbox import Mailbox
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,10 @@ class Wired:
         with self._at("platforms", given.name):
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
-            return platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
+            made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
+        if isinstance(made, Mailed):
+            made.connect(Mailbox(lambda: self.store(""), given.name))
+        return made
 
     def stores(self) -> dict[str, Store]:
         """Every configured store by name, each wrapped in retries."""

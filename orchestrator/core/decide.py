@@ -8,6 +8,7 @@ special case: it is a queued run that has checkpoints.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from orchestrator.core.action import (
     Collect,
@@ -40,7 +41,7 @@ from orchestrator.core.event import (
     Withdrawn,
 )
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
-from orchestrator.core.offer import UNDATED, Route, UntilKind, Uplink
+from orchestrator.core.offer import UNDATED, Rejection, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
 from orchestrator.core.pause import pausing
@@ -209,19 +210,24 @@ def _take_route(draft: Draft) -> None:
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
-    slot = any(r.until.kind is UntilKind.SLOT for r in route.rejections)
+    kinds = {r.until.kind for r in route.rejections}
     undated = any(r.until == UNDATED for r in route.rejections)
     opening = opens_at(route)
-    told = "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in route.rejections)
-    if not slot and not undated and opening is None:
+    start = _told(r for r in route.rejections if r.until.kind is UntilKind.START)
+    told = _told(sorted(route.rejections, key=lambda r: r.until.kind is not UntilKind.START))
+    if opening is None and not undated and not kinds & {UntilKind.SLOT, UntilKind.START}:
         draft.emit(Held(now, f"no offer can run this job: {told or 'no platform is configured'}"))
         return
     until = None if opening is None else max(opening, now + LOOK_AGAIN_SECONDS_MIN)
     draft.look_again_at = until
     if undated:
         draft.look_again_at = min(until or math.inf, now + LOOK_AGAIN_SECONDS)
-    if not record.deferred or _moved(record.until, until):
-        draft.emit(Deferred(now, until, told))
+    if not record.deferred or _moved(record.until, until) or start != record.start:
+        draft.emit(Deferred(now, until, told, start))
+
+
+def _told(rejections: Iterable[Rejection]) -> str:
+    return "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in rejections)
 
 
 def _opens_seconds(route: Route, now: float) -> float | None:

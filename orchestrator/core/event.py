@@ -53,11 +53,13 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Deferred:
-    """No offer now. `until` is a time, or None: until a slot is free or an offer changes."""
+    """No offer now. `until` is a time, or None: until a slot is free or an offer changes. `start`: the
+    machines that a person could start, if any; the reason begins with that."""
 
     at: float
     until: float | None
     reason: str
+    start: str = ""
     kind: Literal[Kind.DEFERRED] = Kind.DEFERRED
 
 

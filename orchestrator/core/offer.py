@@ -33,7 +33,8 @@ class Traits:
     `fetches`: a session with an uplink to the store fetches source, inputs and checkpoint from there itself.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
-    `needs_image`: a job without an image cannot run there.
+    `needs_image`: a job without an image cannot run there. `human_start`: a person starts its machine; until
+    then its offers are closed.
     """
 
     session_seconds: float | None = None
@@ -111,13 +112,14 @@ class UntilKind(StrEnum):
     NEVER = "never"
     TIME = "time"
     SLOT = "slot"  # a session of ours ends
+    START = "start"  # a person starts the machine
     HUMAN = "human"
 
 
 @dataclass(frozen=True)
 class Until:
-    """How long a rejection holds: for ever, until `at` (unix seconds; None: nobody knows when), or until a
-    slot is free or a person acts."""
+    """How long a rejection holds: for ever, until `at` (unix seconds; None: nobody knows when), until a slot
+    is free, or until a person starts the machine or repairs something. `commands` say how."""
 
     kind: UntilKind
     at: float | None = None
@@ -131,6 +133,10 @@ UNDATED = Until(UntilKind.TIME)
 
 def until_time(at: float) -> Until:
     return Until(UntilKind.TIME, at)
+
+
+def until_start(*commands: str) -> Until:
+    return Until(UntilKind.START, commands=commands)
 
 
 def until_human(*commands: str) -> Until:

@@ -29,7 +29,6 @@ from orchestrator.core.offer import (
     Route,
     Until,
     UntilKind,
-    until_human,
     until_time,
 )
 from orchestrator.core.pause import pausing
@@ -46,6 +45,7 @@ class Verdict(StrEnum):
     OK = "ok"  # launch
     TIME = "time"  # queue it, with the date
     SLOT = "slot"  # queue it: a session of ours must end first
+    START = "start"  # queue it, and tell the person what to start
     HUMAN = "human"  # launch nothing; say what a person can do
     NEVER = "never"  # refuse it
 
@@ -132,7 +132,7 @@ def route(
     `rules` are the config's; the job's own and the defaults are added here. `usage` counts our sessions per
     (platform, accelerator), including stopping and stray ones. `measurements` are of this job.
     `allow_over_horizon` lifts route.finish_within, for runs that already made progress. An offer whose
-    sessions a person must start is used only if the job names its platform, and comes last.
+    machine a person must start comes last.
     `thorough` also finds the reasons that never change behind a used slot, a cooldown or an outage. It costs
     an estimate per offer, and is for submit, plan and why.
     """
@@ -210,17 +210,7 @@ def _busy(asked: _Question, offer: Offer) -> Rejection | None:
     used = asked.usage.get(key, 0)
     if used >= offer.slots:
         return _reject(offer, f"no free slot: {used} of {offer.slots} taken by our sessions", SLOT)
-    if _needs_consent(asked, offer):
-        return _reject(
-            offer,
-            "a person must start each session there, and the job does not name this platform",
-            until_human(f"add {offer.platform} to route.platforms in the job's spec"),
-        )
     return None
-
-
-def _needs_consent(asked: _Question, offer: Offer) -> bool:
-    return offer.traits.human_start and offer.platform not in asked.job.route.platforms
 
 
 def _forbidden(asked: _Question, offer: Offer, rule: Rule) -> Rejection:
@@ -302,13 +292,15 @@ def _reject(offer: Offer, reason: str, until: Until) -> Rejection:
 
 
 def verdict(route: Route) -> Verdict:
-    """What a submit should do. It waits for time or a slot before it asks a person."""
+    """What a submit should do. It waits for time or a slot before it asks a person, and for a start before a
+    repair."""
     if route.chosen is not None:
         return Verdict.OK
     kinds = {rejection.until.kind for rejection in route.rejections}
     for kind, answer in (
         (UntilKind.SLOT, Verdict.SLOT),
         (UntilKind.TIME, Verdict.TIME),
+        (UntilKind.START, Verdict.START),
         (UntilKind.HUMAN, Verdict.HUMAN),
     ):
         if kind in kinds:

@@ -57,7 +57,8 @@ class RunRecord:
 
     `version` is the seq of the last event. `store` names the home store; empty: the first version submitted
     the run, and the ledger knows its store. `deferred`: the router found no offer; wait until `until`, or
-    (None) for a slot or another offer. `paused_at`: when `until` was set. `fault`: why the run waits for a
+    (None) for a slot or another offer. `start`: the machines that a person could start then. `paused_at`:
+    when `until` was set. `fault`: why the run waits for a
     person in its current phase, if it does. `missing`: what the config lacks, if that is why; a wish leaves
     it until the next decision. `awaits`: what is looked for meanwhile. `forgone`: the user
     gave up what the session left. `parked`: the order of a session that is prepared, but whose platform
@@ -84,6 +85,7 @@ class RunRecord:
     until: float | None = None
     paused_at: float = 0.0
     deferred: bool = False
+    start: str = ""
     reason: str = ""
     fault: str = ""
     notes: tuple[str, ...] = ()
@@ -151,7 +153,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
     record = replace(record, phase=phase, version=record.version + 1)
     match event:
         case Deferred():
-            return replace(record, until=event.until, paused_at=event.at, deferred=True, reason=event.reason)
+            return replace(record, until=event.until, paused_at=event.at, deferred=True, reason=event.reason,
+                           start=event.start)  # fmt: skip
         case Assigned():
             return _assigned(record, event)
         case TurnedAway():

@@ -281,11 +281,11 @@ class Engine:
         page = [record for record in due if not self._has_session(record)]
         page.sort(key=lambda record: (record.submitted_at, record.run))
         self._decide_page(page, now, monotonic)
-        if not self._queue_stirred or not self._market.has_room():
+        if not self._queue_stirred or not self._market.is_worth_asking():
             return
         self._ledger.wake_queued()
         after: tuple[float, str] | None = None
-        while self._market.has_room():
+        while self._market.is_worth_asking():
             page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
             self._decide_page(page, now, monotonic)
             if len(page) < QUEUE_PAGE:

@@ -16,6 +16,7 @@ from orchestrator.core.offer import (
     Offer,
     Rejection,
     Route,
+    UntilKind,
     until_human,
     until_time,
 )
@@ -29,6 +30,7 @@ from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 SURVEY_SECONDS = 60.0
+START_SECONDS = 10.0  # while a person may be about to start a machine
 OUTAGE_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer before runs go elsewhere
 
@@ -55,6 +57,10 @@ def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) 
         doing = f"survey of {name}"
         unforeseen(doing, error)
         return Surveyed(name, trouble=sentence(doing, error))
+
+
+def _waits_for_start(offer: Offer) -> bool:
+    return offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.START
 
 
 class Market:
@@ -89,11 +95,14 @@ class Market:
             name
             for name in self._platforms
             if name not in self._asking
-            and (name not in self._asked_at or monotonic - self._asked_at[name] >= SURVEY_SECONDS)
+            and (name not in self._asked_at or monotonic - self._asked_at[name] >= self._pause(name))
         ]
         self._asked_at.update(dict.fromkeys(due, monotonic))
         self._asking.update(dict.fromkeys(due, now))
         return due
+
+    def _pause(self, name: str) -> float:
+        return START_SECONDS if any(map(_waits_for_start, self._offers.get(name, ()))) else SURVEY_SECONDS
 
     def take(self, surveyed: Surveyed, now: float) -> bool:
         """Remembers an answer; returns whether it changes what can be routed."""
@@ -162,9 +171,17 @@ class Market:
         """Whether any offer may have room for one more session."""
         return any(self._free(offer) for offer in self._current)
 
+    def is_worth_asking(self) -> bool:
+        """Whether waiting runs should be routed once the offers have changed: one may start, or a person is
+        to be told what to start."""
+        return self.has_room() or any(map(_waits_for_start, self._current))
+
     @property
     def full(self) -> bool:
-        """Whether our own sessions use every slot. Then runs can only wait for a slot."""
+        """Whether our own sessions use every slot. Then runs can only wait for a slot. If a person could
+        start a machine, each run is still routed once, so that they are told."""
+        if any(map(_waits_for_start, self._current)):
+            return False
         return bool(self._current) and not self._outages and self.complete and not self.has_room()
 
     def _free(self, offer: Offer) -> bool:

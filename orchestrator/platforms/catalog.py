@@ -19,11 +19,14 @@ TYPES: Mapping[str, Entry] = {
     "colab": Entry(f"{_HERE}.colab.options:ColabOptions", f"{_HERE}.colab.platform:configured"),
     "docker": Entry(f"{_HERE}.docker.options:DockerOptions", f"{_HERE}.docker.platform:DockerPlatform"),
     "kaggle": Entry(f"{_HERE}.kaggle.options:KaggleOptions", f"{_HERE}.kaggle.platform:configured"),
+    "notebook": Entry(
+        f"{_HERE}.notebook.options:NotebookOptions", f"{_HERE}.notebook.platform:NotebookPlatform"
+    ),
     "process": Entry(f"{_HERE}.process:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
     "simulated": Entry(f"{_HERE}.simulated:Scenario", f"{_HERE}.simulated.platform:configured"),
 }
 # The types whose sessions always ship, without an option.
-SHIPPING: frozenset[str] = frozenset({"colab"})
+SHIPPING: frozenset[str] = frozenset({"colab", "notebook"})
 # The types of which a config may have only one, with the reason.
 SINGLE: Mapping[str, str] = {
     "colab": "Google forbids several accounts to get around Colab's limits, and one account has one balance",

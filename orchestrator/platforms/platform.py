@@ -17,6 +17,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import Remedy
+from orchestrator.session.mailbox import Mail
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Materials
 
@@ -166,6 +167,35 @@ class LoggingIn(Protocol):
     def log_in(self, say: Callable[[str], None]) -> None:
         """Uses this process's terminal. `say` takes a line of progress. Raises AccessDenied if the service
         does not accept the login; an earlier one is then kept."""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it."""
+
+    content: bytes
+    secret_name: str
+    link: str
+
+
+@runtime_checkable
+class Mailed(Protocol):
+    """Optional: a platform whose sessions run in a notebook that a person opens, and which reaches them
+    through a mailbox in the home store."""
+
+    def connect(self, mail: Mail) -> None:
+        """Gives it its mailbox. Called before any verb."""
+
+    @property
+    def identity(self) -> str:
+        """The secret key for which what it sends is encrypted; empty if there is none."""
+
+    def keep(self, identity: str) -> None:
+        """Keeps a new key, unless there is one."""
+
+    def notebook(self, program: bytes, packages: str) -> Notebook:
+        """The notebook. `program` is the worker as one zip application, and `packages` the locked list of
+        what it needs."""
 
 
 class Verdict(StrEnum):

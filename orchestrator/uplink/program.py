@@ -155,6 +155,16 @@ def _teller() -> Callable[[Word], None]:
 
 def leave(arguments: list[str]) -> None:
     """Runs the program and ends the process at once, even in the middle of an upload."""
-    code = main(arguments)
+    match arguments:
+        case ["work", *words]:
+            from orchestrator.uplink import working  # only for a notebook
+
+            code = working.main(words)
+        case ["attend", *words]:
+            from orchestrator.uplink import sitting
+
+            code = sitting.attend(words)
+        case _:
+            code = main(arguments)
     sys.stderr.flush()
     os._exit(code)

@@ -38,6 +38,7 @@ from orchestrator.core.offer import (
     UntilKind,
     Uplink,
     until_human,
+    until_start,
     until_time,
 )
 from orchestrator.core.route import Verdict, commands, opens_at, plan, route, verdict
@@ -149,6 +150,7 @@ NIGHT = Rule(
     "config",
 )
 HUMAN = until_human("kaggle auth login")
+CLOSED = colab(unavailable=Unavailable("waiting for the notebook", until_start("open it")))
 # 1,790,000,000 is 14:13:20 UTC; ten hours later it is 00:13:20.
 MIDNIGHT = {"rules": (NIGHT,), "utc_offset_seconds": 10 * HOUR}
 NOES = [
@@ -200,8 +202,7 @@ NOES = [
        until_time(NOW + 3 * DAY)),
     No("quota, refresh unknown", kaggle(quota=Quota(0.0)), "it is not known when the quota is refreshed",
        UNDATED),
-    No("a person must start it", colab(), "a person must start each session",
-       until_human("add colab to route.platforms in the job's spec")),
+    No("a person must start it", CLOSED, "waiting for the notebook", until_start("open it")),
     No("required elsewhere", home(), "ruled out by the job rule 'only kaggle': require kaggle", NEVER,
        wish(GRAPHMER, rules=(Rule("only kaggle", RuleEffect.REQUIRE, OfferPattern(platforms=("kaggle",)),
                                   origin="job"),))),
@@ -465,6 +466,7 @@ def test_measuring_moves_the_estimate_and_narrows_its_error_bar() -> None:
 
 NO_SLOT = {("kaggle", "T4"): 2}
 EMPTY = kaggle(quota=replace(WEEK, left_seconds=0.0))
+DENIED = Offer("modal", "T4", KAGGLE, unavailable=Unavailable("no credentials", HUMAN))
 
 
 @pytest.mark.parametrize(
@@ -472,10 +474,12 @@ EMPTY = kaggle(quota=replace(WEEK, left_seconds=0.0))
     [
         ([], {}, Verdict.NEVER),
         ([home("A100"), home("cpu")], {}, Verdict.NEVER),
-        ([home("A100"), colab()], {}, Verdict.HUMAN),
-        ([home("A100"), colab(), EMPTY], {}, Verdict.TIME),
-        ([colab(), kaggle()], NO_SLOT, Verdict.SLOT),
-        ([home("A100"), colab(), home("T4")], {}, Verdict.OK),
+        ([home("A100"), DENIED], {}, Verdict.HUMAN),
+        ([home("A100"), DENIED, CLOSED], {}, Verdict.START),
+        ([home("A100"), DENIED, CLOSED, EMPTY], {}, Verdict.TIME),
+        ([CLOSED, kaggle()], NO_SLOT, Verdict.SLOT),
+        ([home("A100"), CLOSED, home("T4")], {}, Verdict.OK),
+        ([home("A100"), colab()], {}, Verdict.OK),
     ],
 )
 def test_verdicts(offers: Sequence[Offer], usage: dict[tuple[str, str], int], expected: Verdict) -> None:
@@ -483,8 +487,7 @@ def test_verdicts(offers: Sequence[Offer], usage: dict[tuple[str, str], int], ex
 
 
 def test_the_answer_names_the_date_and_the_commands() -> None:
-    denied = Offer("modal", "T4", KAGGLE, unavailable=Unavailable("no credentials", HUMAN))
-    found = route(GRAPHMER, [EMPTY, denied, home("A100")], now=NOW)
+    found = route(GRAPHMER, [EMPTY, DENIED, home("A100")], now=NOW)
     assert opens_at(found) == NOW + 3 * DAY
     assert commands(found) == ("kaggle auth login",)
     assert opens_at(route(GRAPHMER, [home("A100")], now=NOW)) is None

@@ -10,7 +10,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.errors import InputError
 from orchestrator.platforms.catalog import TYPES, build
 
-ASK_A_SERVER = {"colab", "docker", "kaggle"}
+ASK_A_SERVER = {"colab", "docker", "kaggle", "notebook"}
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES))

@@ -1,0 +1,175 @@
+"""One session in a notebook: its folder from the parcel, the agent's process, and the end of both.
+
+The agent dies with this process, and so do its uplink and the training. Must never know the mailbox, nor
+decide when a session ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from orchestrator.clock import Clock
+from orchestrator.core import bounds, wire
+from orchestrator.core.order import AgentStatus
+from orchestrator.errors import AccessDenied, CorruptCheckpoint, OrchestratorError, QuotaExhausted, Rejected
+from orchestrator.files import Odd, read, remove_tree, write_whole
+from orchestrator.session.layout import OUTBOX, SESSION, STATUS, Layout
+from orchestrator.session.mailbox import Post
+from orchestrator.stores.store import Store
+from orchestrator.uplink import parcel
+from orchestrator.uplink.layout import SessionKeys
+from orchestrator.uplink.mailbox import Secret
+from orchestrator.uplink.pace import Pace, Patience
+from orchestrator.uplink.parcel import Parcel
+
+_PR_SET_PDEATHSIG = 1
+_ARRIVING = "arriving"
+_TICK_SECONDS = 0.2
+_TELL_SECONDS = 60.0
+_MARK = "ORCHESTRATOR_SESSION"
+_FINAL = (Rejected, AccessDenied, QuotaExhausted, CorruptCheckpoint, ValueError)
+
+
+class Sitting:
+    """A session of this notebook. `folder` holds one folder per session."""
+
+    def __init__(
+        self, store: Store, secret: Secret, post: Post, folder: Path, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._secret = secret
+        self._post = post
+        self._clock = clock
+        self._say = say
+        self._parent = folder
+        self._layout = Layout(folder / post.session)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = threading.Event()
+        self._asked = False
+        self._told_at = clock.monotonic()
+        self._told = ""
+
+    def begin(self, leaving: threading.Event, lost: threading.Event) -> str:
+        """Brings the parcel and starts the agent. Returns why it could not; empty if it has."""
+        if not SESSION.fullmatch(self._post.session):
+            return "its name cannot be a session's"
+        patience = Patience(Pace(), Random())
+        while True:
+            try:
+                self._lay_out()
+                self._start()
+            except _FINAL as error:
+                return f"it could not be started: {error}"
+            except (OrchestratorError, OSError) as error:
+                self._say(f"The parcel of {self._post.session} did not arrive: {error}. Trying again.")
+                self._clock.wait(leaving, patience.after(error))
+                if leaving.is_set() or lost.is_set():
+                    return "the notebook left before it began"
+            else:
+                return ""
+
+    def _lay_out(self) -> None:
+        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in self._parent.iterdir():  # nobody reads what earlier sessions left here
+            if old.is_dir() and old != self._layout.root and SESSION.fullmatch(old.name):
+                remove_tree(old)
+        self._layout.root.mkdir(mode=0o700, exist_ok=True)
+        sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.identity)
+        keys = SessionKeys(self._post.run, self._post.session)
+        content = parcel.fetch(self._store, keys, sent, self._layout.root / _ARRIVING)
+        write_whole(self._layout.store, wire.encode(self._secret.portable))
+        parcel.move(sent, content, self._layout.root)
+
+    def _start(self) -> None:
+        """Through this program, which makes the kernel kill the agent when this process is gone."""
+        root = self._layout.root
+        words = [str(os.getpid()), str(self._layout.agent), str(root), "--settings", self._post.settings]
+        with (root / "agent.out").open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, sys.argv[0], "attend", *words],
+                cwd=root,
+                env=dict(os.environ) | {_MARK: str(root)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        if self._killed.is_set():
+            self.kill()
+
+    def wait(self, seconds: float, lost: threading.Event) -> bool:
+        """Waits for so long, or until the agent has ended; returns whether it has."""
+        assert self._process is not None
+        until = self._clock.monotonic() + seconds
+        while self._process.poll() is None:
+            if self._clock.monotonic() >= until or self._clock.wait(lost, _TICK_SECONDS):
+                self._tell_progress()
+                return False
+        return True
+
+    def ask_to_leave(self, why: str) -> None:
+        """The agent saves, ships and exits."""
+        if self._process is not None and not self._asked:
+            self._asked = True
+            self._say(f"Session {self._post.session} saves and leaves: {why}.")
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """At once: the agent's uplink dies with it, and its guardian ends the training."""
+        self._killed.set()
+        if self._process is not None:
+            with suppress(OSError):
+                self._process.kill()
+
+    def how(self) -> str:
+        """How the agent ended."""
+        assert self._process is not None
+        code = self._process.returncode
+        return "its agent has finished" if code == 0 else f"its agent ended with code {code}"
+
+    def close(self) -> None:
+        """Kills what is left of it, and waits for that."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+            self._process.wait()
+
+    def _tell_progress(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._told_at < _TELL_SECONDS:
+            return
+        self._told_at = now
+        try:
+            data = read(self._layout.root, f"{OUTBOX}/{STATUS}", bounds.STATUS_BYTES_MAX)
+            status = None if data is None else wire.decode(AgentStatus, data)
+        except (Odd, OSError, ValueError):
+            return
+        if status is not None:
+            text = f"{self._post.session}: {status.state}, step {status.step or 0:,}"
+            if text != self._told:
+                self._told = text
+                self._say(text)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """From now on the kernel sends this signal when the process that started this one is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def attend(arguments: list[str]) -> int:
+    """`python uplink.pyz attend PARENT AGENT FOLDER --settings JSON` becomes the agent."""
+    parent, *words = arguments
+    die_with_parent(signal.SIGKILL)
+    if not parent.isdecimal() or os.getppid() != int(parent):
+        return 1
+    return os.execv(sys.executable, [sys.executable, *words])

@@ -1,0 +1,29 @@
+"""A run that waits for a person to start a machine: what it says."""
+
+from __future__ import annotations
+
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import SLOT, Rejection, Route, until_human, until_start
+from tests.core.runs import record
+from tests.core.test_decide import decided
+
+CLOSED = Rejection("b", "T4", "waiting for the notebook", until_start("open it"))
+DENIED = Rejection("c", "T4", "no credentials", until_human("log in"))
+FULL = Rejection("a", "T4", "full", SLOT)
+
+
+def routed(*rejections: Rejection) -> Route:
+    return Route(None, (), rejections, ())
+
+
+def test_it_is_queued_and_not_held() -> None:
+    decision = decided(record(), route=routed(DENIED, CLOSED))
+    assert decision.record.phase is Phase.QUEUED
+    assert decision.due_at is None
+
+
+def test_what_a_person_could_start_is_told_first_and_anew_once_it_changes() -> None:
+    told = decided(record(), route=routed(FULL, CLOSED)).record
+    assert told.reason.startswith("b/T4: waiting for the notebook; ")
+    assert decided(told, route=routed(FULL, CLOSED)).events == ()
+    assert decided(told, route=routed(FULL)).record.reason == "a/T4: full"

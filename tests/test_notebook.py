@@ -1,0 +1,200 @@
+"""The notebook platform and its worker over a store in memory: what is offered, what a person is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.core import wire
+from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.core.session import Sighting, StopReply
+from orchestrator.errors import InputError, Refused
+from orchestrator.platforms.notebook.options import NotebookOptions
+from orchestrator.platforms.notebook.platform import NotebookPlatform
+from orchestrator.platforms.notebook.writing import secret_name, written
+from orchestrator.session.mailbox import PROTOCOL, Post, Watched, Worker, launched, prepared
+from orchestrator.stores.memory import MemoryStore
+from orchestrator.stores.portable import Portable
+from orchestrator.uplink import machine, working
+from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld
+from orchestrator.uplink.working import Working
+from tests.conformance.test_platforms import any_order
+
+SECRET = Secret("book", Portable("folder", {"path": "/nowhere"}), "AGE-SECRET-KEY-1")
+
+
+class Book:
+    """A mailbox in memory, and the platform over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore()
+        self.mailbox = Mailbox(lambda: self.store, "book")
+        options = NotebookOptions(accelerator="cpu")
+        self.platform = NotebookPlatform("book", options, folder, SystemClock())
+        self.platform.connect(self.mailbox)
+        self.said: list[str] = []
+        self.leaving = threading.Event()
+
+    def hold(self, **changes: object) -> Worker | None:
+        worker = replace(Worker("w", accelerator="cpu", every=0.1), **changes)  # type: ignore[arg-type]
+        return self.mailbox.hold(worker, lambda _: True)
+
+    def offer(self) -> Offer:
+        [offer] = self.platform.survey()
+        return offer
+
+    def post(self, accelerator: str) -> None:
+        self.mailbox.change(lambda box: prepared(box, Post("r-s01", "r", accelerator, "d")))
+        self.mailbox.change(lambda box: launched(box, "r-s01", "d"))
+
+    def work(self, until: str) -> int:
+        """Works until it has said something like this."""
+
+        def say(text: str) -> None:
+            self.said.append(text)
+            if until in text:
+                self.leaving.set()
+
+        me = Worker(accelerator="cpu", every=0.1)
+        clock, nowhere = SystemClock(), Path("/nowhere")
+        made = Working(
+            self.mailbox, self.store, SECRET, me, nowhere, clock, self.leaving, say, poll_seconds=0.01
+        )
+        return made.run()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path)
+
+
+def test_without_a_notebook_a_person_is_told_what_to_open(book: Book) -> None:
+    closed = book.offer().unavailable
+    assert closed is not None
+    assert closed.until.kind is UntilKind.START
+    assert "waiting for the notebook to be opened: https://colab" in closed.reason
+    assert "orchestrator colab notebook book" in closed.until.commands[1]
+
+
+def test_a_notebook_that_beats_is_offered_and_one_that_died_is_not(book: Book) -> None:
+    book.hold()
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.02):
+            book.mailbox.beat(Worker("w", accelerator="cpu", every=0.1))
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        assert book.offer().unavailable is None
+    finally:
+        over.set()
+        thread.join()
+    book.platform.connect(book.mailbox)
+    fresh = NotebookPlatform("book", NotebookOptions(accelerator="cpu"), Path("/nowhere"), SystemClock())
+    fresh.connect(book.mailbox)
+    assert fresh._attending() is None, "its register is still there"
+
+
+def test_nothing_is_launched_once_the_notebook_is_closed(book: Book) -> None:
+    order = replace(any_order("r-s01", 6, 1), platform="book")
+    digest = hashlib.sha256(wire.encode(order)).hexdigest()
+    book.mailbox.change(lambda box: prepared(box, Post("r-s01", "r", "cpu", digest)))
+    me = book.hold()
+    assert me is not None
+    book.mailbox.leave(me)
+    with pytest.raises(Refused, match="closed"):
+        book.platform.launch(order)
+    book.hold()
+    book.platform.launch(order)
+    book.platform.launch(order)
+    assert book.platform.observe(["r-s01"])["r-s01"].sighting is Sighting.PENDING
+    assert book.platform.stop("r-s01") is StopReply.ENDED
+    book.platform.discard("r-s01")
+    assert book.mailbox.box().posts == ()
+
+
+def test_how_long_a_worker_is_silent_is_judged_by_the_readers_clock() -> None:
+    watched, there = Watched(), Worker("w", beat=1, every=5.0)
+    assert [(watched.look(there, at), watched.is_known) for at in (1000.0, 1059.0, 1060.0)] == [
+        (False, False), (False, False), (True, True),
+    ]  # fmt: skip
+    assert not watched.look(replace(there, beat=2), 1061.0)
+    assert watched.look(None, 1062.0)
+
+
+def test_a_newer_controller_tells_an_old_notebook_what_to_do(book: Book) -> None:
+    box = book.mailbox.change(lambda box: prepared(box, Post("r-s01", "r", "cpu", "d")))
+    newer = wire.encode(replace(box, protocol=PROTOCOL + 1))
+    held = book.store.registers.read("mailboxes/book/order")
+    assert held is not None
+    book.store.registers.swap("mailboxes/book/order", newer, held.version)
+    assert book.work("never") == working.TOO_OLD
+    assert "orchestrator colab notebook book" in book.said[-1]
+    with pytest.raises(TooOld):
+        book.mailbox.box()
+    assert (book.mailbox.worker() or Worker("w")).id == "", "it has left the mailbox"
+
+
+def test_a_session_for_another_accelerator_is_left_alone(book: Book) -> None:
+    book.post("L4")
+    assert book.work("needs L4, but this notebook is for cpu") == working.OK
+    [post] = book.mailbox.box().posts
+    assert post.worker == ""
+
+
+def test_a_second_notebook_waits_for_the_first(book: Book) -> None:
+    book.hold(every=60.0)
+    assert book.work("Another notebook attends to this mailbox") == working.OK
+    there = book.mailbox.worker()
+    assert there is not None
+    assert there.id == "w"
+
+
+def test_a_session_without_its_parcel_is_reported(book: Book) -> None:
+    book.post("cpu")
+    assert book.work("is over: it could not be started") == working.OK
+    [post] = book.mailbox.box().posts
+    assert post.ended.startswith("it could not be started")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("sk-1234", "not the Secret of a mailbox"),
+        (SECRET.text()[:-9], "did not arrive whole"),
+    ],
+)
+def test_a_wrong_secret_is_named_and_never_repeated(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as raised:
+        Secret.parse(text)
+    assert text not in str(raised.value) or not text
+    assert Secret.parse(f"{SECRET.text()[:50]}\n {SECRET.text()[50:]}") == SECRET
+
+
+def test_a_machine_without_the_accelerator_says_what_it_has(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho Tesla T4\n")
+    tool.chmod(0o755)
+    there = {"PATH": str(tmp_path)}
+    assert machine.lacking("T4", there) == ""
+    assert machine.lacking("cpu", there) == ""
+    assert machine.lacking("L4", there) == "Tesla T4"
+    assert machine.lacking("T4", {"PATH": ""}) == "no GPU"
+    assert machine.lacking("TPUv5e-1", there, tmp_path) == "no TPU"
+
+
+def test_the_notebook_is_for_its_machine_and_holds_no_secret() -> None:
+    notebook = json.loads(written("my-book", NotebookOptions(accelerator="TPUv5e-1"), b"program", ""))
+    assert notebook["metadata"]["accelerator"] == "TPU"
+    assert notebook["metadata"]["colab"]["gpuType"] == "V5E1"
+    assert secret_name("my-book") == "ORCHESTRATOR_MY_BOOK"
+    compile("".join(notebook["cells"][1]["source"]), "cell", "exec")
