@@ -77,7 +77,7 @@ def nothing_is_left(box: Box, tried: Trying) -> bool:
 
 def test_what_keeps_no_trial_from_its_end_is_named_together(boxes: Boxes) -> None:
     box = boxes(
-        units_are_bare=True, rates={"NONE": 0.5}, listed_after_seconds=3.0, gone_after_seconds=3.0,
+        units_are_bare=True, rates={"NONE": 0.5}, listed_after_seconds=5.0, gone_after_seconds=4.0,
         cells_need_clients=True,
     )  # fmt: skip
     tried = Trying(box)

@@ -338,14 +338,15 @@ class Course:
         def absent() -> bool | None:
             return session not in self._cli.read(names=[session]).endpoints or None
 
-        seconds = self._ground.scale.linger + self._ground.scale.gone
+        clock, scale = self._ground.clock, self._ground.scale
+        self._say(f"{_short(session)}: waiting until its machine gives itself back")
+        self._ground.waiting.pause(max(0.0, began + scale.linger - clock.monotonic()))
         try:
-            self._ground.waiting.until(f"{_short(session)} to give itself back", seconds, absent)
+            self._ground.waiting.until(f"{_short(session)} to give itself back", scale.gone, absent)
         except Late as late:
             self._judge(assumed.GIVES_BACK, (FAILS, str(late)))
             return
-        text = f"{span(self._ground.clock.monotonic() - began)} after its session"
-        self._judge(assumed.GIVES_BACK, (HOLDS, text))
+        self._judge(assumed.GIVES_BACK, (HOLDS, f"{span(clock.monotonic() - began)} after its session"))
 
 
 # --- Evidence: values in, verdict out ---------------------------------------------------------------------
