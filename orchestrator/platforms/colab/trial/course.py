@@ -129,9 +129,13 @@ class Course:
             shown = [each for each in reading.assignments if each.endpoint == machine.endpoint]
             return (shown[0], reading) if shown else None
 
-        shown, reading = self._ground.waiting.until(
-            "the machine to be listed", self._ground.scale.late, listed
-        )
+        try:
+            shown, reading = self._ground.waiting.until(
+                "the list to show it", self._ground.scale.late, listed
+            )
+        except Late as late:
+            self._judge(assumed.LISTED, (FAILS, str(late)))
+            raise
         seconds = self._ground.clock.monotonic() - began
         in_time = looks == 1 or seconds <= self._ground.options.visibility_seconds
         self._judge(assumed.LISTED, of(in_time, f"{span(seconds)} later at most"))
@@ -241,11 +245,14 @@ class Course:
 
     def _second_cell(self) -> None:
         self._say("a second cell, which should wait")
+        seconds, began = self._ground.scale.queue, self._ground.clock.monotonic()
         try:
-            cell = self._ground.cell("second")
-            self._cli.start(self._cells, cell, seconds_max=self._ground.scale.queue)
-        except Transient:
-            self._judge(assumed.QUEUED, (HOLDS, f"it did not start in {span(self._ground.scale.queue)}"))
+            self._cli.start(self._cells, self._ground.cell("second"), seconds_max=seconds)
+        except Transient as error:
+            if self._ground.clock.monotonic() - began < seconds:  # there was no answer
+                self._judge(assumed.QUEUED, (NOT_SEEN, str(error)))
+            else:
+                self._judge(assumed.QUEUED, (HOLDS, f"it did not start in {span(seconds)}"))
             return
         self._judge(assumed.QUEUED, queued(json.loads(self._wait_for(probe.SECOND))))
 
@@ -289,7 +296,7 @@ class Course:
         late = self._ground.scale.late
         ended = self._until("to leave", late, lambda sight: sight.sighting is not Sighting.RUNNING)
         began = self._ground.clock.monotonic()
-        self._judge(assumed.STAYS, self._kept(session, ended))
+        self._judge(assumed.STAYS, self._kept(ended))
         self._until_absent(session, began)
 
     def _until(self, what: str, seconds: float, done: Callable[[Sight], bool]) -> Sight:
@@ -315,11 +322,12 @@ class Course:
             self._said = text
             self._say(f"{_short(self._ground.session(SESSION))}: {text}")
 
-    def _kept(self, session: str, sight: Sight) -> Judgement:
+    def _kept(self, sight: Sight) -> Judgement:
         result = _result(sight)
         if result is None or result.outcome is not Outcome.STOPPED:
             return FAILS, sight.detail if result is None else f"{result.outcome}: {result.message}"
-        brought = collect(self._ground.platform.open(session), self._ground.output, sync=False)
+        assert sight.outbox is not None, "it has a result"
+        brought = collect(sight.outbox, self._ground.output, sync=False)
         if brought.corrupt or not brought.manifests:
             corrupt = "; ".join(f"{name}: {why}" for name, why in brought.corrupt)
             return FAILS, f"it left no checkpoint that is intact {corrupt}".strip()

@@ -55,7 +55,7 @@ class Scale:
             step=max(0.1, 2 * share),
             queue=max(8.0, 45 * share),
             gone=max(5.0, 60 * share),
-            linger=max(25.0, 90 * share),
+            linger=max(20.0, 90 * share),
             late=max(20.0, 300 * share),
             alive=max(2.0, ALIVE_SECONDS * share),
             large=max(MIB, int(LARGE_BYTES * share)),
