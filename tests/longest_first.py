@@ -16,6 +16,8 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_kaggle_uplink.py",
     "tests/end_to_end/test_colab.py",
     "tests/platforms/test_colab.py",
+    "tests/platforms/test_colab_trial.py",
+    "tests/cli/test_colab_live.py",
     "tests/end_to_end/test_failures.py",
     "tests/end_to_end/test_own_image.py",
     "tests/end_to_end/test_torture.py",

@@ -100,9 +100,9 @@ NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms a
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
 LIVE = _flag(
-    "--live", help="run a few small sessions on Kaggle, to check what we assume about it; asks first"
+    "--live", help="run a few small sessions on Kaggle or Colab, to check what we assume about it; asks first"
 )
-LONG = _flag("--long", help="with --live: also three sessions that take half an hour together")
+LONG = _flag("--long", help="with --live: also what takes half an hour more")
 YES = _flag("--yes", help="do not ask for confirmation")
 OLDER_THAN = _option(
     "--older-than", metavar="AGE", default="30d",

@@ -18,7 +18,7 @@ def try_live(call: Call) -> int:
     if not call.options.yes and not _can_ask(call):
         long = ["--long"] if call.options.long else []
         again = call.command("doctor", live.name, "--live", *long, "--yes")
-        raise InputError(f"--live makes private kernels and datasets on your account; to agree: `{again}`")
+        raise InputError(f"--live starts sessions of its own on your account; to agree: `{again}`")
     call.out.facts(live.trial.intent())
     call.out.flush()  # the progress goes to another stream
     if not call.options.yes and not _consents():

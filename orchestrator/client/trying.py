@@ -106,7 +106,7 @@ def report(name: str, tried: Tried, began: float, ended: float) -> str:
         f"{counted(tried)}.",
         *([f"\nIt ended early: {_cell(tried.trouble)}"] if tried.trouble else ()),
         *(["\nIt was interrupted."] if tried.interrupted else ()),
-        *([f"\nLeft on Kaggle: {', '.join(map(_cell, tried.left))}"] if tried.left else ()),
+        *([f"\nLeft behind: {', '.join(map(_cell, tried.left))}"] if tried.left else ()),
         "",
         "| id | outcome | assumption | seen |",
         "|---|---|---|---|",

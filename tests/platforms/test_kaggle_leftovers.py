@@ -11,10 +11,10 @@ import pytest
 from orchestrator.clock import SystemClock
 from orchestrator.errors import Transient
 from orchestrator.platforms import catalog
-from orchestrator.platforms.kaggle.platform import TRIALS, KagglePlatform
-from orchestrator.platforms.kaggle.trial.running import running
+from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.kaggle.uploads import upload
 from orchestrator.platforms.kaggle.values import Push
+from orchestrator.platforms.trials.running import TRIALS, running
 from orchestrator.session.staging import Materials
 from orchestrator.spec.fields import NAME_LENGTH_MAX
 from tests.cli.calls import caller

@@ -13,19 +13,19 @@ import pytest
 from orchestrator.client.trying import report
 from orchestrator.clock import SystemClock
 from orchestrator.core.session import Sighting
-from orchestrator.errors import BackendError, Transient
+from orchestrator.errors import BackendError, OrchestratorError, Transient
 from orchestrator.platforms.kaggle import runner
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.trial import assumptions, evidence
-from orchestrator.platforms.kaggle.trial.assumptions import Assumption, Checked
 from orchestrator.platforms.kaggle.trial.course import Course
 from orchestrator.platforms.kaggle.trial.ground import ENDLESS, Ground, Scale
-from orchestrator.platforms.kaggle.trial.record import Record
-from orchestrator.platforms.kaggle.trial.stay import Late, Unanswered, Waiting
-from orchestrator.platforms.kaggle.trial.trial import cleared
 from orchestrator.platforms.kaggle.trial.witness import Heard, Witness
 from orchestrator.platforms.platform import Check, Tried, Verdict
+from orchestrator.platforms.trials.assumption import Assumption, Checked, Judgement, at_scale, rows
+from orchestrator.platforms.trials.conducting import Ending, cleared
+from orchestrator.platforms.trials.record import Record
+from orchestrator.platforms.trials.waiting import Late, Unanswered, Waiting
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_wire import KEY, said, wire
 from tests.stand_ins.kaggle import LocalKaggle, Settings, Warts, local_kaggle
@@ -66,7 +66,7 @@ class Trying:
         witness = Witness(clock)
         (folder / "scratch").mkdir()
         self.said: list[str] = []
-        self.record = Record()
+        self.record = Record(assumptions.CHECKED)
         self.ground = Ground(
             "here", "kaggle-trial-7f3kq2vd", settings, folder / "sessions", folder / "scratch", agent, clock,
             SCALE, Account("here", settings, clock, witness), witness,
@@ -210,8 +210,8 @@ def test_whatever_ends_a_trial_what_it_made_is_removed(tmp_path: Path, error: Ba
             with pytest.raises(KeyError):
                 cleared(part, tried.course, tried.ground.waiting)
         else:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            expected = (None, True) if interrupted else (error, False)
+            trouble = error if isinstance(error, OrchestratorError | OSError) else None
+            expected = Ending(trouble, interrupted=trouble is None)
             assert cleared(part, tried.course, tried.ground.waiting) == expected
         assert len(left[0]) == len({"kernel", "dataset"})
         assert there(kaggle) == set()
@@ -273,7 +273,7 @@ def test_the_second_interruption_leaves_what_was_made(tmp_path: Path, interrupti
                 raise KeyboardInterrupt
 
         waiting = tried.ground.waiting = replace(tried.ground.waiting, say=say)
-        assert cleared(tried.course.begin_again, tried.course, waiting) == (None, True)
+        assert cleared(tried.course.begin_again, tried.course, waiting) == Ending(interrupted=True)
         assert there(kaggle) == set(tried.course.left())
         assert bool(there(kaggle)) == (interruptions > 1)
 
@@ -283,7 +283,7 @@ def test_the_second_interruption_leaves_what_was_made(tmp_path: Path, interrupti
 DATASET, KERNEL = "a-d1234", "a-s01"
 
 
-def judged(judgement: evidence.Judgement) -> Verdict:
+def judged(judgement: Judgement) -> Verdict:
     return judgement[0]
 
 
@@ -390,9 +390,9 @@ def test_whether_a_running_kernel_was_deleted(state: str, since: float, expected
 
 def test_what_was_tried_is_told_and_must_be_enough() -> None:
     whole = (Verdict.HOLDS, "found by the push")
-    assert evidence.at_scale(whole, "84 MB", enough=True) == (Verdict.HOLDS, "84 MB: found by the push")
-    assert judged(evidence.at_scale(whole, "1 MB", enough=False)) is Verdict.NOT_SEEN
-    assert judged(evidence.at_scale((Verdict.FAILS, "lost"), "1 MB", enough=False)) is Verdict.FAILS
+    assert at_scale(whole, "84 MB", enough=True) == (Verdict.HOLDS, "84 MB: found by the push")
+    assert judged(at_scale(whole, "1 MB", enough=False)) is Verdict.NOT_SEEN
+    assert judged(at_scale((Verdict.FAILS, "lost"), "1 MB", enough=False)) is Verdict.FAILS
 
 
 def test_a_session_that_ends_long_before_its_time_out_is_named() -> None:
@@ -404,14 +404,14 @@ def test_a_session_that_ends_long_before_its_time_out_is_named() -> None:
 
 
 def test_no_text_holds_a_signature_and_no_report_the_accounts_name() -> None:
-    record = Record()
+    record = Record(assumptions.CHECKED)
     record.fact("address", "https://www.kaggle.com/code/Ada/x?X-Signature=f00d and canada")
     assert record.facts() == (("address", "https://www.kaggle.com/code/Ada/x?… and canada"),)
     check = Check("A1", "text", Verdict.HOLDS, "of ada")
     tried = Tried("kaggle-trial-x", "ada", (check,), record.facts(), ("by ada",), "look at ada/x")
     told = report("kaggle", tried, 0.0, 1.0)
     assert "| address | https://www.kaggle.com/code/ACCOUNT/x?… and canada |" in told
-    for words in ("| of ACCOUNT |", "Left on Kaggle: by ACCOUNT", "It ended early: look at ACCOUNT/x"):
+    for words in ("| of ACCOUNT |", "Left behind: by ACCOUNT", "It ended early: look at ACCOUNT/x"):
         assert words in told
 
 
@@ -429,10 +429,7 @@ def test_no_answer_that_is_kept_holds_the_key(tmp_path: Path) -> None:
 
 def test_the_page_lists_the_assumptions_of_the_code() -> None:
     text = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8").partition("## What was never tried")[2]
-    rows = re.findall(r"^\| A\d.*$", text, re.MULTILINE)
-    assert rows == [
-        f"| {each.id} | {each.text} | {each.otherwise} | {each.checked} |" for each in assumptions.ALL
-    ]
+    assert re.findall(r"^\| A\d.*$", text, re.MULTILINE) == rows(assumptions.ALL)
 
 
 def test_each_assumption_has_an_id_of_its_own() -> None:

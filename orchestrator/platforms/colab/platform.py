@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -27,7 +28,8 @@ from orchestrator.platforms.colab.outbox import ContentsOutbox
 from orchestrator.platforms.colab.runner import Cli
 from orchestrator.platforms.colab.stopping import Stopper, may_run
 from orchestrator.platforms.colab.values import Reading, Units
-from orchestrator.platforms.platform import Finding, Leftover, Sight
+from orchestrator.platforms.platform import Finding, Leftover, Sight, Trial
+from orchestrator.platforms.trials.running import PACKING, TRIALS, under_way
 from orchestrator.session.layout import SESSION
 from orchestrator.session.staging import Materials
 
@@ -154,7 +156,10 @@ class ColabPlatform:
         asked = [each for each, known in sessions.items() if known.asked_at is not None or known.sent]
         reading = self._cli.read(files={each: state_paths(each) for each in asked}) if asked else None
         machines = {each: None if reading is None else seen(reading, each) for each in sessions}
-        return tuple(found for each in sessions for found in self._left_by(each, machines[each]))
+        ours = [found for each in sessions for found in self._left_by(each, machines[each])]
+        tried = () if self._trials is None else self._trials.leftovers()
+        trials = under_way(self._folder / TRIALS)  # read last: it holds whatever was listed
+        return (*ours, *(replace(each, run="", in_trial=each.run in trials) for each in tried))
 
     def _left_by(self, name: str, machine: Machine | None) -> Iterable[Leftover]:
         if machine is not None:
@@ -165,6 +170,12 @@ class ColabPlatform:
             yield Leftover(PACKED, name, name, run_of(name), "not launched")
 
     def remove(self, leftover: Leftover) -> None:
+        if not leftover.run and self._trials is not None:
+            run = run_of(leftover.session)
+            if run in under_way(self._folder / TRIALS):
+                raise Transient(f"{run} is under way", backend=self._name, operation="remove")
+            self._trials.remove(replace(leftover, run=run))
+            return
         machine = look(self._cli, leftover.name)
         if machine is not None and not leftover.alive and machine.left is None and may_run(machine):
             text = f"{leftover.name} is running now"
@@ -174,9 +185,28 @@ class ColabPlatform:
 
     def tidy(self) -> None:
         """Removes files that were being packed when a controller died. They contain credentials."""
-        for folder in (self._folder, self._folder / staging.PREPARED, self._folder / "sessions"):
-            with suppress(FileNotFoundError):
-                sweep(folder)
+        for home in (self._folder, self._folder / TRIALS):
+            for folder in (home, home / staging.PREPARED, home / "sessions"):
+                with suppress(FileNotFoundError):
+                    sweep(folder)
+        with suppress(FileNotFoundError):
+            sweep(self._folder / TRIALS / PACKING, prefix="")
+
+    # --- Trials -----------------------------------------------------------------------------------------
+
+    def trial(self, *, long: bool) -> Trial:
+        from orchestrator.platforms.colab.trial.trial import ColabTrial  # it builds platforms like this one
+
+        folder = self._folder / TRIALS
+        return ColabTrial(self._name, self._options, self._cli, folder, self._clock, long=long)
+
+    @property
+    def _trials(self) -> ColabPlatform | None:
+        """Trials have a memory of their own, as if they were another home."""
+        folder = self._folder / TRIALS
+        if not folder.exists():
+            return None
+        return ColabPlatform(self._name, self._options, self._cli, folder, self._clock)
 
 
 def configured(name: str, options: ColabOptions, folder: Path, clock: Clock) -> ColabPlatform:

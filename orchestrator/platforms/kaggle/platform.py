@@ -44,15 +44,14 @@ from orchestrator.platforms.kaggle.memory import Known, Memory
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.outbox import KernelOutbox
 from orchestrator.platforms.kaggle.stopping import Stopper
-from orchestrator.platforms.kaggle.trial.running import PACKING, under_way
 from orchestrator.platforms.kaggle.values import Pushed, Quotas, Status
 from orchestrator.platforms.platform import Finding, Leftover, Sight, Trial
+from orchestrator.platforms.trials.running import PACKING, TRIALS, under_way
 from orchestrator.session import saying
 from orchestrator.session.layout import SESSION
 from orchestrator.session.staging import Materials
 
 LOCK_SECONDS_MAX, _LOCK_PAUSE_SECONDS = 60.0, 0.1  # for the launch of another process
-TRIALS = "trials"  # in the platform's folder
 _UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)  # caused by one kernel's files or answers
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 

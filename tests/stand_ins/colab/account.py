@@ -119,7 +119,16 @@ class Account:
             folder = self.folder / endpoint
             now = time.monotonic()
             machine = Machine(
-                endpoint, notebook, accelerator, high_mem, folder, self.python, self.url, now, busy_at=now
+                endpoint,
+                notebook,
+                accelerator,
+                high_mem,
+                folder,
+                self.python,
+                self.url,
+                now,
+                self.settings.files_root,
+                busy_at=now,
             )
             self.machines[endpoint] = machine
             self.allocated.append(notebook)
@@ -228,8 +237,7 @@ class Account:
 
     def _idle(self, machine: Machine) -> float:
         """For how many seconds no kernel of the machine was busy."""
-        busy = any(each["execution_state"] == "busy" for each in machine.kernels())
         now = time.monotonic()
-        if busy:
+        if machine.is_busy():
             machine.busy_at = now
         return now - machine.busy_at

@@ -61,6 +61,7 @@ class Machine:
     python: Path  # with Jupyter
     url: str  # where others reach the local Colab
     began: float
+    root: str = "."  # what the contents API shows, from the folder
     gone: float | None = None
     busy_at: float = 0.0  # when a kernel was last seen busy
     tokens: dict[str, float] = field(default_factory=dict, repr=False)  # token → when it expires
@@ -94,7 +95,7 @@ class Machine:
     def _start(self) -> subprocess.Popen[bytes]:
         root, startup = self.folder / "root", self.folder / "root" / "ipython" / "profile_default" / "startup"
         google = self.folder / "packages" / "google" / "colab"
-        for each in (self.content, startup, google, self.folder / "tmp"):
+        for each in (self.content, self.folder / self.root / "content", startup, google, self.folder / "tmp"):
             each.mkdir(parents=True, exist_ok=True)
         (startup / "00-machine.py").write_text(_STARTUP.format(content=str(self.content)))
         (google / "__init__.py").touch()
@@ -107,8 +108,8 @@ class Machine:
             "COLAB_RELEASE_TAG": "local",
         }  # fmt: skip
         options = {
-            "sock": self.door, "base_url": f"{self.base}/", "root_dir": self.folder, "allow_root": True,
-            "open_browser": False, "disable_check_xsrf": True, "allow_origin": "*",
+            "sock": self.door, "base_url": f"{self.base}/", "root_dir": self.folder / self.root,
+            "allow_root": True, "open_browser": False, "disable_check_xsrf": True, "allow_origin": "*",
             "allow_remote_access": True,
             "jpserver_extensions": "{}",
         }  # fmt: skip
@@ -139,20 +140,33 @@ class Machine:
 
     def kernels(self) -> list[dict[str, Any]]:
         """Jupyter's list of kernels, with their `execution_state`; empty before it has started."""
+        found: list[dict[str, Any]] = self._ask("GET", "") or []
+        return found
+
+    def is_busy(self) -> bool:
+        """Whether a cell runs."""
+        return any(each["execution_state"] == "busy" for each in self.kernels())
+
+    def interrupt(self) -> None:
+        """Interrupts all cells."""
+        for each in self.kernels():
+            self._ask("POST", f"/{each['id']}/interrupt")
+
+    def _ask(self, method: str, path: str) -> Any:
+        """Jupyter's answer about kernels; None if there is none."""
         if self._process is None:
-            return []
+            return None
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(5)
         try:
             connection.sock.connect(str(self.door))
-            connection.request("GET", f"{self.base}/api/kernels")
-            found: list[dict[str, Any]] = json.loads(connection.getresponse().read())
+            connection.request(method, f"{self.base}/api/kernels{path}")
+            return json.loads(connection.getresponse().read())
         except (OSError, ValueError, http.client.HTTPException):
-            return []
+            return None
         finally:
             connection.close()
-        return found
 
     def running(self) -> bool:
         """Whether any process of the machine is alive."""

@@ -242,6 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
         if length > colab.settings.upload_bytes_max:
             self._skip(length)
             raise Refusal(400)
+        if colab.settings.files_wait_for_cells and "/api/contents" in self.path and machine.is_busy():
+            raise Refusal(503)
         upgrade = self.headers.get("Upgrade", "").lower() == "websocket"
         with machine.connect() as jupyter_socket:
             lines = [f"{self.command} {self.path} HTTP/1.1", *(
@@ -259,6 +261,8 @@ class _Handler(BaseHTTPRequestHandler):
                 while data := jupyter_socket.recv(_CHUNK):
                     if not self._lost:
                         self.wfile.write(data)
+        if upgrade and colab.settings.cells_need_clients:
+            machine.interrupt()
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 

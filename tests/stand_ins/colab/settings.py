@@ -64,7 +64,15 @@ class Settings:
     idle_seconds: float = 0.0  # it vanishes after its kernels were idle for this long. 0: never
     life_seconds: float = 0.0  # it vanishes at this age. 0: never
 
+    # --- Cells: docs/references/colab.md#running-a-cell ---
+    # A cell is interrupted when its client goes (assumed)
+    cells_need_clients: bool = False
+
     # --- Files: docs/references/colab.md#files ---
+    # Files are not answered while a cell runs: a 503 (assumed)
+    files_wait_for_cells: bool = False
+    # The folder that uploads see as the root of the file system (assumed)
+    files_root: str = "."
     upload_bytes_max: int = 300 << 20  # a larger request is a 400
 
 

@@ -5,27 +5,7 @@ Values only. An id is never used again for something else, because people quote 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-
-class Checked(StrEnum):
-    """What checks an assumption, in the words of docs/kaggle.md."""
-
-    LIVE = "`--live`"
-    LONG = "`--live --long`"
-    NEVER = "not checked"
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """`text` is what we assume, `otherwise` what happens if that is wrong. Both are Markdown."""
-
-    id: str
-    text: str
-    otherwise: str
-    checked: Checked = Checked.LIVE
-
+from orchestrator.platforms.trials.assumption import Assumption, Checked
 
 QUOTA = Assumption(
     "A1",

@@ -9,10 +9,11 @@ from orchestrator.core.wording import span
 from orchestrator.errors import OrchestratorError
 from orchestrator.platforms.kaggle.trial import assumptions as assumed
 from orchestrator.platforms.kaggle.trial import evidence
-from orchestrator.platforms.kaggle.trial.evidence import FAILS
 from orchestrator.platforms.kaggle.trial.ground import Ground
-from orchestrator.platforms.kaggle.trial.record import Record
-from orchestrator.platforms.kaggle.trial.stay import Late, Stay
+from orchestrator.platforms.kaggle.trial.stay import Stay
+from orchestrator.platforms.trials.assumption import FAILS
+from orchestrator.platforms.trials.record import Record
+from orchestrator.platforms.trials.waiting import Late
 
 
 class Clearing:

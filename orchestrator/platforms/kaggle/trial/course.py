@@ -21,14 +21,17 @@ from orchestrator.platforms.kaggle.logs import events
 from orchestrator.platforms.kaggle.outbox import KernelOutbox
 from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.trial import assumptions as assumed
-from orchestrator.platforms.kaggle.trial import evidence, training
+from orchestrator.platforms.kaggle.trial import evidence
 from orchestrator.platforms.kaggle.trial.clearing import Clearing
-from orchestrator.platforms.kaggle.trial.evidence import FAILS, HOLDS, NOT_SEEN, RUNNING, Judgement
+from orchestrator.platforms.kaggle.trial.evidence import RUNNING
 from orchestrator.platforms.kaggle.trial.ground import ENDLESS, FIRST_STEPS, LAST_STEPS, Ground
-from orchestrator.platforms.kaggle.trial.record import Record
-from orchestrator.platforms.kaggle.trial.stay import LAUNCHES_MAX, Late, Stay
+from orchestrator.platforms.kaggle.trial.stay import LAUNCHES_MAX, Stay
 from orchestrator.platforms.kaggle.trial.witness import Heard
 from orchestrator.platforms.platform import Sight
+from orchestrator.platforms.trials import training
+from orchestrator.platforms.trials.assumption import FAILS, HOLDS, NOT_SEEN, Judgement, at_scale, of
+from orchestrator.platforms.trials.record import Record
+from orchestrator.platforms.trials.waiting import Late
 
 _QUIET_SECONDS_MAX, _LOG_SECONDS_MAX = 2.0, 20.0
 LOOKS_MIN = 4  # at running sessions, before a log that says nothing counts as one that cannot be read
@@ -181,7 +184,7 @@ class Course:
                 handed = evidence.handed(self._pushes(stay))
                 size = self._ground.scale.payload
                 tried, enough = f"a checkpoint of {size_text(size)}", size > _LARGE_BYTES
-                self._judge(assumed.LARGE, evidence.at_scale(handed, tried, enough=enough))
+                self._judge(assumed.LARGE, at_scale(handed, tried, enough=enough))
             before = stay
 
     # --- What a session shows ---------------------------------------------------------------------------
@@ -352,7 +355,7 @@ class Course:
         number = stay.known.session_id
         if log or stay.told is not None:
             said = "the kernel printed it" if number else "the kernel found none"
-            self._judge(assumed.SESSION_ID, evidence.of(number is not None, said))
+            self._judge(assumed.SESSION_ID, of(number is not None, said))
 
     def _judge_inputs(self, stay: Stay, *, began: bool, log: str) -> None:
         self._judge(assumed.MOUNTED, evidence.mounted(log, began))
@@ -429,7 +432,7 @@ class Course:
         text = f"last heard {span(silent)} before its end, at step {stay.told.step}"
         wall = self._ground.scale.wall
         heard = evidence.in_time(enough, text, self._ground.heard, stay.told_at)
-        return evidence.at_scale(heard, f"a session of at most {span(wall)}", enough=wall >= _LONG_SECONDS)
+        return at_scale(heard, f"a session of at most {span(wall)}", enough=wall >= _LONG_SECONDS)
 
     def _pushes(self, stay: Stay) -> list[Heard]:
         return evidence.pushed(self._ground.heard, kernel.slug(stay.session))

@@ -13,9 +13,8 @@ from orchestrator.platforms.kaggle.runner import SAYS
 from orchestrator.platforms.kaggle.staging import FAILED, READY
 from orchestrator.platforms.kaggle.trial.witness import DOWNLOAD, Heard
 from orchestrator.platforms.kaggle.values import decode_status
-from orchestrator.platforms.platform import Verdict
+from orchestrator.platforms.trials.assumption import FAILS, HOLDS, NOT_SEEN, Judgement, of
 
-HOLDS, FAILS, NOT_SEEN = Verdict.HOLDS, Verdict.FAILS, Verdict.NOT_SEEN
 CLOCK_SECONDS_MAX = 60.0
 EARLY = 0.9  # of its time-out: a session that ends before was not ended by it
 RUNNING = "RUNNING"
@@ -24,26 +23,12 @@ _RANKS = {**dict.fromkeys(WAITING, 0), RUNNING: 1, SAVING: 2, **dict.fromkeys(OV
 _CHANGED, _ABSENT, _AGAIN = "was changed on the way", "was not mounted", "; looking again for"
 _DENIED = (403, 404)
 
-Judgement = tuple[Verdict, str]
-
-
-def of(ok: bool, seen: str) -> Judgement:
-    return (HOLDS if ok else FAILS), seen
-
 
 def in_time(ok: bool, seen: str, heard: Iterable[Heard], since: float) -> Judgement:
     """If it was not `ok`, that may be because Kaggle did not answer `since` then."""
     if not ok and any(each.at >= since and not _is_answer(each) for each in heard):
         return NOT_SEEN, f"{seen}, but Kaggle did not always answer"
     return of(ok, seen)
-
-
-def at_scale(judgement: Judgement, tried: str, *, enough: bool) -> Judgement:
-    """What it was `tried` with, which may be less than the assumption says."""
-    verdict, seen = judgement
-    if verdict is HOLDS and not enough:
-        return NOT_SEEN, f"only tried with {tried}: {seen}"
-    return verdict, f"{tried}: {seen}"
 
 
 def _is_answer(each: Heard) -> bool:

@@ -22,9 +22,11 @@ from orchestrator.platforms.kaggle.endings import OVER
 from orchestrator.platforms.kaggle.memory import Memory
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.platform import KagglePlatform
-from orchestrator.platforms.kaggle.trial import evidence, training
-from orchestrator.platforms.kaggle.trial.stay import Stay, Waiting
+from orchestrator.platforms.kaggle.trial import evidence
+from orchestrator.platforms.kaggle.trial.stay import Stay
 from orchestrator.platforms.kaggle.trial.witness import Heard, Witness
+from orchestrator.platforms.trials import training
+from orchestrator.platforms.trials.waiting import Waiting
 from orchestrator.session.layout import BLOBS, blob_path, manifest_path
 from orchestrator.session.staging import Materials
 

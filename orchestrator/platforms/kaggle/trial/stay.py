@@ -5,19 +5,15 @@ Every wait has a name and a limit, and a line says what is waited for. Judges no
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.core.order import AgentStatus, Order, Result
 from orchestrator.core.session import Sighting
-from orchestrator.core.wording import span
 from orchestrator.errors import NotFound, QuotaExhausted, Refused, Rejected, Transient
 from orchestrator.platforms.kaggle.kernel import slug, timeout_seconds
 from orchestrator.platforms.kaggle.memory import Known, Memory
@@ -25,54 +21,12 @@ from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.outbox import KernelOutbox
 from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.platform import Sight
+from orchestrator.platforms.trials.waiting import Unanswered, Waiting
 from orchestrator.session.layout import INCARNATION, RESULT, STATUS
 from orchestrator.session.outbox import Collected, collect
 from orchestrator.session.staging import Materials
 
 LAUNCHES_MAX = 4
-T = TypeVar("T")
-
-
-class Late(Transient):
-    """What was waited for did not come within its limit."""
-
-
-class Unanswered(Transient):
-    """Kaggle did not answer, so it is not known whether it came."""
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """How to wait: by the clock, looking every `poll` seconds. `say` tells a person."""
-
-    clock: Clock
-    poll: float
-    say: Callable[[str], None]
-
-    def until(self, what: str, seconds: float, look: Callable[[], T | None]) -> T:
-        """The first result of `look` that is not None. A look that raises Transient is repeated. Raises Late,
-        or Unanswered if Kaggle did not answer the last look or `look` raises that."""
-        ends = self.clock.monotonic() + seconds
-        while True:
-            trouble: Transient | None = None
-            try:
-                found = look()
-            except Unanswered:
-                raise
-            except Transient as error:
-                found, trouble = None, error
-            if found is not None:
-                return found
-            left = ends - self.clock.monotonic()
-            if left <= 0:
-                text = f"waited {span(seconds)} for {what}"
-                if trouble is not None and trouble.retried:  # the client got no usable answer
-                    raise Unanswered(f"{text}; {trouble}", operation="trial")
-                raise Late(text, operation="trial")
-            self.pause(min(left, self.poll))
-
-    def pause(self, seconds: float) -> None:
-        self.clock.wait(threading.Event(), seconds)
 
 
 @dataclass

@@ -5,29 +5,26 @@ It spends no quota, because every session is on a cpu. It removes what it made, 
 
 from __future__ import annotations
 
-import secrets
-import string
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core.bounds import MIB
 from orchestrator.core.wording import span
-from orchestrator.errors import OrchestratorError, Remedy, Transient, remedy
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.options import HOUR, KaggleOptions
+from orchestrator.platforms.kaggle.trial.assumptions import CHECKED
 from orchestrator.platforms.kaggle.trial.course import Course
 from orchestrator.platforms.kaggle.trial.ground import Ground, Scale
-from orchestrator.platforms.kaggle.trial.record import Record, plain
-from orchestrator.platforms.kaggle.trial.running import JOB, running, under_way
-from orchestrator.platforms.kaggle.trial.stay import Waiting
 from orchestrator.platforms.kaggle.trial.witness import Witness
 from orchestrator.platforms.platform import Tried
+from orchestrator.platforms.trials.conducting import Ending, cleared, new_run, teller, told
+from orchestrator.platforms.trials.record import Record
+from orchestrator.platforms.trials.running import check_alone, running
+from orchestrator.platforms.trials.waiting import Waiting
 
 POLL_SECONDS, REPORT_SECONDS = 15.0, 10.0
-_LETTERS = string.ascii_lowercase + string.digits
-Trouble = OrchestratorError | OSError  # such as a full disk
+JOB = "kaggle-trial"
 
 
 def scale_of(options: KaggleOptions) -> Scale:
@@ -72,12 +69,10 @@ class KaggleTrial:
         self._long = long
         self._witness = Witness(clock)
         self._account = Account(name, self._options, clock, self._witness)
-        self._run = f"{JOB}-{''.join(secrets.choice(_LETTERS) for _ in range(8))}"
+        self._run = new_run(JOB)
 
     def intent(self) -> tuple[tuple[str, str], ...]:
-        for other in sorted(under_way(self._folder)):
-            text = f"{other} is under way: wait for its end, or end it with Ctrl-C where it runs"
-            raise Transient(text, backend=self._name, operation="trial")
+        check_alone(self._folder, self._name)
         client = self._account.client
         client.quota()
         short, long = self._scale.seconds()
@@ -92,29 +87,18 @@ class KaggleTrial:
         )  # fmt: skip
 
     def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
-        record = Record()
-
-        def tell(text: str) -> None:
-            with suppress(OSError):  # nobody reads it any more
-                say(plain(text))
-
-        waiting = Waiting(self._clock, self._options.poll_seconds, tell)
+        record = Record(CHECKED)
+        waiting = Waiting(self._clock, self._options.poll_seconds, teller(say))
         with running(self._folder, self._run) as folder:
             ground = Ground(self._name, self._run, self._options, self._folder, folder, agent, self._clock,
                             self._scale, self._account, self._witness, waiting)  # fmt: skip
             course = Course(ground, record)
-            trouble, interrupted = _followed(course, waiting, long=self._long)
-        text = "" if trouble is None else plain(_text(trouble))
-        why = "it was interrupted before" if interrupted else f"it ended early: {text}" if text else ""
-        checks = record.checks(long=self._long, why=why)
-        what_next = Remedy.NONE if trouble is None else remedy(trouble)
+            ending = _followed(course, waiting, long=self._long)
         account = self._account.client.username()
-        return Tried(self._run, account, checks, record.facts(), course.left(), text, what_next, interrupted)
+        return told(self._run, account, record, ending, course.left(), long=self._long)
 
 
-def _followed(course: Course, waiting: Waiting, *, long: bool) -> tuple[Trouble | None, bool]:
-    """Why the course ended early, and whether it was interrupted."""
-
+def _followed(course: Course, waiting: Waiting, *, long: bool) -> Ending:
     def sessions() -> None:
         first = course.first()
         course.hand_over(first)
@@ -126,42 +110,8 @@ def _followed(course: Course, waiting: Waiting, *, long: bool) -> tuple[Trouble 
         course.begin_again()
         course.delete_running()
 
-    trouble, interrupted = cleared(sessions, course, waiting)
-    if trouble is None and not interrupted:
-        trouble, interrupted = cleared(again, course, waiting)
+    ending = cleared(sessions, course, waiting)
+    if ending == Ending():
+        ending = cleared(again, course, waiting)
     course.conclude()
-    return trouble, interrupted
-
-
-def cleared(part: Callable[[], None], course: Course, waiting: Waiting) -> tuple[Trouble | None, bool]:
-    """Follows a part of the course: why it ended early, and whether it was interrupted. What it made is
-    removed in any case; only a second interruption ends that, too."""
-    trouble: Trouble | None = None
-    interrupted = False
-    try:
-        part()
-    except KeyboardInterrupt:
-        interrupted = True
-    except (OrchestratorError, OSError) as error:
-        trouble = error
-        waiting.say(f"it cannot go on: {_text(error)}")
-    finally:  # also after a bug
-        interrupted = _clear(course, waiting, interrupted)
-    return trouble, interrupted
-
-
-def _text(trouble: Trouble) -> str:
-    """Without the path of a file of this machine."""
-    if isinstance(trouble, OSError):
-        return trouble.strerror or type(trouble).__name__
-    return str(trouble)
-
-
-def _clear(course: Course, waiting: Waiting, interrupted: bool) -> bool:
-    if interrupted:
-        waiting.say("interrupted: deleting what was made; Ctrl-C again leaves it")
-    try:
-        course.clear()
-    except KeyboardInterrupt:
-        return interrupted or _clear(course, waiting, True)
-    return interrupted
+    return ending

@@ -50,7 +50,7 @@ def seen() -> dict[str, object]:
         "disk_free_gb": round(shutil.disk_usage(".").free / 1e9, 1),
         "gpus": gpus.split("\n")[:-1] if gpus else [],
         "tpu": os.environ.get("TPU_ACCELERATOR_TYPE", ""),
-        "variables": sorted(name for name in os.environ if name.startswith("KAGGLE")),
+        "variables": sorted(name for name in os.environ if name.startswith(("KAGGLE", "COLAB"))),
         "folders": folders[:_FOLDERS_MAX],
         "links": sorted({path.name for path in Path(INPUT).rglob("*") if path.is_symlink()})[:_FOLDERS_MAX],
     }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.platforms.kaggle.trial import assumptions
-from orchestrator.platforms.kaggle.trial.assumptions import Assumption, Checked
-from orchestrator.platforms.kaggle.trial.evidence import Judgement
 from orchestrator.platforms.platform import Check, Verdict
+from orchestrator.platforms.trials.assumption import Assumption, Checked, Judgement
 
 NO_LONG = "checked with --long"
 _SIGNED = re.compile(r"\?[^\s\"'<>]*=[^\s\"'<>]*")
@@ -15,7 +13,10 @@ _WEIGHT = {Verdict.NOT_SEEN: 0, Verdict.HOLDS: 1, Verdict.FAILS: 2}
 
 
 class Record:
-    def __init__(self) -> None:
+    """`assumptions` are all that the trial can check."""
+
+    def __init__(self, assumptions: tuple[Assumption, ...]) -> None:
+        self._assumptions = assumptions
         self._found: dict[str, Judgement] = {}
         self._facts: dict[str, str] = {}
 
@@ -30,9 +31,9 @@ class Record:
         self._facts[name] = text
 
     def checks(self, *, long: bool, why: str) -> tuple[Check, ...]:
-        """All that can be checked. `why`: the reason for which nothing was seen, unless a better one is
+        """On each assumption. `why`: the reason for which nothing was seen, unless a better one is
         known."""
-        return tuple(self._check(each, long, why) for each in assumptions.CHECKED)
+        return tuple(self._check(each, long, why) for each in self._assumptions)
 
     def _check(self, assumption: Assumption, long: bool, why: str) -> Check:
         left_out = assumption.checked is Checked.LONG and not long
