@@ -386,6 +386,15 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def warm() -> None:
+    """Imports what errands need. Nothing that is read from files or variables may be kept."""
+    import importlib.metadata  # noqa: F401
+
+    import requests  # noqa: F401
+    from colab_cli import auth, cli, common, state  # noqa: F401
+    from colab_cli.commands import execution, files, session  # noqa: F401
+
+
 def version() -> str:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed

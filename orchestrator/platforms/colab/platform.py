@@ -173,10 +173,11 @@ class ColabPlatform:
         self._stopper.forget(leftover.name)
 
     def tidy(self) -> None:
-        """Removes files that were being packed when a controller died. They contain credentials."""
+        """Removes files that were in use when a controller died. They contain credentials."""
         for folder in (self._folder, self._folder / staging.PREPARED, self._folder / "sessions"):
             with suppress(FileNotFoundError):
                 sweep(folder)
+        self._cli.tidy()
 
 
 def configured(name: str, options: ColabOptions, folder: Path, clock: Clock) -> ColabPlatform:
