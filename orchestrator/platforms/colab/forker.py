@@ -1,9 +1,10 @@
-"""Forks a process per errand, after importing what errands need: `python -I -u forker.py ERRAND_PY`.
+"""Forks a process per errand, after importing what errands need: `python -I -u forker.py PROGRAM`.
 
 Importing Colab's command line takes a second of processor time, and a controller reads its account every few
 seconds for weeks. Started by starting.py with the command line's own Python, so it uses only the standard
-library. Its standard input is a socket. A message there is JSON, and either starts an errand, with two
-descriptors: one for what it prints, and one that it only holds, so that its end is seen; or it kills one.
+library. PROGRAM is errand.py: its `warm` imports, its `main` is one errand. Standard input is a socket. A
+message there is JSON, and either starts an errand, with two descriptors: one for what it prints, and one that
+it only holds, so that its end is seen; or it kills one.
 
 Every errand is a process in its own session, in the folder and with the variables that it is given. HOME is
 `home` while this imports: a relative path, so whatever the command line derives from it is inside the folder
@@ -34,9 +35,9 @@ _LIBC = ctypes.CDLL(None)
 class Forker:
     """Has one thread, because a fork copies only the thread that forks."""
 
-    def __init__(self, control: socket.socket, errand: Any) -> None:
+    def __init__(self, control: socket.socket, program: Any) -> None:
         self._control = control
-        self._errand = errand
+        self._program = program
         self._running: dict[str, int] = {}  # the errand's name → its pid; reaped nowhere but in `_reap`
         self._wakes, self._woken = socket.socketpair()
         for each in (self._wakes, self._woken):
@@ -114,7 +115,7 @@ class Forker:
             os.chdir(message["folder"])
             os.environ.clear()
             os.environ.update(message["variables"])
-            self._errand.main(message["words"])
+            self._program.main(message["words"])
         except BaseException:  # noqa: BLE001 - nothing of this process's parent may run on
             traceback.print_exc()
         finally:
@@ -125,19 +126,19 @@ class Forker:
 
 
 def main(words: list[str]) -> None:
-    spec = importlib.util.spec_from_file_location("errand", words[0])
+    spec = importlib.util.spec_from_file_location("program", words[0])
     assert spec is not None
     assert spec.loader is not None
-    errand = importlib.util.module_from_spec(spec)
-    sys.modules["errand"] = errand
-    spec.loader.exec_module(errand)
+    program = importlib.util.module_from_spec(spec)
+    sys.modules["program"] = program
+    spec.loader.exec_module(program)
     with suppress(Exception, SystemExit):  # every errand says what is wrong
-        errand.warm()
+        program.warm()
     gc.collect()
     gc.freeze()  # so that errands share this memory
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    Forker(control, errand).serve()
+    Forker(control, program).serve()
 
 
 if __name__ == "__main__":

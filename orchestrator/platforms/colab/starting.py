@@ -23,6 +23,7 @@ from typing import Protocol
 
 from orchestrator.platforms.colab import errand, forker
 
+ERRAND = errand.__file__
 _HOME = "home"  # of the forker while it imports: see forker.py
 _SEND_SECONDS, _DEATH_SECONDS = 5.0, 5.0
 _DEATHS_MAX = 3  # of forkers; then this process does without
@@ -40,8 +41,8 @@ class Running(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What a process gets: the words after errand.py, its whole environment, its folder, and a descriptor for
-    what it prints."""
+    """What a process gets: the words of its command line, its whole environment, its folder, and a descriptor
+    for what it prints."""
 
     words: Sequence[str]
     variables: Mapping[str, str]
@@ -49,7 +50,7 @@ class Start:
     output: int
 
     def command(self, python: Path) -> list[str]:
-        return [str(python), "-I", "-u", errand.__file__, *self.words]
+        return [str(python), "-I", "-u", ERRAND, *self.words]
 
 
 def start(python: Path, wanted: Start) -> Running:
@@ -95,8 +96,9 @@ class Forks:
     """The forker of one interpreter, for all threads of this process. Started with the first errand, replaced
     if it has died."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, program: str = ERRAND) -> None:
         self._python = python
+        self._program = program
         self._lock = threading.Lock()
         self._forker: _Forker | None = None
         self._deaths = 0
@@ -127,7 +129,7 @@ class Forks:
         if self._deaths >= _DEATHS_MAX:
             raise ChildProcessError("it died too often")
         if self._forker is None:
-            self._forker = _Forker(self._python)
+            self._forker = _Forker(self._python, self._program)
         return self._forker
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class Forks:
 class _Forker:
     """The running program forker.py."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, program: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_SEND_SECONDS)
         kept = {"LANG": "C.UTF-8"} | {
@@ -147,7 +149,7 @@ class _Forker:
         }
         with theirs:
             self.process = subprocess.Popen(
-                [str(python), "-I", "-u", forker.__file__, errand.__file__], stdin=theirs.fileno(),
+                [str(python), "-I", "-u", forker.__file__, program], stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", umask=0o077,
                 env=kept | {"HOME": _HOME, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "1000"},
                 start_new_session=True,
