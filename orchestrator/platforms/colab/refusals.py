@@ -28,6 +28,8 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
     version = answer.get("version", "none")
     if answer.get("kind") == "strange":
         return error(Rejected, f"google-colab-cli {version} is not the one this was written for: {said}")
+    if answer.get("kind") == "confused":
+        return error(Rejected, said)
     requests: Sequence[Mapping[str, Any]] = answer.get("requests") or ()
     # After a failure there may be more requests, which look whether it took effect all the same.
     last: Mapping[str, Any] = next((each for each in reversed(requests) if _is_bad(each)), {})
