@@ -81,6 +81,9 @@ def _of_status(
         return make(Transient, f"no answer from {last.get('host')}: {last['error']}")
     if status in (401, 403) and str(last.get("path", "")).startswith("/tun/"):
         return make(AccessDenied, f"Colab refuses this account ({status}); log in with: {login}")
+    if status in (401, 403, 404) and "/api/" in str(last.get("path", "")):
+        why = "is gone" if status == 404 else "no longer takes this token; the next call gets another"
+        return make(Transient, f"the machine {why} ({status})")
     if status == 429 or status >= 500:
         return make(Transient, f"Colab answered {status}")
     if "JSONDecodeError" in answer.get("kinds", ()):
