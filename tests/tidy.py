@@ -28,6 +28,7 @@ READS_TIME = (
     "orchestrator/training/",
     "orchestrator/platforms/colab/boot.py",
     "orchestrator/platforms/colab/errand.py",
+    "orchestrator/platforms/colab/forker.py",
 )
 # Training commands whose steps take a given time.
 SLEEPS = ("tests/agent/source/",)

@@ -15,7 +15,7 @@ from orchestrator.core import wire
 from orchestrator.core.order import Order
 from orchestrator.platforms import process
 from orchestrator.platforms.catalog import build
-from orchestrator.platforms.colab import launching, machine, runner
+from orchestrator.platforms.colab import launching, machine, runner, starting
 from orchestrator.platforms.colab import memory as colab_memory
 from orchestrator.platforms.colab import platform as colab
 from orchestrator.platforms.colab import staging as colab_staging
@@ -29,7 +29,7 @@ PLATFORM_CODE = tuple(
     module.__file__
     for module in (
         process, folder, docker, container, kaggle, client, finding, kernel, memory, staging,
-        colab, launching, machine, runner, colab_memory, colab_staging,
+        colab, launching, machine, runner, starting, colab_memory, colab_staging,
     )
 )  # fmt: skip
 

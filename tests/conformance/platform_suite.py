@@ -387,4 +387,6 @@ class SurvivingSuite:
             assert result is not None, f"killed at line {line}"
             assert result.outcome is Outcome.COMPLETED, f"killed at line {line}: {result}"
             assert rig.trainings(session) == 1, f"killed at line {line}"
+            rig.until(lambda session=session: rig.platform.stop(session) is StopReply.ENDED)  # type: ignore[misc]
+            rig.platform.discard(session)  # some platforms run few at a time
         assert killed > 0

@@ -80,7 +80,7 @@ def gate(seaweedfs: Seaweed) -> Iterator[tuple[FaultProxy, Gate]]:
         made.open()
 
 
-@pytest.fixture(params=["plain", "encrypted"])
+@pytest.fixture(params=[pytest.param("plain", marks=pytest.mark.soak), "encrypted"])
 def home(request: pytest.FixtureRequest, seaweedfs: Seaweed, gate: tuple[FaultProxy, Gate]) -> Home:
     options: dict[str, object] = {
         "type": "s3", "preset": "seaweedfs", "endpoint": gate[0].endpoint, "bucket": BUCKET,

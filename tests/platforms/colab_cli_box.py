@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from orchestrator.files.drafts import write_whole
 from orchestrator.platforms.colab.environment import Environment
 from orchestrator.platforms.colab.runner import MARKER, Cli, Patience
-from orchestrator.processes import values
 from tests.stand_ins.colab import LocalColab, Settings, local_colab
 from tests.stand_ins.colab.machine import Machine
 
@@ -60,8 +58,12 @@ class Box:
         return path
 
     def clients(self) -> int:
-        """How many processes of the command line are running."""
-        return len(values("HOME", f"{self.environment.folder}{os.sep}"))
+        """How many processes of the command line are running: each works in a folder of this account."""
+        found = 0
+        for each in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                found += each.readlink().is_relative_to(self.environment.folder)
+        return found
 
 
 Boxes = Callable[..., Box]

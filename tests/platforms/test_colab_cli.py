@@ -175,6 +175,24 @@ def test_a_record_finds_the_machine_if_its_notebook_does_not(boxes: Boxes) -> No
     assert box.cli.stop(FIRST)
 
 
+def test_a_machine_of_the_users_own_is_never_taken_for_a_sessions(boxes: Boxes) -> None:
+    """If Colab showed the same machine to every notebook, stopping a session would end the user's own."""
+    box = boxes(notebooks_are_ignored=True)
+    own = box.colab.account.allocate("own", "T4")
+    (box.folder / "sent").touch()
+    for verb in (
+        lambda: box.cli.new(FIRST, "T4"),
+        lambda: box.cli.read(names=(FIRST,)),
+        lambda: box.cli.upload(FIRST, box.folder / "sent", "content/sent"),
+        lambda: box.cli.stop(FIRST),
+    ):
+        with pytest.raises(Rejected, match=f"shows the machine {own.endpoint} for a notebook that does not"):
+            verb()
+    assert box.colab.account.living() == [own]
+    assert len(box.colab.account.allocated) == 1
+    assert not (own.content / "sent").exists()
+
+
 _LOGIN = """
 import sys
 from pathlib import Path

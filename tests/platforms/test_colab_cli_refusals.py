@@ -5,6 +5,7 @@ The rows are those of docs/references/colab.md#refusals.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ from orchestrator.errors import (
     AccessDenied,
     BackendError,
     NoCapacity,
+    NotFound,
     QuotaExhausted,
     Rejected,
     Transient,
 )
 from tests.platforms.colab_cli_box import FIRST, Box, Boxes, box, boxes
 from tests.stand_ins.colab import Fault
+from tests.waiting import wait_until
 
 __all__ = ["box", "boxes"]
 
@@ -112,6 +115,46 @@ def test_a_file_that_the_machine_refuses(boxes: Boxes) -> None:
         box.cli.upload(FIRST, box.folder / "large", "content/large")
     machine = box.machine()
     assert not any(token in str(box.colab.requests) for token in machine.tokens)
+
+
+def test_a_token_that_ends_during_a_call_is_replaced_by_the_next_one(box: Box) -> None:
+    machine = box.allocate()
+    box.cli.read(names=(FIRST,))
+    (box.folder / "sent").write_bytes(b"sent")
+    box.colab.fail("PUT /api/contents", Fault.UNAUTHORIZED)
+    with pytest.raises(Transient, match="no longer takes this token"):
+        box.cli.upload(FIRST, box.folder / "sent", "content/sent")
+    box.cli.upload(FIRST, box.folder / "sent", "content/sent")
+    box.colab.fail("GET /api/contents", Fault.UNAUTHORIZED)
+    files = {FIRST: ("content/sent",)}
+    assert "401" in box.cli.read(files=files).found[FIRST].problem
+    assert box.cli.read(files=files).found[FIRST].files == {"content/sent": b"sent"}
+    assert box.colab.account.living() == [machine]
+
+
+def test_a_machine_that_vanishes_while_a_cell_starts(box: Box) -> None:
+    """The client waits for a kernel that is gone, so the time limit ends it."""
+    machine = box.allocate()
+    cell = box.silent_cell("import threading\nopen('begun', 'x').close()\nthreading.Event().wait(600)")
+    cancelled, errors = threading.Event(), list[BackendError]()
+
+    def start() -> None:
+        try:
+            box.cli.start(FIRST, cell, seconds_max=200, cancelled=cancelled)
+        except BackendError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_until(lambda: (machine.content / "begun").exists(), "the cell")
+    box.colab.vanish(machine.endpoint)
+    assert not machine.running()
+    cancelled.set()
+    thread.join()
+    assert [type(each) for each in errors] == [Transient]
+    assert box.clients() == 0
+    with pytest.raises(NotFound, match="no machine"):
+        box.cli.start(FIRST, cell, seconds_max=200)
 
 
 def test_giving_a_machine_back_although_it_seems_to_fail(box: Box) -> None:

@@ -85,6 +85,11 @@ def test_entries() -> None:
             Transient,
             "no answer from x",
         ),
+        (
+            {"kind": "failed", "requests": [{"path": "/api/contents/x", "status": 404}]},
+            Transient,
+            "the machine is gone",
+        ),
         ({"kind": "failed", "message": "what it said"}, Rejected, "what it said"),
     ],
 )

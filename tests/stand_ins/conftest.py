@@ -7,6 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from platformdirs import user_cache_path
+
+CACHE = str(user_cache_path())  # has no secrets, and what is installed there once
 
 
 @pytest.fixture(autouse=True)
@@ -15,5 +18,6 @@ def _nobodys_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         if name.startswith("KAGGLE_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

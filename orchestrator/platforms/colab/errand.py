@@ -40,6 +40,10 @@ class Strange(Exception):
     """The command line's inside is not the one that this was written for."""
 
 
+class Confused(Exception):
+    """Colab does not tell notebooks apart, so what it shows may be a machine of the user's own."""
+
+
 class Ended(Exception):
     """A command of the command line gave up; what it printed says why."""
 
@@ -150,9 +154,26 @@ class Colab:
         return {str(each["endpoint"]): each for each in self.get("assignments").get("assignments") or ()}
 
     def of_notebook(self, notebook: str) -> Answer | None:
-        """The notebook's machine. Asking this way allocates nothing: only a POST does."""
+        """The notebook's machine. Raises Confused rather than return another's."""
+        answer = self._assigned(notebook)
+        if answer is not None:
+            self.check_notebooks(answer["endpoint"])
+        return answer
+
+    def _assigned(self, notebook: str) -> Answer | None:
+        """Asking this way allocates nothing: only a POST does."""
         answer = self.get("assign", nbh=notebook.replace("-", "_") + "." * (44 - len(notebook)))
         return answer if "endpoint" in answer else None
+
+    def check_notebooks(self, endpoint: str | None = None) -> None:
+        """Asks for the machine of a notebook that does not exist. Raises Confused if it has this one, or
+        any."""
+        answer = self._assigned(str(uuid.uuid4()))
+        if answer is not None and endpoint in (None, answer["endpoint"]):
+            raise Confused(
+                f"Colab shows the machine {answer['endpoint']} for a notebook that does not exist. So "
+                "sessions cannot be told from your own notebooks, and nothing was changed; please report this"
+            )
 
     def store(self, session: Answer) -> Any:
         return self.StateStore(session["record"])
@@ -205,6 +226,7 @@ def new(colab: Colab, request: Answer, answer: Answer) -> None:
     may have taken effect."""
     session = request["session"]
     failed = None
+    colab.check_notebooks()  # the command line takes whatever it is shown
     try:
         colab.run(session, request["words"])
     except Exception as error:  # noqa: BLE001 - raised below, unless there is a machine
@@ -377,6 +399,8 @@ def main(words: list[str]) -> int:
         ERRANDS[request["errand"]](colab, request, answer)
     except Strange as error:
         answer |= {"kind": "strange", "error": "Strange", "message": hidden(str(error))}
+    except Confused as error:
+        answer |= {"kind": "confused", "message": str(error)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the answer tells it
         names = [each.__name__ for each in type(error).__mro__]
         answer |= {"kind": "failed", "error": names[0], "kinds": names, "message": hidden(str(error))}
@@ -384,6 +408,15 @@ def main(words: list[str]) -> int:
     answer["requests"] = seen.requests
     write(words[1], answer)
     return 0
+
+
+def warm() -> None:
+    """Imports what errands need. Nothing that is read from files or variables may be kept."""
+    import importlib.metadata  # noqa: F401
+
+    import requests  # noqa: F401
+    from colab_cli import auth, cli, common, state  # noqa: F401
+    from colab_cli.commands import execution, files, session  # noqa: F401
 
 
 def version() -> str:

@@ -184,13 +184,14 @@ class ColabPlatform:
         self._stopper.forget(leftover.name)
 
     def tidy(self) -> None:
-        """Removes files that were being packed when a controller died. They contain credentials."""
+        """Removes files that were in use when a controller died. They contain credentials."""
         for home in (self._folder, self._folder / TRIALS):
             for folder in (home, home / staging.PREPARED, home / "sessions"):
                 with suppress(FileNotFoundError):
                     sweep(folder)
         with suppress(FileNotFoundError):
             sweep(self._folder / TRIALS / PACKING, prefix="")
+        self._cli.tidy()
 
     # --- Trials -----------------------------------------------------------------------------------------
 

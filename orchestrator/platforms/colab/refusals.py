@@ -28,6 +28,8 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
     version = answer.get("version", "none")
     if answer.get("kind") == "strange":
         return error(Rejected, f"google-colab-cli {version} is not the one this was written for: {said}")
+    if answer.get("kind") == "confused":
+        return error(Rejected, said)
     requests: Sequence[Mapping[str, Any]] = answer.get("requests") or ()
     # After a failure there may be more requests, which look whether it took effect all the same.
     last: Mapping[str, Any] = next((each for each in reversed(requests) if _is_bad(each)), {})
@@ -81,6 +83,9 @@ def _of_status(
         return make(Transient, f"no answer from {last.get('host')}: {last['error']}")
     if status in (401, 403) and str(last.get("path", "")).startswith("/tun/"):
         return make(AccessDenied, f"Colab refuses this account ({status}); log in with: {login}")
+    if status in (401, 403, 404) and "/api/" in str(last.get("path", "")):
+        why = "is gone" if status == 404 else "no longer takes this token; the next call gets another"
+        return make(Transient, f"the machine {why} ({status})")
     if status == 429 or status >= 500:
         return make(Transient, f"Colab answered {status}")
     if "JSONDecodeError" in answer.get("kinds", ()):

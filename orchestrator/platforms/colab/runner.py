@@ -1,6 +1,6 @@
 """Runs Colab's command line: the only module that starts its processes.
 
-Each call is one process in its own group with a time limit, and is killed by its process id. What happened is
+Each call is one process in its own group with a time limit (starting.py). What happened is
 read from the answer that errand.py writes, never from an exit code: the command line exits with 0 after many
 failures (docs/references/colab.md#exit-codes). What a failure means is in refusals.py. Knows nothing about
 sessions of ours but their names.
@@ -11,9 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,11 +20,12 @@ from typing import IO, Any, TypeVar
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import AccessDenied, BackendError, NotFound, Rejected, Transient
-from orchestrator.files.drafts import draft_file, sync_folder, write_whole
+from orchestrator.files.drafts import draft_file, draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.reading import read_small
 from orchestrator.platforms.colab import errand
 from orchestrator.platforms.colab.environment import Environment, make_home
 from orchestrator.platforms.colab.refusals import meaning
+from orchestrator.platforms.colab.starting import Running, Start, run_on_terminal, start
 from orchestrator.platforms.colab.values import (
     ACCELERATORS,
     CPU,
@@ -197,8 +195,8 @@ class Cli:
         environment = self.environment
         if environment.auth != "oauth2":
             raise self._error(AccessDenied, "login", f"the login is the file {environment.adc_file}")
-        with tempfile.TemporaryDirectory(dir=self._folder("work"), prefix="login-") as folder:
-            home = Path(folder, "home")
+        with draft_folder(self._folder("work"), 0o700) as folder:
+            home = folder / "home"
             make_home(home)
             with self._errand("login", {}, None, home=home) as done:
                 self._answer(done, "login")
@@ -217,6 +215,10 @@ class Cli:
     def forget(self, session: str) -> None:
         """Removes what is kept here of a session whose machine is gone."""
         self._record(session).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Removes what processes left behind that were killed: each has a copy of the login."""
+        sweep(self._folder("work"))
 
     def _ask(
         self, name: str, request: Mapping[str, Any], *, operation: str, seconds: float
@@ -237,34 +239,31 @@ class Cli:
     ) -> Iterator[_Done]:
         """Runs an errand to its end, its marker or its time limit; without a limit, on this terminal."""
         python = self.environment.ready()
-        with tempfile.TemporaryDirectory(dir=self._folder("work"), prefix="errand-") as folder:
-            done = _Done(Path(folder))
+        with draft_folder(self._folder("work"), 0o700) as folder:
+            done = _Done(folder)
             whole = {
                 "errand": name, "auth": self.environment.auth, "seconds": self.patience.request,
                 "file_seconds": self.patience.file, **request,
             }  # fmt: skip
             write_whole(done.request, json.dumps(whole).encode(), sync=False)
-            command = [str(python), "-I", "-u", errand.__file__, str(done.request), str(done.answer)]
-            own = home or Path(folder, "home")
+            own = home or folder / "home"
             mine, lent = (own, None) if seconds is None else self._lend(own)
             variables = self.environment.variables(own) | {
                 "COLAB_CLI_ASSIGN_RETRIES": str(self.patience.attempts),
                 "COLAB_CLI_RETRY_BACKOFF": f"{self.patience.pause:g}",
                 "COLAB_CLI_REQUEST_TIMEOUT": f"{self.patience.request:g}",
             }
-            if seconds is None:
-                subprocess.run(command, env=variables, cwd=folder, umask=0o077, check=False)
-            else:
-                with done.output.open("wb") as output:
-                    process = subprocess.Popen(
-                        command, env=variables, cwd=folder, umask=0o077, stdin=subprocess.DEVNULL,
-                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                    )  # fmt: skip
-                try:
-                    self._wait(process, done, seconds, marker, cancelled or threading.Event())
-                finally:
-                    _kill(process)
-                self._keep(mine, lent)
+            with done.output.open("wb") as output:
+                wanted = Start([str(done.request), str(done.answer)], variables, folder, output.fileno())
+                if seconds is None:
+                    run_on_terminal(python, wanted)
+                else:
+                    process = start(python, wanted)
+                    try:
+                        self._wait(process, done, seconds, marker, cancelled or threading.Event())
+                    finally:
+                        process.kill()
+                    self._keep(mine, lent)
             yield done
 
     def _lend(self, home: Path) -> tuple[Path, bytes | None]:
@@ -291,7 +290,7 @@ class Cli:
 
     def _wait(
         self,
-        process: subprocess.Popen[bytes],
+        process: Running,
         done: _Done,
         seconds: float,
         marker: bytes | None,
@@ -301,17 +300,14 @@ class Cli:
         until = self._clock.monotonic() + seconds
         with done.output.open("rb") as output:
             while not done.marked:
-                ended = process.poll() is not None
+                ended = process.ended(0.0)
                 done.marked = marker is not None and _says(output, marker)
                 if ended or cancelled.is_set():
                     return
                 if self._clock.monotonic() >= until:
                     done.late = seconds
                     return
-                try:
-                    process.wait(_LOOK_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
+                process.ended(_LOOK_SECONDS)
 
     def _answer(self, done: _Done, operation: str) -> dict[str, Any]:
         """The errand's answer, if it was done. Raises what its failure means."""
@@ -398,13 +394,6 @@ def _says(output: IO[bytes], marker: bytes) -> bool:
     text = output.read()
     output.seek(place + text.rfind(b"\n") + 1)  # the rest is no whole line yet
     return marker in (line.strip() for line in text.split(b"\n"))
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and its children, if it has not ended. Its pid is its own until it is waited for."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _asked(accelerator: str) -> list[str]:

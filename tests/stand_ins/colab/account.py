@@ -80,6 +80,8 @@ class Account:
         """The notebook's machine, or what a POST needs. docs/references/colab.md#allocating"""
         with self._lock:
             machine = self.of_notebook(query["nbh"])
+            if self.settings.notebooks_are_ignored:
+                machine = next(iter(self.living()), None)
             if machine is not None and not self.settings.notebooks_are_forgotten:
                 return {"endpoint": machine.endpoint, "runtimeProxyInfo": self._proxy(machine)}
             token = secrets.token_urlsafe(8)

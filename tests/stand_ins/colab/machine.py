@@ -18,11 +18,14 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestrator.platforms.colab.starting import Forked, Forks, Start
 from orchestrator.processes import end, find
 
+JUPYTER = Path(__file__).with_name("jupyter.py")
 LOCK = Path(__file__).with_name("machine.lock")
 START_SECONDS = 60.0
 MARK = "LOCAL_COLAB_MACHINE"
@@ -65,7 +68,7 @@ class Machine:
     gone: float | None = None
     busy_at: float = 0.0  # when a kernel was last seen busy
     tokens: dict[str, float] = field(default_factory=dict, repr=False)  # token → when it expires
-    _process: subprocess.Popen[bytes] | None = None
+    _process: Forked | None = None
     _starting: threading.Lock = field(default_factory=threading.Lock)
     _sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="colab-")))
 
@@ -92,7 +95,7 @@ class Machine:
             if self._process is None and self.gone is None:
                 self._process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Forked:
         root, startup = self.folder / "root", self.folder / "root" / "ipython" / "profile_default" / "startup"
         google = self.folder / "packages" / "google" / "colab"
         for each in (self.content, self.folder / self.root / "content", startup, google, self.folder / "tmp"):
@@ -116,11 +119,7 @@ class Machine:
         words = [f"--ServerApp.{name}={value}" for name, value in options.items()]
         words += ["--IdentityProvider.token=", "--ContentsManager.allow_hidden=True", "--log-level=WARN"]
         with (self.folder / "jupyter.log").open("wb") as log:
-            return subprocess.Popen(
-                [self.python, "-m", "jupyter_server", *words],
-                cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            return _forks(self.python).start(Start(words, environ, self.folder, log.fileno()))
 
     def connect(self) -> socket.socket:
         """A connection to Jupyter, as soon as it takes one. Starts it, if nobody came before."""
@@ -173,16 +172,22 @@ class Machine:
         found = find(f"{MARK}={self.endpoint}", sessions=True)
         for process in found:
             os.close(process)
-        return bool(found)
+        return bool(found) or (self._process is not None and not self._process.ended(0.0))
 
     def end(self) -> None:
         """Kills everything on the machine. Its files stay for the test to look at, as nobody else can."""
         with self._starting:
             self.gone = self.gone if self.gone is not None else time.monotonic()
-        end(f"{MARK}={self.endpoint}", sessions=True)
         if self._process is not None:
-            self._process.wait()
+            self._process.kill()
+        end(f"{MARK}={self.endpoint}", sessions=True)
         shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+@cache
+def _forks(python: Path) -> Forks:
+    """One for all machines: importing Jupyter takes longer than all that a test does with it."""
+    return Forks(python, str(JUPYTER))
 
 
 def jupyter(folder: Path) -> Path:

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -299,7 +300,8 @@ def local_colab(folder: Path, settings: Settings | None = None, *, port: int = 0
     colab = LocalColab(folder, settings or Settings(), jupyter(user_cache()))
     server = _Server(port, colab)
     colab.account.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threads = [threading.Thread(target=each, daemon=True) for each in (server.serve_forever, colab.watch)]
+    serve = partial(server.serve_forever, poll_interval=0.05)
+    threads = [threading.Thread(target=each, daemon=True) for each in (serve, colab.watch)]
     for thread in threads:
         thread.start()
     try:

@@ -52,6 +52,8 @@ class Settings:
     gone_after_seconds: float = 0.0
     # GET assign never says that the notebook has a machine (assumed)
     notebooks_are_forgotten: bool = False
+    # GET assign shows a machine of the account to every notebook (assumed)
+    notebooks_are_ignored: bool = False
     # Another machine of the user's, with an accelerator that the command line does not know
     foreign_accelerator: str = ""
 
