@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from orchestrator import spec
 from orchestrator.core.lifecycle import Kind, Phase
+from orchestrator.platforms.colab.options import WORDS, ColabOptions
+from orchestrator.platforms.colab.surveying import RATES
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from scripts import generate_docs
 from tests import tidy
@@ -87,12 +90,18 @@ def test_every_make_command_in_the_documents_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "heading"), [("kaggle.md", "## Failures"), ("stores-drive.md", "## What can go wrong")]
+    ("page", "heading", "rows_min"),
+    [
+        ("kaggle.md", "## Failures", 30),
+        ("stores-drive.md", "## What can go wrong", 30),
+        ("colab.md", "## Failures", 30),
+        ("colab.md", "### If something happens", 7),
+    ],
 )
-def test_each_fault_has_tests_that_exist(page: str, heading: str) -> None:
+def test_each_fault_has_tests_that_exist(page: str, heading: str, rows_min: int) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(heading)[2]
     rows = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")][2:]
-    assert len(rows) >= 30
+    assert len(rows) >= rows_min
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     tests = {name for source in sources for name in re.findall(r"^def (test_\w+)\(", source, re.MULTILINE)}
     for row in rows:
@@ -101,10 +110,18 @@ def test_each_fault_has_tests_that_exist(page: str, heading: str) -> None:
         assert set(named) <= tests, row
 
 
-def test_every_option_of_kaggle_is_on_its_page() -> None:
-    text = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8")
-    options = text.partition("## Options")[2].partition("\n## ")[0]
-    assert set(KaggleOptions.model_fields) <= set(re.findall(r"`(\w+)`", options))
+@pytest.mark.parametrize(("page", "options"), [("kaggle.md", KaggleOptions), ("colab.md", ColabOptions)])
+def test_every_option_is_on_its_platforms_page(page: str, options: type[BaseModel]) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    table = text.partition("## Options")[2].partition("\n## ")[0]
+    assert set(options.model_fields) <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_the_assumed_costs_of_colab_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "colab.md").read_text(encoding="utf-8")
+    names, _, figures = re.findall(r"^\|(.*)\|$", text.partition("## Costs")[2].partition("\n## ")[0], re.M)
+    told = dict(zip(re.findall(r"`([\w-]+)`", names), figures.split("|")[1:], strict=True))
+    assert {name: float(told[name]) for name in told} == {name: RATES[word] for name, word in WORDS.items()}
 
 
 def test_every_fragment_says_what_kind_of_change_it_is() -> None:

@@ -21,13 +21,13 @@ def init(call: Call) -> int:
         raise InputError(
             f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`\n"
             f"To use Kaggle: {how_to_add(call.home, 'kaggle')}\n"
+            f"To use Google Colab: {how_to_add(call.home, 'colab')}\n"
             f"To keep checkpoints elsewhere: `{call.command('init', 'hf')}`, or s3 or drive instead of hf"
         )
     made = call.client.init(force=call.options.force)
     call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,
                        "found": [vars(each) for each in made.found]})  # fmt: skip
-    later = call.out.paint("  (not used by this version)", "dim")
-    call.out.facts((each.what, each.text + (later if each.later else "")) for each in made.found)
+    call.out.facts((each.what, each.text) for each in made.found)
     call.out.say()
     call.out.facts([
         ("written", str(made.config)),

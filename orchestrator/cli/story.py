@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 from orchestrator.clock import utc_text
 from orchestrator.core.event import (
@@ -93,7 +94,7 @@ def event_text(event: Event) -> str:
         case Started(incarnation=incarnation):
             return f"the agent is running (incarnation {incarnation})"
         case ActionFailed(action=action, message=message):
-            return f"{action} failed, trying again: {message}"
+            return f"{_ACTIONS.get(action, action)} failed, trying again: {message}"
         case Withdrawn(reason=reason):
             return f"the session is dropped before its launch: {reason}"
         case Requeued(reason=reason):
@@ -133,6 +134,13 @@ def event_text(event: Event) -> str:
             return f"continues: the config has the {' and the '.join(found)} again"
 
 
+_ACTIONS = {
+    "prepare": "staging its files",
+    "launch": "the launch",
+    "collect": "bringing its output home",
+    "stop": "stopping it",
+    "discard": "the clean-up",
+}
 _CLOSING = {Completed: "done", GaveUp: "given up", Cancelled: "cancelled", Held: "held"}
 
 
@@ -155,7 +163,7 @@ def resume_text(order: Order) -> str:
 _OUTCOMES = {
     Outcome.COMPLETED: "completed",
     Outcome.STOPPED: "left its session",
-    Outcome.QUOTA_EXHAUSTED: "out of quota",
+    Outcome.QUOTA_EXHAUSTED: "ran out of quota",
     Outcome.NO_CAPACITY: "found no capacity",
     Outcome.REFUSED: "was refused",
     Outcome.REJECTED: "was rejected",
@@ -174,7 +182,9 @@ def outcome_text(outcome: Outcome) -> str:
 
 def ended_text(event: Ended) -> str:
     """How a session ended, and its newest checkpoint."""
-    return ending_text(event.outcome, event.message, event.step)
+    text = ending_text(event.outcome, event.message, event.step)
+    is_sentence = event.outcome in (Outcome.COMPLETED, Outcome.STOPPED) and event.message
+    return text if is_sentence else f"the session {text}"
 
 
 def ending_text(outcome: Outcome, message: str, step: int | None) -> str:
@@ -185,10 +195,10 @@ def ending_text(outcome: Outcome, message: str, step: int | None) -> str:
 
 
 def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
-    """A history as (time, line). Consecutive checkpoints share a line."""
+    """A history as (time, line). Consecutive checkpoints share a line, and so do equal failures in a row."""
     accepted: list[CheckpointAccepted] = []
     retired, ended = 0, ""
-    for event in events:
+    for event, times in _folded(events):
         if isinstance(event, CheckpointAccepted):
             accepted.append(event)
         elif isinstance(event, Retired):
@@ -196,9 +206,24 @@ def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
         else:
             yield from _checkpoints_told(accepted, retired)
             accepted, retired = [], 0
-            yield event.at, event_text(_without(ended, event))
+            text = event_text(_without(ended, event))
+            yield event.at, f"{text} ({times:,} times)" if times > 1 else text
             ended = event.message if isinstance(event, Ended) else ended
     yield from _checkpoints_told(accepted, retired)
+
+
+def _folded(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
+    """Each event with 1, or the first of equal failures in a row with their number."""
+    for failure, group in groupby(events, _failure):
+        if failure is None:
+            yield from ((event, 1) for event in group)
+        else:
+            first, *others = group
+            yield first, 1 + len(others)
+
+
+def _failure(event: Event) -> tuple[str, str] | None:
+    return (event.action, event.message) if isinstance(event, ActionFailed) else None
 
 
 def _without(said: str, event: Event) -> Event:

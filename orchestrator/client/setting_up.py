@@ -1,7 +1,7 @@
 """Looks at this machine and writes the config: its CPU, the devices of its Docker engine, Kaggle's keys.
 
-Things that only later versions use are reported, but not written. Parts that do not answer are left out, with
-a note. Asks only this machine and its engine; `checkup` asks whether Kaggle accepts the keys.
+Parts that do not answer are left out, with a note. Asks only this machine and its engine; `checkup` asks
+whether Kaggle accepts the keys.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ _BROWSER_LOGIN = Path(".kaggle", "credentials.json")
 
 @dataclass(frozen=True)
 class Found:
-    """A part of this machine: its kind, what was found, and whether the config uses it. `later`: a later
-    version will use it."""
+    """A part of this machine: its kind, what was found, and whether the config uses it."""
 
     what: str
     text: str
     used: bool
-    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def init(home: Home, *, force: bool) -> SetUp:
             kept.replace(path)
         raise
     old_name = name if name != HERE else ""
-    return SetUp(path, kept, (*machine.found, kaggle, _colab()), platforms, machine.advice, old_name)
+    return SetUp(path, kept, (*machine.found, kaggle, _colab(home)), platforms, machine.advice, old_name)
 
 
 def _name(home: Home) -> str:
@@ -184,11 +182,9 @@ def _kaggle(home: Home) -> Found:
     return Found("kaggle", f"no account; to use Kaggle, {how_to_add(home, 'kaggle')}", used=False)
 
 
-def _colab() -> Found:
-    given = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(given or "~/.config/gcloud/application_default_credentials.json").expanduser()
-    there = path.is_file()
-    return Found("colab", f"credentials in {path}" if there else "none", used=False, later=there)
+def _colab(home: Home) -> Found:
+    """Never used unasked: what opens the account is made on a terminal, and each machine costs."""
+    return Found("colab", f"to use Google Colab, {how_to_add(home, 'colab')}", used=False)
 
 
 def _answer(*command: str) -> str:

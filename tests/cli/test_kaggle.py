@@ -61,7 +61,6 @@ def initialised(user: Caller, token: str = "") -> tuple[str, list[str]]:
         f"{each.name} {each.type} {dict(each.options) or ''}" for each in config.load(user.home).platforms
     ]
     assert kaggle["used"] is any(each.startswith("kaggle") for each in written)
-    assert not kaggle["later"]
     return str(kaggle["text"]), [each for each in written if not each.startswith("here process")]
 
 

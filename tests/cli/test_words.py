@@ -152,6 +152,7 @@ def test_init_writes_a_config_once(user: Caller) -> None:
     (user.home / "config.yaml").unlink()
     text = user("init", DOCKER_HOST=NO_ENGINE).out
     assert all(word in text for word in ("cpu", "gpu", "docker", "kaggle", "colab", "written"))
+    assert "run `orchestrator colab login colab`" in text
 
 
 def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:

@@ -53,14 +53,13 @@ class Traveller(User):
     def change(self, to: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.configure(to(yaml.safe_load((self.home / "config.yaml").read_text())))
 
-    def submit_gated(self) -> str:
-        """A job that stays at each of GATES until `opens`."""
+    def submit_gated(self, **changes: object) -> str:
+        """A job that stays at each of GATES until `opens`. `changes` are keys of its spec."""
         (self.folder / "gates").mkdir()
         for step in GATES:
             (self.folder / "gates" / str(step)).touch()
-        return self.submit(
-            command=f"python train.py {{steps}} --pause 0.1 --gates {self.folder / 'gates'}", **JOB
-        )
+        command = f"python train.py {{steps}} --pause 0.1 --gates {self.folder / 'gates'}"
+        return self.submit(**{"command": command, **JOB, **changes})
 
     def opens(self, step: int) -> None:
         (self.folder / "gates" / str(step)).unlink()

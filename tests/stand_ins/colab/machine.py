@@ -50,6 +50,13 @@ import os, urllib.request
 def unassign():
     urllib.request.urlopen(urllib.request.Request(os.environ["LOCAL_COLAB_UNASSIGN"], method="POST")).close()
 """
+# The driver's names (docs/references/accelerators.md).
+_GPUS = {
+    "T4": "Tesla T4",
+    "L4": "NVIDIA L4",
+    "A100": "NVIDIA A100-SXM4-40GB",
+    "H100": "NVIDIA H100 80GB HBM3",
+}
 
 
 @dataclass
@@ -98,12 +105,19 @@ class Machine:
     def _start(self) -> Forked:
         root, startup = self.folder / "root", self.folder / "root" / "ipython" / "profile_default" / "startup"
         google = self.folder / "packages" / "google" / "colab"
-        for each in (self.content, self.folder / self.root / "content", startup, google, self.folder / "tmp"):
+        programs = self.folder / "bin"
+        there = self.folder / self.root / "content"
+        for each in (self.content, there, startup, google, self.folder / "tmp", programs):
             each.mkdir(parents=True, exist_ok=True)
+        if self.accelerator in _GPUS:
+            tool = programs / "nvidia-smi"
+            tool.write_text(f"#!/bin/sh\necho '{_GPUS[self.accelerator]}'\n")
+            tool.chmod(0o755)
         (startup / "00-machine.py").write_text(_STARTUP.format(content=str(self.content)))
         (google / "__init__.py").touch()
         (google / "runtime.py").write_text(_RUNTIME)
-        environ = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ} | {
+        environ = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ} | {
+            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
             "HOME": str(root), "TMPDIR": str(self.folder / "tmp"), "IPYTHONDIR": str(root / "ipython"),
             "PYTHONPATH": str(google.parent.parent), "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
