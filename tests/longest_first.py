@@ -14,6 +14,7 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_kaggle.py",
     "tests/end_to_end/test_uplink_docker.py",
     "tests/end_to_end/test_kaggle_uplink.py",
+    "tests/end_to_end/test_colab_story.py",
     "tests/end_to_end/test_colab.py",
     "tests/platforms/test_colab.py",
     "tests/platforms/test_colab_trial.py",

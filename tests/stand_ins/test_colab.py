@@ -96,5 +96,5 @@ def test_by_hand(tmp_path: Path) -> None:
         assert process.wait() == 0
     assert "type: colab" in (tmp_path / "config.yaml").read_text()
     assert (
-        tmp_path / "platforms" / "colab" / "home" / ".config" / "colab-cli" / "token.json"
+        tmp_path / "platforms" / "colab" / "cli" / "home" / ".config" / "colab-cli" / "token.json"
     ).stat().st_mode & 0o777 == 0o600

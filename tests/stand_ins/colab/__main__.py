@@ -55,13 +55,13 @@ def main() -> None:
         print(f"\n{_config(folder, colab, asked.life_seconds)}\nin another terminal:")
         print(f"  .venv/bin/orchestrator --home {asked.folder} quota")
         print(f"  .venv/bin/submit --home {asked.folder} jobs/graphmer_demo.yaml --follow --platform colab")
-        print("A run needs a home store that its sessions reach: see docs/colab.md", flush=True)
+        print("docs/colab.md says what each of these means", flush=True)
         stop.wait()
 
 
 def _config(folder: Path, colab: LocalColab, life_seconds: float) -> str:
     """The config in the folder, with a login beside it. Writes them if there are none."""
-    environment = Environment(folder / "platforms" / "colab", proxy=colab.url, ca_file=colab.ca)
+    environment = Environment(folder / "platforms" / "colab" / "cli", proxy=colab.url, ca_file=colab.ca)
     make_home(environment.home)
     write_whole(environment.token, colab.login().encode())
     config = folder / "config.yaml"
