@@ -147,6 +147,7 @@ def test_no_other_code_of_ours_calls_pip() -> None:
     assert calling == {
         "orchestrator/agent/packages/__init__.py",
         "orchestrator/agent/requirements.py",
+        "orchestrator/platforms/notebook/cell.py",
         "scripts/setup.py",
     }
 

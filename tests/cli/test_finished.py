@@ -59,7 +59,7 @@ def test_why_tells_the_story_in_order_and_the_route(finished: Finished) -> None:
     parts = ("submitted: 100 steps", "session s01 on here/cpu", "saved step", "session s02", "done")
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
-    assert "route  here/cpu" in text
+    assert re.search(r"^route +here/cpu", text, re.MULTILINE)
     document = user("why", run, "--json").json
     assert document["route_decided"]["chosen"]["offer"]["platform"] == "here"
     assert any(event["inputs"] for event in document["events"]), "a decision can be replayed"
