@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,8 @@ from orchestrator.platforms.colab.options import HOUR, MIB, ColabOptions
 from orchestrator.platforms.colab.platform import ColabPlatform
 from orchestrator.platforms.colab.runner import MARKER, Cli
 from orchestrator.platforms.colab.trial import probe
-from orchestrator.platforms.trials import training
+from orchestrator.platforms.trials import materials, training
 from orchestrator.platforms.trials.waiting import Waiting
-from orchestrator.session.layout import blob_path
 from orchestrator.session.staging import Materials
 
 ENDLESS = 10_000_000  # steps
@@ -93,7 +89,7 @@ class Ground:
 
     def order(self) -> Order:
         """An endless training that saves when it is asked to leave."""
-        bundle, script = self._bundle(), Path(training.__file__)
+        bundle, script = materials.bundle(self.scratch), Path(training.__file__)
         return Order(
             run=self.run,
             session=self.session(SESSION),
@@ -115,7 +111,7 @@ class Ground:
         )
 
     def materials(self) -> Materials:
-        return Materials(self._bundle(), self.agent, say=self.waiting.say)
+        return Materials(materials.bundle(self.scratch), self.agent, say=self.waiting.say)
 
     def cell(self, call: str, *given: object) -> Path:
         """A cell that calls a function of the probe's with the first session's marker, and with these."""
@@ -139,23 +135,7 @@ class Ground:
 
     def state(self, manifest: Manifest) -> dict[str, Any]:
         """What the training saved in a collected checkpoint."""
-        [entry] = [each for each in manifest.files if each.path == training.STATE]
-        parts = (self.output / blob_path(part.sha256) for part in entry.parts)
-        found = json.loads(b"".join(part.read_bytes() for part in parts))
-        assert isinstance(found, dict)
-        return found
-
-    def _bundle(self) -> Path:
-        """The training's source, packed."""
-        script = Path(training.__file__)
-        path = self.scratch / f"{script.name}.tar.gz"
-        if not path.exists():
-            data = script.read_bytes()
-            with tarfile.open(path, "w:gz") as archive:
-                member = tarfile.TarInfo(script.name)
-                member.size, member.mode = len(data), 0o600
-                archive.addfile(member, io.BytesIO(data))
-        return path
+        return materials.content(self.output, manifest, training.STATE)
 
 
 def on_machine(name: str) -> str:

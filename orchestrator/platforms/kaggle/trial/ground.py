@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import shutil
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +22,7 @@ from orchestrator.platforms.kaggle.platform import KagglePlatform
 from orchestrator.platforms.kaggle.trial import evidence
 from orchestrator.platforms.kaggle.trial.stay import Stay
 from orchestrator.platforms.kaggle.trial.witness import Heard, Witness
-from orchestrator.platforms.trials import training
+from orchestrator.platforms.trials import materials
 from orchestrator.platforms.trials.waiting import Waiting
 from orchestrator.session.layout import BLOBS, blob_path, manifest_path
 from orchestrator.session.staging import Materials
@@ -95,7 +92,7 @@ class Ground:
         """The next session. It continues from the newest checkpoint of the one `before`. Unless it is
         `bounded`, only Kaggle ends it."""
         self._made += 1
-        bundle, scale = self._bundle(), self.scale
+        bundle, scale = materials.bundle(self.scratch), self.scale
         newest = None if before is None else before.newest
         order = Order(
             run=self.run,
@@ -143,7 +140,7 @@ class Ground:
 
     def materials(self, stay: Stay) -> Materials:
         resume = None if stay.before is None else self._staged(stay.before)
-        return Materials(self._bundle(), self.agent, resume=resume, say=self._say)
+        return Materials(materials.bundle(self.scratch), self.agent, resume=resume, say=self._say)
 
     def _say(self, text: str) -> None:
         if not text.endswith("%"):  # the files are small
@@ -155,23 +152,7 @@ class Ground:
 
     def content(self, stay: Stay, manifest: Manifest, name: str) -> Mapping[str, Any]:
         """A JSON file of a collected checkpoint."""
-        [entry] = [each for each in manifest.files if each.path == name]
-        parts = (self.output(stay) / blob_path(part.sha256) for part in entry.parts)
-        found = json.loads(b"".join(part.read_bytes() for part in parts))
-        assert isinstance(found, dict)
-        return found
-
-    def _bundle(self) -> Path:
-        """The training's source, packed."""
-        script = Path(training.__file__)
-        path = self.scratch / f"{script.name}.tar.gz"
-        if not path.exists():
-            data = script.read_bytes()
-            with tarfile.open(path, "w:gz") as archive:
-                member = tarfile.TarInfo(script.name)
-                member.size, member.mode = len(data), 0o600
-                archive.addfile(member, io.BytesIO(data))
-        return path
+        return materials.content(self.output(stay), manifest, name)
 
     def _staged(self, stay: Stay) -> Path:
         """A folder with its newest checkpoint alone."""
