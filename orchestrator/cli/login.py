@@ -12,9 +12,10 @@ from orchestrator.errors import InputError
 
 def login(call: Call) -> int:
     name = call.options.name
+    platform = logins.platform(call.client.wired(), name)
     if not sys.stdin.isatty():
         raise InputError(f"a person must log in: run `{call.command('colab', 'login', name)}` in a terminal")
-    logins.log_in(call.client.wired(), name, asking.tell)
+    platform.log_in(asking.tell)
     call.out.document({"platform": name, "logged_in": True})
     call.out.say(f"{name} is logged in; to see what the account has: {call.command('doctor', name)}")
     return Exit.OK

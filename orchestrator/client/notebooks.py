@@ -44,6 +44,11 @@ def write(wired: Wired, name: str, output: str | None) -> Written:
     platform = _platform(wired, name)
     store = wired.store("")
     portable = carried(store)
+    if portable.this_machine and not platform.this_machine:
+        raise InputError(
+            f"only this machine can open the home store {wired.config.home_store!r}, and the notebook runs "
+            "elsewhere: add a store that it can reach, with `orchestrator init hf`, `init s3` or `init drive`"
+        )
     registers_of(store)
     key = new_key(store)
     if key and not platform.identity:

@@ -187,6 +187,10 @@ class Mailed(Protocol):
         """Gives it its mailbox. Called before any verb."""
 
     @property
+    def this_machine(self) -> bool:
+        """Whether the notebook runs on this machine, so that it sees its folders and servers."""
+
+    @property
     def identity(self) -> str:
         """The secret key for which what it sends is encrypted; empty if there is none."""
 

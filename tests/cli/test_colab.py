@@ -36,12 +36,25 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
 def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:
     user.config("platforms:\n  here: {type: process}\n  colab: {type: colab}\n")
     assert "run `orchestrator colab login colab` in a terminal" in user("colab", "login", "colab", code=2).err
+    assert "here (process) needs no login" in user("colab", "login", "here", code=2).err
     with dialogue(user, "colab", "login", "here") as shell:
         assert shell.ends() == 2
         assert "here (process) needs no login" in shell.said
     with dialogue(user, "colab", "login", "colap") as shell:
         assert shell.ends() == 2
         assert "did you mean 'colab'?" in shell.said
+
+
+def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_path: Path) -> None:
+    """The default store is a folder of this machine."""
+    words = ("colab", "notebook", "book", "--secret-file", str(tmp_path / "secret"))
+    user.config("platforms:\n  book: {type: notebook, accelerator: T4}\n")
+    assert "add a store that it can reach, with `orchestrator init hf`" in user(*words, code=2).err
+    assert not (tmp_path / "secret").exists()
+    assert not (user.folder / "book.ipynb").exists()
+    user.config("platforms:\n  book: {type: notebook, accelerator: T4, this_machine: true}\n")
+    user(*words)
+    assert (user.folder / "book.ipynb").exists()
 
 
 def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:

@@ -74,6 +74,10 @@ class NotebookPlatform:
         return self._connected
 
     @property
+    def this_machine(self) -> bool:
+        return self._options.this_machine
+
+    @property
     def identity(self) -> str:
         """The key of the mailbox, for which parcels are encrypted; empty if its notebook was made for a store
         that does not encrypt."""
