@@ -1,6 +1,6 @@
 """The demo as `make demo` runs it: the bundled job, the demo's config, the real command, to the end.
 
-CI runs a tiny model with fewer, paced steps: it is stopped and resumed as often, for a tenth of the work.
+CI runs a tiny model with fewer, paced steps: it is stopped and resumed as often, for much less work.
 What the whole demo learns is checked by the long test.
 """
 
