@@ -193,7 +193,7 @@ def test_a_machine_without_the_accelerator_says_what_it_has(tmp_path: Path) -> N
 
 
 def test_the_notebook_is_for_its_machine_and_holds_no_secret() -> None:
-    notebook = json.loads(written("my-book", NotebookOptions(accelerator="TPUv5e-1"), b"program", ""))
+    notebook = json.loads(written("my-book", NotebookOptions(accelerator="TPUv5e-1"), b"program", "", "here"))
     assert notebook["metadata"]["accelerator"] == "TPU"
     assert notebook["metadata"]["colab"]["gpuType"] == "V5E1"
     assert secret_name("my-book") == "ORCHESTRATOR_MY_BOOK"

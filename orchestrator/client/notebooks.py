@@ -19,7 +19,7 @@ from orchestrator.files import write_whole
 from orchestrator.platforms.platform import Mailed, Platform
 from orchestrator.stores.opening import carried, new_key
 from orchestrator.uplink import archive
-from orchestrator.uplink.mailbox import Secret
+from orchestrator.uplink.mailbox import Secret, place
 from orchestrator.uplink.registers import registers_of
 
 _SUFFIX = ".ipynb"
@@ -51,7 +51,8 @@ def write(wired: Wired, name: str, output: str | None) -> Written:
     if key and not platform.identity:
         platform.keep(key)
     needed = {*portable.packages, *((_SEALING,) if platform.identity else ())}
-    notebook = platform.notebook(archive.content(), packages.listed(sorted(needed)))
+    listed = packages.listed(sorted(needed))
+    notebook = platform.notebook(archive.content(), listed, place(portable))
     write_whole(path, notebook.content, mode=0o644)
     secret = Secret(name, portable, platform.identity).text()
     return Written(path, notebook.link, notebook.secret_name, secret)

@@ -202,9 +202,9 @@ class Mailed(Placed, Protocol):
     def keep(self, identity: str) -> None:
         """Keeps a new key, unless there is one."""
 
-    def notebook(self, program: bytes, packages: str) -> Notebook:
-        """The notebook. `program` is the worker as one zip application, and `packages` the locked list of
-        what it needs."""
+    def notebook(self, program: bytes, packages: str, place: str) -> Notebook:
+        """The notebook. `program` is the worker as one zip application, `packages` the locked list of what it
+        needs, and `place` a name of the home store."""
 
 
 class Verdict(StrEnum):

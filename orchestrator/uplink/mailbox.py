@@ -7,6 +7,7 @@ nothing else. Must never repeat what a Secret holds.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -134,6 +135,12 @@ def _version(there: Held | None) -> str | None:
 
 
 # --- The Secret -----------------------------------------------------------------------------------------
+
+
+def place(portable: Portable) -> str:
+    """A short name of the store. It stays when the keys that open it change."""
+    named = (portable.type, sorted(portable.options.items()), bool(portable.recipients))
+    return hashlib.sha256(wire.encode(named)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

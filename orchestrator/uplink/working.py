@@ -1,4 +1,4 @@
-"""`python uplink.pyz work MAILBOX ACCELERATOR FOLDER [SITE]`: attends to a mailbox while a notebook is open.
+"""`python uplink.pyz work MAILBOX ACCELERATOR PLACE FOLDER [SITE]`: attends to a mailbox.
 
 Claims the mailbox, beats, takes one session after the other, and runs the agent for each. If it loses the
 mailbox or the session, it kills the agent and its uplink at once. Takes the Secret from standard input, and
@@ -20,17 +20,16 @@ from random import Random
 from types import FrameType
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.errors import InputError, OrchestratorError, Rejected
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Rejected
 from orchestrator.session.mailbox import Box, Post, Watched, Worker, own, reported, taken
 from orchestrator.stores.opening import opened
 from orchestrator.stores.store import Store
 from orchestrator.uplink import machine, sitting
-from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld
+from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld, place
 from orchestrator.uplink.pace import Pace, Patience
-from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.sitting import Sitting
 
-USAGE = "usage: python uplink.pyz work MAILBOX ACCELERATOR FOLDER [SITE]  (a notebook starts it)\n"
+USAGE = "usage: python uplink.pyz work MAILBOX ACCELERATOR PLACE FOLDER [SITE]  (a notebook starts it)\n"
 OK, WRONG_USAGE, WRONG_SECRET, WRONG_MACHINE, TOO_OLD = 0, 2, 3, 4, 5
 _TRIES_MAX = 10  # while it is asked to leave
 
@@ -39,28 +38,23 @@ Say = Callable[[str], None]
 
 def main(arguments: list[str]) -> int:
     """Exit codes: 0 it was asked to leave, 2 wrong usage, 3 wrong Secret, 4 wrong machine, 5 too old."""
-    if len(arguments) not in (3, 4):
+    if len(arguments) not in (4, 5):
         sys.stderr.write(USAGE)
         return WRONG_USAGE
-    name, accelerator, folder, *sites = arguments
+    name, accelerator, where, folder, *sites = arguments
     sys.path[1:1] = sites  # with packages for this process alone
     leaving = threading.Event()
     sitting.die_with_parent(signal.SIGTERM)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leaver(leaving))
     try:
-        secret = Secret.parse(sys.stdin.readline())
-        if secret.mailbox != name:
-            raise InputError(
-                f"the Secret is for the mailbox {secret.mailbox!r}, and this notebook for {name!r}"
-            )
+        secret = _secret(sys.stdin.readline(), name, where)
         store = opened(secret.portable)
-        registers_of(store)
     except ImportError as error:
         _say(f"A package is missing ({error}). {_AGAIN.format(name)}")
         return WRONG_SECRET
-    except (InputError, Rejected, ValueError) as error:
-        _say(f"This Secret cannot be used: {error}. {_PASTE.format(name)}")
+    except (InputError, AccessDenied, Rejected, ValueError) as error:
+        _say(_UNUSABLE.format(error, name))
         return WRONG_SECRET
     if there := machine.lacking(accelerator, os.environ):
         _say(f"This machine does not have the accelerator {accelerator}: it has {there}. {_MACHINE}")
@@ -71,9 +65,30 @@ def main(arguments: list[str]) -> int:
     return working.run()
 
 
-_PASTE = "Paste it again: `orchestrator colab notebook {}` prints it."
+_UNUSABLE = (
+    "This Secret cannot be used: {}. `orchestrator colab notebook {}` prints the right one: paste that, and "
+    "run this cell again."
+)
+_TRYING = "Trying again; nothing to do, unless this machine has no internet or the store has moved."
+_ANOTHER = (
+    "Another notebook attends to this mailbox. This one waits until that one is closed, or silent for a "
+    "minute."
+)
 _AGAIN = "Make a new notebook with `orchestrator colab notebook {}`."
 _MACHINE = "Choose the right one with Runtime > Change runtime type, then run all cells again."
+
+
+def _secret(text: str, name: str, where: str) -> Secret:
+    """Raises InputError if it is not for this notebook's mailbox and store."""
+    secret = Secret.parse(text)
+    if secret.mailbox != name:
+        raise InputError(f"it is for the mailbox {secret.mailbox!r}, and this notebook for {name!r}")
+    if place(secret.portable) != where:
+        raise InputError(
+            "it is for another store than this notebook, or from before it was encrypted; use the two that "
+            "were made together"
+        )
+    return secret
 
 
 class Working:
@@ -105,10 +120,14 @@ class Working:
         self._ended: dict[str, str] = {}  # why each session that was run here is over
 
     def run(self) -> int:
-        """Until it is asked to leave, or finds that it is too old."""
+        """Until it is asked to leave, is refused by the store, or finds that it is too old."""
         while not self._leaving.is_set():
             self._me = replace(self._me, id=secrets.token_hex(8))
-            attendance = self._claimed()
+            try:
+                attendance = self._claimed()
+            except (AccessDenied, Rejected) as error:
+                self._say(_UNUSABLE.format(error, self._secret.mailbox))
+                return WRONG_SECRET
             if attendance is None:
                 break
             try:
@@ -124,21 +143,24 @@ class Working:
         return OK
 
     def _claimed(self) -> Attendance | None:
-        """Waits until the mailbox is free. None if it was asked to leave."""
+        """Waits until the mailbox is free. None if it was asked to leave. Raises AccessDenied and Rejected:
+        another try would have the same keys."""
         watched, patience = Watched(), self._patience()
         while not self._leaving.is_set():
             try:
                 held = self._mailbox.hold(
                     self._me, lambda there: watched.look(there, self._clock.monotonic())
                 )
+            except (AccessDenied, Rejected):
+                raise
             except (OrchestratorError, OSError) as error:
+                self._tell(f"The store does not answer: {error}. {_TRYING}")
                 self._clock.wait(self._leaving, patience.after(error))
-                self._tell(f"The store does not answer: {error}. Trying again.")
                 continue
             if held is not None:
                 self._tell("This notebook attends to its mailbox, and waits for a session.")
                 return Attendance(self._mailbox, self._me, self._clock)
-            self._tell("Another notebook attends to this mailbox. This one waits until that one is closed.")
+            self._tell(_ANOTHER)
             self._clock.wait(self._leaving, self._me.every)
         return None
 
@@ -153,7 +175,7 @@ class Working:
                 raise
             except (OrchestratorError, OSError) as error:
                 failures += self._leaving.is_set()
-                self._tell(f"The store does not answer: {error}. Trying again.")
+                self._tell(f"The store does not answer: {error}. {_TRYING}")
                 self._clock.wait(attendance.lost, patience.after(error))
             else:
                 patience.over()

@@ -62,9 +62,10 @@ class NotebookPlatform:
         with suppress(FileExistsError):
             write_new(self._identity_file, identity.encode())
 
-    def notebook(self, program: bytes, packages: str) -> Notebook:
-        """The notebook to open. `program` is the worker, and `packages` the locked list of what it needs."""
-        written = writing.written(self._name, self._options, program, packages)
+    def notebook(self, program: bytes, packages: str, place: str) -> Notebook:
+        """The notebook to open. `program` is the worker, `packages` the locked list of what it needs, and
+        `place` a name of the home store."""
+        written = writing.written(self._name, self._options, program, packages, place)
         return Notebook(written, writing.secret_name(self._name), self._options.link)
 
     @property

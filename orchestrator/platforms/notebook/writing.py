@@ -40,9 +40,9 @@ def secret_name(name: str) -> str:
     return f"ORCHESTRATOR_{name.upper().replace('-', '_')}"
 
 
-def written(name: str, options: NotebookOptions, program: bytes, packages: str) -> bytes:
-    """The notebook's bytes. `program` is the worker as one zip application, and `packages` the locked list of
-    what it needs."""
+def written(name: str, options: NotebookOptions, program: bytes, packages: str, place: str) -> bytes:
+    """The notebook's bytes. `program` is the worker as one zip application, `packages` the locked list of
+    what it needs, and `place` a name of the home store, which the Secret must open."""
     secret = secret_name(name)
     kind, machine = _TYPES.get(options.accelerator, ("", ""))
     metadata = {
@@ -64,14 +64,14 @@ def written(name: str, options: NotebookOptions, program: bytes, packages: str) 
             "metadata": {"cellView": "form"},
             "execution_count": None,
             "outputs": [],
-            "source": _lines(_code(name, options.accelerator, secret, program, packages)),
+            "source": _lines(_code(name, options.accelerator, secret, program, packages, place)),
         },
     ]
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _code(name: str, accelerator: str, secret: str, program: bytes, packages: str) -> str:
+def _code(name: str, accelerator: str, secret: str, program: bytes, packages: str, place: str) -> str:
     cell = pkgutil.get_data(__package__, "cell.py")
     assert cell is not None
     packed = textwrap.wrap(base64.b64encode(program).decode(), _LINE)
@@ -81,7 +81,7 @@ def _code(name: str, accelerator: str, secret: str, program: bytes, packages: st
         f"PROGRAM = (\n{literal}\n)\n"
         f"PACKAGES = {packages!r}\n"
         f"main({{'mailbox': {name!r}, 'accelerator': {accelerator!r}, 'secret': {secret!r},\n"
-        f"      'program': PROGRAM, 'packages': PACKAGES}})\n"
+        f"      'place': {place!r}, 'program': PROGRAM, 'packages': PACKAGES}})\n"
     )
 
 
