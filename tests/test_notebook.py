@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,18 @@ from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.notebook.platform import NotebookPlatform
 from orchestrator.platforms.notebook.writing import secret_name, written
 from orchestrator.session.mailbox import PROTOCOL, Post, Watched, Worker, launched, prepared
+from orchestrator.session.signing import Keys
+from orchestrator.session.staging import Content
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.portable import Portable
-from orchestrator.uplink import machine, working
+from orchestrator.uplink import machine, parcel, working
+from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld
 from orchestrator.uplink.working import Working
 from tests.conformance.test_platforms import any_order
 
-SECRET = Secret("book", Portable("folder", {"path": "/nowhere"}), "AGE-SECRET-KEY-1")
+KEYS = Keys("5e" * 32)
+SECRET = Secret("book", Portable("folder", {"path": "/nowhere"}), KEYS)
 
 
 class Book:
@@ -34,6 +38,7 @@ class Book:
 
     def __init__(self, folder: Path) -> None:
         self.store = MemoryStore()
+        self.folder = folder / "sessions"
         self.mailbox = Mailbox(lambda: self.store, "book")
         options = NotebookOptions(accelerator="cpu")
         self.platform = NotebookPlatform("book", options, folder, SystemClock())
@@ -49,8 +54,11 @@ class Book:
         [offer] = self.platform.survey()
         return offer
 
-    def post(self, accelerator: str) -> None:
-        self.mailbox.change(lambda box: prepared(box, Post("r-s01", "r", accelerator, "d")))
+    def post(self, accelerator: str, **changes: object) -> None:
+        """A session that was posted with the keys in the Secret, and then has these `changes`."""
+        signed = KEYS.signed(Post("r-s01", "r", accelerator, "d"), "book")
+        post = replace(signed, **changes)  # type: ignore[arg-type]
+        self.mailbox.change(lambda box: prepared(box, post))
         self.mailbox.change(lambda box: launched(box, "r-s01", "d"))
 
     def work(self, until: str) -> int:
@@ -62,9 +70,9 @@ class Book:
                 self.leaving.set()
 
         me = Worker(accelerator="cpu", every=0.1)
-        clock, nowhere = SystemClock(), Path("/nowhere")
+        clock = SystemClock()
         made = Working(
-            self.mailbox, self.store, SECRET, me, nowhere, clock, self.leaving, say, poll_seconds=0.01
+            self.mailbox, self.store, SECRET, me, self.folder, clock, self.leaving, say, poll_seconds=0.01
         )
         return made.run()
 
@@ -165,11 +173,39 @@ def test_a_session_without_its_parcel_is_reported(book: Book) -> None:
     assert post.ended.startswith("it could not be started")
 
 
+@pytest.mark.parametrize("field", [each.name for each in fields(Post)])
+def test_all_that_the_controller_decides_in_a_session_is_signed(field: str) -> None:
+    """A new field of a post must get into the signature, or be one that the mailbox's rules change later."""
+    post = KEYS.signed(Post("r-s01", "r", "cpu", "d"), "book")
+    before = getattr(post, field)
+    other = {field: not before if isinstance(before, bool) else f"{before}é"}
+    changed = replace(post, **other)  # type: ignore[arg-type]
+    assert KEYS.have_signed(post, "book")
+    assert KEYS.have_signed(changed, "book") == (field in ("launched", "worker", "stop", "ended"))
+    assert not KEYS.have_signed(post, "shelf")
+    assert not Keys("5f" * 32).have_signed(post, "book")
+
+
+def test_nothing_runs_of_a_session_that_somebody_else_wrote_into_the_mailbox(
+    book: Book,
+) -> None:
+    """The forger can write to the store, and knows what everybody can read there."""
+    sent = parcel.write(book.store, SessionKeys("r", "r-s01"), [Content("agent.pyz", b"raise SystemExit(7)")])
+    book.post("cpu", parcel=wire.encode(sent).decode())
+    assert book.work("is over") == working.OK
+    [post] = book.mailbox.box().posts
+    assert post.ended.startswith("it was refused, and nothing of it was run: its signature is wrong")
+    assert not book.folder.exists()
+    book.platform.discard("r-s01")
+    assert book.mailbox.box().posts == ()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "is empty"),
         ("sk-1234", "not the Secret of a mailbox"),
+        (SECRET.text().replace("secret-2", "secret-1"), "of an older version"),
         (SECRET.text()[:-9], "did not arrive whole"),
     ],
 )

@@ -70,8 +70,10 @@ class Desk:
     def sends(self, session: str, agent: str = TRAINS) -> None:
         home = wire.encode(carried(self.store))
         contents = [Content("agent.pyz", agent.encode())]
-        sent = self.mailbox.send("r", session, contents, home, self.platform.identity)
-        post = Post(session, "r", "cpu", "digest", sent)
+        keys = self.platform.keys()
+        assert keys is not None
+        sent = self.mailbox.send("r", session, contents, home, keys.identity)
+        post = keys.signed(Post(session, "r", "cpu", "digest", sent), "book")
         self.mailbox.change(lambda box: prepared(box, post))
         self.mailbox.change(lambda box: launched(box, session, "digest"))
 
@@ -119,7 +121,9 @@ def test_every_wrong_secret_is_explained_and_with_the_right_one_the_same_noteboo
 ) -> None:
     desk.sends("r-s01")
     right, elsewhere = desk.made.secret, Desk(tmp_path / "other-home").made.secret
-    other = Secret("shelf", carried(desk.store)).text()
+    keys = desk.platform.keys()
+    assert keys is not None
+    other = Secret("shelf", carried(desk.store), keys).text()
     again = "`orchestrator colab notebook book` prints"
     notebook = colab.open(desk.code)
     notebook.ends()
@@ -127,6 +131,7 @@ def test_every_wrong_secret_is_explained_and_with_the_right_one_the_same_noteboo
     for text, said, remedy in (
         (NOT_SWITCHED_ON, f"may not read the Secret {SECRET}", "switch it on"),
         (" \n", f"The Secret {SECRET} is empty", again),
+        (right.replace("secret-2", "secret-1"), "it is of an older version", again),
         ("hunter2hunter2", "this is not the Secret of a mailbox", again),
         (right[:-9], "the Secret did not arrive whole", again),
         (other, "it is for the mailbox 'shelf', and this notebook for 'book'", again),

@@ -15,7 +15,7 @@ from typing import Protocol
 from orchestrator.errors import NameTaken, NotFound, Refused, Rejected, Transient
 from orchestrator.session.staging import Content
 
-PROTOCOL = 1  # raised with every change that an older notebook must not overlook
+PROTOCOL = 2  # raised with every change that an older notebook must not overlook
 MISSES_MAX = 12  # a worker that misses so many of its own beats is gone
 POSTS_MAX = 50  # all of them fit into one register
 _BEAT_SECONDS_MIN, _BEAT_SECONDS_MAX = 0.05, 60.0
@@ -27,8 +27,8 @@ NEVER_TAKEN = "it was stopped before a notebook took it"
 class Post:
     """One session in a mailbox. `digest` is the sha256 of its order; empty if it was stopped before it was
     prepared. `parcel` says where its files lie in the store, and `settings` are the agent's, both as JSON.
-    `home` is the id of the home that posted it. `worker` has taken it, for good. `ended` says why it is
-    over."""
+    `home` is the id of the home that posted it, and `keys` those that it has signed it with: see `signing`.
+    `worker` has taken it, for good. `ended` says why it is over."""
 
     session: str
     run: str = ""
@@ -37,6 +37,8 @@ class Post:
     parcel: str = ""
     settings: str = "{}"
     home: str = ""
+    keys: str = ""
+    signature: str = ""
     launched: bool = False
     worker: str = ""
     stop: bool = False

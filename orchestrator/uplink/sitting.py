@@ -39,6 +39,11 @@ _TELL_SECONDS = 60.0
 _MARK = "ORCHESTRATOR_SESSION"
 _FINAL = (Rejected, AccessDenied, QuotaExhausted, CorruptCheckpoint, ValueError)
 
+FORGED = (
+    "it was refused, and nothing of it was run: its signature is wrong. Somebody else has written it, or "
+    "changed it in the store"
+)
+
 
 class Sitting:
     """A session of this notebook. `folder` holds one folder per session."""
@@ -63,6 +68,8 @@ class Sitting:
         """Brings the parcel and starts the agent. Returns why it could not; empty if it has."""
         if not SESSION.fullmatch(self._post.session):
             return "its name cannot be a session's"
+        if not self._secret.keys.have_signed(self._post, self._secret.mailbox):
+            return FORGED
         patience = Patience(Pace(), Random())
         while True:
             try:
@@ -84,7 +91,7 @@ class Sitting:
             if old.is_dir() and old != self._layout.root and SESSION.fullmatch(old.name):
                 remove_tree(old)
         self._layout.root.mkdir(mode=0o700, exist_ok=True)
-        sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.identity)
+        sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.keys.identity)
         keys = SessionKeys(self._post.run, self._post.session)
         content = parcel.fetch(self._store, keys, sent, self._layout.root / _ARRIVING)
         write_whole(self._layout.store, wire.encode(self._secret.portable))

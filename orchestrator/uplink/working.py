@@ -304,5 +304,6 @@ def _leaver(leaving: threading.Event) -> Callable[[int, FrameType | None], None]
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    """Without anything that a terminal would act on: some of it comes from the store."""
+    sys.stdout.write("".join(each if each.isprintable() else "\ufffd" for each in text) + "\n")
     sys.stdout.flush()
