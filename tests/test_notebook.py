@@ -15,10 +15,12 @@ from orchestrator.core import wire
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import InputError, Refused
+from orchestrator.platforms.notebook import surveying
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.notebook.platform import NotebookPlatform
+from orchestrator.platforms.notebook.surveying import Home
 from orchestrator.platforms.notebook.writing import secret_name, written
-from orchestrator.session.mailbox import PROTOCOL, Post, Watched, Worker, launched, prepared
+from orchestrator.session.mailbox import PROTOCOL, Box, Post, Watched, Worker, launched, prepared
 from orchestrator.session.signing import Keys
 from orchestrator.session.staging import Content
 from orchestrator.stores.memory import MemoryStore
@@ -54,12 +56,12 @@ class Book:
         [offer] = self.platform.survey()
         return offer
 
-    def post(self, accelerator: str, **changes: object) -> None:
+    def post(self, accelerator: str, run: str = "r", keys: Keys = KEYS, **changes: object) -> None:
         """A session that was posted with the keys in the Secret, and then has these `changes`."""
-        signed = KEYS.signed(Post("r-s01", "r", accelerator, "d"), "book")
+        signed = keys.signed(Post(f"{run}-s01", run, accelerator, "d"), "book")
         post = replace(signed, **changes)  # type: ignore[arg-type]
         self.mailbox.change(lambda box: prepared(box, post))
-        self.mailbox.change(lambda box: launched(box, "r-s01", "d"))
+        self.mailbox.change(lambda box: launched(box, post.session, "d"))
 
     def work(self, until: str) -> int:
         """Works until it has said something like this."""
@@ -69,7 +71,7 @@ class Book:
             if until in text:
                 self.leaving.set()
 
-        me = Worker(accelerator="cpu", every=0.1)
+        me = Worker(accelerator="cpu", every=0.1, keys=KEYS.id)
         clock = SystemClock()
         made = Working(
             self.mailbox, self.store, SECRET, me, self.folder, clock, self.leaving, say, poll_seconds=0.01
@@ -156,6 +158,30 @@ def test_a_session_for_another_accelerator_is_left_alone(book: Book) -> None:
     assert book.work("needs L4, but this notebook is for cpu") == working.OK
     [post] = book.mailbox.box().posts
     assert post.worker == ""
+
+
+def test_a_session_of_another_homes_keys_waits_for_its_own_notebook_and_hinders_nobody(book: Book) -> None:
+    book.post("cpu", "theirs", Keys("5f" * 32))
+    assert book.work("Session theirs-s01 is not for this notebook's Secret") == working.OK
+    assert "run `orchestrator colab notebook book`, and paste" in book.said[-2]
+    book.post("cpu")
+    book.leaving.clear()
+    assert book.work("Session r-s01 is over") == working.OK
+    theirs = book.mailbox.box().find("theirs-s01")
+    assert theirs is not None
+    assert theirs.waits
+
+
+def test_a_home_whose_keys_the_notebook_lacks_is_told_what_to_paste_or_copy(tmp_path: Path) -> None:
+    options, box = NotebookOptions(accelerator="cpu"), Box()
+    worker, file = Worker("w", accelerator="cpu", keys="theirs"), tmp_path / "keys.json"
+    closed = surveying.offer("book", options, worker, box, Home("me", "mine", file), 0.0).unavailable
+    assert closed is not None
+    assert closed.until.kind is UntilKind.START
+    assert closed.reason == "the notebook that is open has a Secret from another home, or an older one"
+    assert closed.until.commands[0].startswith("orchestrator colab notebook book ")
+    assert str(file) in closed.until.commands[1]
+    assert surveying.offer("book", options, worker, box, Home("me", "theirs", file), 0.0).unavailable is None
 
 
 def test_a_second_notebook_waits_for_the_first(book: Book) -> None:

@@ -49,6 +49,15 @@ class Post:
         """Whether it may be taken, or is being run."""
         return self.launched and not self.ended
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a worker."""
+        return self.is_open and not self.worker and not self.stop
+
+    def hinders(self, keys: str) -> bool:
+        """Whether no session with these keys can begin: it runs, or comes first in the same notebook."""
+        return self.is_open and (bool(self.worker) or self.keys == keys)
+
     def over(self, why: str) -> Post:
         """The post once it is over. Nobody needs its files any more."""
         return replace(self, ended=why, parcel="", settings="{}")
@@ -76,14 +85,16 @@ class Box:
 @dataclass(frozen=True)
 class Worker:
     """The register `worker`. `id` is drawn by each start of a worker; empty if the last one has left. `beat`
-    is its counter, which it raises every `every` seconds. `protocol` is the newest one that it knows. What it
-    tells of itself is for people, except the accelerator of its machine."""
+    is its counter, which it raises every `every` seconds. `keys` are those in its Secret. `protocol` is the
+    newest one that it knows. What else it tells of itself is for people, except the accelerator of its
+    machine."""
 
     id: str = ""
     beat: int = 0
     every: float = 5.0
     accelerator: str = ""
     session: str = ""
+    keys: str = ""
     protocol: int = PROTOCOL
 
     @property
@@ -152,11 +163,11 @@ def left(there: Worker | None, me: Worker) -> Worker | None:
 
 
 def taken(box: Box, me: Worker) -> Box:
-    """Takes the first session that waits for a machine like mine, unless I have one."""
+    """Takes the first session that waits for a machine and keys like mine, unless I have one."""
     if own(box, me) is not None:
         return box
     for post in box.posts:
-        if post.is_open and not post.worker and not post.stop and post.accelerator == me.accelerator:
+        if post.waits and (post.accelerator, post.keys) == (me.accelerator, me.keys):
             return box.with_(replace(post, worker=me.id))
     return box
 
@@ -193,7 +204,7 @@ def prepared(box: Box, post: Post) -> Box:
 
 def launched(box: Box, session: str, digest: str) -> Box:
     """Raises Rejected for what was stopped or is prepared for another order, NotFound for what is not
-    prepared, and Refused while another session is open."""
+    prepared, and Refused while another session hinders it."""
     post = box.find(session)
     if post is None:
         raise NotFound(f"{session} is not prepared", operation="launch")
@@ -203,7 +214,7 @@ def launched(box: Box, session: str, digest: str) -> Box:
         return box
     if post.stop:
         raise Rejected(f"{session} was stopped before it was launched", operation="launch")
-    other = next((each for each in box.posts if each.is_open), None)
+    other = next((each for each in box.posts if each.hinders(post.keys)), None)
     if other is not None:
         raise Refused(f"the notebook has another session: {other.session}", operation="launch")
     return box.with_(replace(post, launched=True))

@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if there := machine.lacking(accelerator, os.environ):
         _say(f"This machine does not have the accelerator {accelerator}: it has {there}. {_MACHINE}")
         return WRONG_MACHINE
-    me = Worker(accelerator=accelerator)
+    me = Worker(accelerator=accelerator, keys=secret.keys.id)
     mailbox = Mailbox(lambda: store, name)
     working = Working(mailbox, store, secret, me, Path(folder), SystemClock(), leaving, _say)
     return working.run()
@@ -73,6 +73,10 @@ _TRYING = "Trying again; nothing to do, unless this machine has no internet or t
 _ANOTHER = (
     "Another notebook attends to this mailbox. This one waits until that one is closed, or silent for a "
     "minute."
+)
+_ANOTHER_HOME = (
+    "Session {} is not for this notebook's Secret: another home has posted it, or the keys are new since. On "
+    "the machine that submitted it, run `orchestrator colab notebook {}`, and paste the Secret that it shows."
 )
 _AGAIN = "Make a new notebook with `orchestrator colab notebook {}`."
 _MACHINE = "Choose the right one with Runtime > Change runtime type, then run all cells again."
@@ -199,7 +203,9 @@ class Working:
 
     def _why_idle(self, box: Box) -> str:
         for post in box.posts:
-            if post.is_open and not post.worker and post.accelerator != self._me.accelerator:
+            if post.waits and post.keys != self._me.keys:
+                return _ANOTHER_HOME.format(post.session, self._secret.mailbox)
+            if post.waits and post.accelerator != self._me.accelerator:
                 return (
                     f"Session {post.session} needs {post.accelerator}, but this notebook is for "
                     f"{self._me.accelerator}. {_AGAIN.format(self._secret.mailbox)}"

@@ -100,7 +100,9 @@ class NotebookPlatform:
 
     def survey(self) -> tuple[Offer, ...]:
         box, worker = self._mail.box(), self._attending()
-        return (surveying.offer(self._name, self._options, worker, box, self._home, self._clock.now()),)
+        keys = self.keys()
+        home = surveying.Home(self._home, "" if keys is None else keys.id, self._keys_file)
+        return (surveying.offer(self._name, self._options, worker, box, home, self._clock.now()),)
 
     def _attending(self) -> Worker | None:
         """The worker, if it beats. One that this controller sees first is waited for, because its register
@@ -195,10 +197,16 @@ class NotebookPlatform:
         if post.ended:
             return Sight(Sighting.ENDED, ending=Outcome.LOST, detail=post.ended)
         if not post.worker:
-            return Sight(Sighting.PENDING, detail="no notebook has taken it yet")
+            return Sight(Sighting.PENDING, detail=self._why_pending(post))
         if self._is_lost(post):
             return Sight(Sighting.ABSENT, detail="its notebook does not answer any more")
         return Sight(Sighting.RUNNING)
+
+    def _why_pending(self, post: Post) -> str:
+        there, gone = self._looked()
+        if there is None or gone or there.keys == post.keys:
+            return "no notebook has taken it yet"
+        return surveying.ANOTHER_SECRET
 
     def open(self, name: str) -> Outbox:
         raise NotFound(f"what {name} left is in the home store only", backend=self._name, operation="collect")
