@@ -312,8 +312,8 @@ def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
     try:
         portable = carried(backends.store(action.store))
     except Rejected as refusal:  # the platform decides whether it needs it
-        return Shipping(program, refusal=str(refusal))
-    return Shipping(program, wire.encode(portable), portable.this_machine)
+        return Shipping(program, refusal=str(refusal), needed=action.fetches)
+    return Shipping(program, wire.encode(portable), portable.this_machine, needed=action.fetches)
 
 
 def _fence_for(action: Prepare, store: Store) -> None:
