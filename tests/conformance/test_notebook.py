@@ -61,7 +61,7 @@ class NotebookRig(RealRig):
     """A notebook whose worker is a real process. Its sessions keep their outboxes in a folder."""
 
     type = "notebook"
-    budget_seconds = 20.0
+    budget_seconds = 40.0  # the result is shipped within it, also on a busy machine
 
     def __init__(self, folder: Path, agent: Path, program: Path) -> None:
         self.options = {
