@@ -98,10 +98,12 @@ class Notebook:
 
 
 class Colab:
-    """Where a person opens notebooks, and pastes Secrets."""
+    """Where a person opens notebooks, and pastes Secrets. Its machines have the present environment, and
+    nothing that is put there later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._environ = {**os.environ, "PYTHONPATH": str(folder / "path")}
         self.secrets = folder / "secrets"
         self.secrets.mkdir(parents=True)
         colab = folder / "path" / "google" / "colab"
@@ -128,7 +130,7 @@ class Colab:
             kernel = subprocess.Popen(
                 [sys.executable, "-u", "-c", _KERNEL],
                 cwd=here,
-                env={**os.environ, "PYTHONPATH": str(self._folder / "path"), **(pip or {})},
+                env={**self._environ, **(pip or {})},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

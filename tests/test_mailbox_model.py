@@ -21,7 +21,6 @@ LONG = [
     pytest.param(State(TWO, (Run("r"),)), 2, 20_000, id="a second session"),
     pytest.param(State(TWO, (Run("r", wish=True),)), 1, 5000, id="it may be cancelled"),
     pytest.param(State((Notebook("a", starts=1), TWO[1]), (Run("r"),)), 1, 5000, id="one starts again"),
-    pytest.param(State(TWO, (Run("q"), Run("r"))), 1, 5000, id="two runs, two notebooks"),
 ]
 
 
