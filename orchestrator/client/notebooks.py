@@ -7,6 +7,7 @@ never write the Secret into the notebook.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -16,7 +17,7 @@ from orchestrator.client import reaching
 from orchestrator.client.wiring import Wired
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
-from orchestrator.files import write_whole
+from orchestrator.files import read_small, write_whole
 from orchestrator.platforms.platform import Mailed, Platform
 from orchestrator.session.signing import Keys
 from orchestrator.stores.opening import carried, new_key
@@ -27,6 +28,7 @@ from orchestrator.uplink.registers import registers_of
 _SUFFIX = ".ipynb"
 _SEALING = "pyrage"
 _SIGNING_BYTES = 32
+_NOTEBOOK_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,17 @@ class Written:
 
 def write(wired: Wired, name: str, output: str | None, *, new_keys: bool = False) -> Written:
     """Writes the notebook of the platform `name` into `output`, or NAME.ipynb here. With `new_keys`, older
-    Secrets get no session any more. Raises InputError if this is not such a platform, and Rejected if no
-    session can open the home store."""
+    Secrets get no session any more. Raises InputError if this is not such a platform, or for a file that is
+    not the platform's own notebook, and Rejected if no session can open the home store."""
     path = Path(output or f"{name}{_SUFFIX}")
     if path.suffix != _SUFFIX or path.is_dir():
         raise InputError(f"{path}: the notebook's name must end in {_SUFFIX}")
     platform = _platform(wired, name)
+    if os.path.lexists(path) and not platform.wrote(read_small(path, _NOTEBOOK_BYTES_MAX) or b""):
+        raise InputError(
+            f"{path} exists, and is not the notebook of {name} as it was written here: write another file "
+            "with `--output FILE`, or remove that one first"
+        )
     store = wired.store("")
     reaching.check(wired, platform)
     portable = carried(store)

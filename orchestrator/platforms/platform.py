@@ -207,6 +207,9 @@ class Mailed(Placed, Protocol):
         """The notebook. `program` is the worker as one zip application, `packages` the locked list of what it
         needs, and `place` a name of the home store."""
 
+    def wrote(self, found: bytes) -> bool:
+        """Whether this is a notebook that it has made, and nobody has edited."""
+
 
 class Verdict(StrEnum):
     """Whether an assumption about the service behind a platform is right."""

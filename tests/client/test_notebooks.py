@@ -1,7 +1,8 @@
-"""Writing a platform's notebook and its Secret: which keys are in it."""
+"""Writing a platform's notebook and its Secret: which files it replaces, and which keys are in it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from orchestrator.client import Client, notebooks
-from orchestrator.errors import Rejected
+from orchestrator.errors import InputError, Rejected
 from orchestrator.session.signing import Keys
 from orchestrator.uplink.mailbox import Secret
 from tests.conformance.age_keys import ME
@@ -65,3 +66,36 @@ def test_damaged_keys_are_named_and_can_be_replaced(desk: Desk) -> None:
     with pytest.raises(Rejected, match=r"keys.json is damaged: .*--new-secret"):
         desk.keys()
     assert desk.keys(new_keys=True) == desk.keys()
+
+
+def test_only_a_notebook_that_was_written_here_and_never_edited_is_replaced(desk: Desk) -> None:
+    theirs = json.dumps(
+        {"nbformat": 4, "metadata": {}, "cells": [{"cell_type": "code", "source": "thesis()"}]}
+    )
+    desk.path.write_text(theirs)
+    with pytest.raises(InputError, match="`--output FILE`, or remove that one first"):
+        desk.keys()
+    assert desk.path.read_text() == theirs
+    assert not desk.keys_file.exists()
+    desk.path.unlink()
+
+    keys = desk.keys()
+    written = desk.path.read_text()
+    run = json.loads(written)
+    run["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "Waiting"}]
+    desk.path.write_text(json.dumps(run))
+    assert desk.keys() == keys
+    assert desk.path.read_text() == written
+
+    edited = json.loads(written)
+    edited["cells"].append({"cell_type": "code", "source": ["mine()"], "metadata": {}})
+    desk.path.write_text(json.dumps(edited))
+    with pytest.raises(InputError, match="not the notebook of book as it was written here"):
+        desk.keys(new_keys=True)
+    assert "mine()" in desk.path.read_text()
+    desk.path.unlink()
+    desk.path.symlink_to(desk.home / "identity")
+    with pytest.raises(InputError, match="exists"):
+        desk.keys()
+    desk.path.unlink()
+    assert desk.keys() == keys, "none of it has drawn new keys"

@@ -73,6 +73,10 @@ class NotebookPlatform:
         written = writing.written(self._name, self._options, program, packages, place)
         return Notebook(written, writing.secret_name(self._name), self._options.link)
 
+    def wrote(self, found: bytes) -> bool:
+        """See `Mailed.wrote`."""
+        return writing.is_ours(self._name, found)
+
     @property
     def _mail(self) -> Mail:
         if self._connected is None:
