@@ -20,7 +20,7 @@ from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.notebook.platform import NotebookPlatform
 from orchestrator.platforms.notebook.surveying import Home
 from orchestrator.platforms.notebook.writing import secret_name, written
-from orchestrator.session.mailbox import PROTOCOL, Box, Post, Watched, Worker, launched, prepared
+from orchestrator.session.mailbox import PROTOCOL, Box, Post, Watched, Worker, launched, own, prepared, taken
 from orchestrator.session.signing import Keys
 from orchestrator.session.staging import Content
 from orchestrator.stores.memory import MemoryStore
@@ -170,6 +170,17 @@ def test_a_session_of_another_homes_keys_waits_for_its_own_notebook_and_hinders_
     theirs = book.mailbox.box().find("theirs-s01")
     assert theirs is not None
     assert theirs.waits
+
+
+def test_what_a_notebook_has_left_open_when_it_died_is_ended_by_the_next_one(book: Book) -> None:
+    """Its controller may never come back to do it."""
+    book.post("cpu", "theirs", home="another")
+    dead = Worker("dead", accelerator="cpu", keys=KEYS.id)
+    assert own(book.mailbox.change(lambda box: taken(box, dead)), dead) is not None
+    assert book.work("Waiting for a session.") == working.OK
+    [theirs] = book.mailbox.box().posts
+    assert theirs.ended == "its notebook is gone, and another has taken over the mailbox"
+    book.post("cpu")  # it is not refused
 
 
 def test_a_home_whose_keys_the_notebook_lacks_is_told_what_to_paste_or_copy(tmp_path: Path) -> None:

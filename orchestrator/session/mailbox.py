@@ -21,6 +21,8 @@ POSTS_MAX = 50  # all of them fit into one register
 _BEAT_SECONDS_MIN, _BEAT_SECONDS_MAX = 0.05, 60.0
 
 NEVER_TAKEN = "it was stopped before a notebook took it"
+LOST = "its notebook is gone"
+TAKEN_OVER = "its notebook is gone, and another has taken over the mailbox"
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,18 @@ def taken(box: Box, me: Worker) -> Box:
     return box
 
 
+def cleared(box: Box, me: Worker, attending: Callable[[], Worker | None]) -> Box:
+    """Ends the sessions of workers before me, whose controllers may never come back to do it. `attending`
+    reads the register `worker`, which it must do after the box was read: if I am still in it, any other
+    worker that took a session has lost the mailbox for good."""
+    others = [post for post in box.posts if post.is_open and post.worker not in ("", me.id)]
+    there = attending() if others else None
+    if there is not None and there.id == me.id:
+        for post in others:
+            box = box.with_(post.over(TAKEN_OVER))
+    return box
+
+
 def own(box: Box, me: Worker) -> Post | None:
     """The session that I have taken, while it is still mine."""
     return next((post for post in box.posts if post.is_open and post.worker == me.id), None)
@@ -228,7 +242,7 @@ def stopped(box: Box, session: str, lost: bool) -> Box:
     asked = replace(post, stop=True)
     if not post.worker:
         return box.with_(asked.over(NEVER_TAKEN))
-    return box.with_(asked.over("its notebook is gone") if lost else asked)
+    return box.with_(asked.over(LOST) if lost else asked)
 
 
 def discarded(box: Box, session: str, lost: bool) -> Box:

@@ -21,7 +21,7 @@ from types import FrameType
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Rejected
-from orchestrator.session.mailbox import Box, Post, Watched, Worker, own, reported, taken
+from orchestrator.session.mailbox import Box, Post, Watched, Worker, cleared, own, reported, taken
 from orchestrator.stores.opening import opened
 from orchestrator.stores.store import Store
 from orchestrator.uplink import machine, sitting
@@ -186,7 +186,7 @@ class Working:
 
     def _step(self, attendance: Attendance) -> bool:
         """Takes a session and sees it to its end, or waits for one. Returns whether to go on."""
-        box = self._mailbox.change(lambda box: box if self._leaving.is_set() else taken(box, self._me))
+        box = self._mailbox.change(self._next)
         post = own(box, self._me)
         if post is None:
             self._tell(self._why_idle(box))
@@ -200,6 +200,11 @@ class Working:
         self._mailbox.change(lambda box: reported(box, post.session, self._me, ended))
         self._tell(f"Session {post.session} is over: {ended}.")
         return True
+
+    def _next(self, box: Box) -> Box:
+        if self._leaving.is_set():
+            return box
+        return taken(cleared(box, self._me, self._mailbox.worker), self._me)
 
     def _why_idle(self, box: Box) -> str:
         for post in box.posts:
