@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -26,8 +28,10 @@ from orchestrator.session.staging import Content
 from orchestrator.stores.memory import MemoryStore
 from orchestrator.stores.portable import Portable
 from orchestrator.uplink import machine, parcel, working
+from orchestrator.uplink.fetching import LOOKS_MAX
 from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld
+from orchestrator.uplink.sitting import Sitting
 from orchestrator.uplink.working import Working
 from tests.conformance.test_platforms import any_order
 
@@ -204,7 +208,7 @@ def test_a_second_notebook_waits_for_the_first(book: Book) -> None:
 
 
 def test_a_session_without_its_parcel_is_reported(book: Book) -> None:
-    book.post("cpu")
+    book.post("cpu")  # it names none
     assert book.work("is over: it could not be started") == working.OK
     [post] = book.mailbox.box().posts
     assert post.ended.startswith("it could not be started")
@@ -235,6 +239,47 @@ def test_nothing_runs_of_a_session_that_somebody_else_wrote_into_the_mailbox(
     assert not book.folder.exists()
     book.platform.discard("r-s01")
     assert book.mailbox.box().posts == ()
+
+
+class Stopped(SystemClock):
+    """Nobody waits: `meanwhile` happens, and the time is over."""
+
+    def __init__(self, meanwhile: Callable[[int], None]) -> None:
+        self._meanwhile = meanwhile
+        self.waits = 0
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        assert seconds < 60
+        self.waits += 1
+        self._meanwhile(self.waits)
+        return event.is_set()
+
+
+@pytest.mark.parametrize("returns_after", [LOOKS_MAX - 1, LOOKS_MAX])
+def test_a_part_of_the_parcel_that_is_missing_is_looked_for_again(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returns_after: int
+) -> None:
+    program = tmp_path / "program.py"  # that the session's process is
+    program.touch()
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    keys = SessionKeys("r", "r-s01")
+    sent = parcel.write(book.store, keys, [Content("agent.pyz", b"pass")])
+    part = keys.parcel_part(sent.parts[0].sha256)
+    book.store.get(part, tmp_path / "part")
+    book.store.delete(part)
+
+    def return_it(waits: int) -> None:
+        if waits == returns_after:
+            book.store.put(part, tmp_path / "part", sent.parts[0].sha256)
+
+    post = KEYS.signed(Post("r-s01", "r", "cpu", "d", wire.encode(sent).decode()), "book")
+    clock = Stopped(return_it)
+    seat = Sitting(book.store, SECRET, post, book.folder, clock, book.said.append)
+    trouble = seat.begin(book.leaving, threading.Event())
+    seat.close()
+    assert (trouble == "") == (returns_after < LOOKS_MAX), trouble
+    assert clock.waits == LOOKS_MAX - 1
+    assert all("did not arrive" in each for each in book.said)
 
 
 @pytest.mark.parametrize(
