@@ -219,12 +219,20 @@ def test_all_that_the_controller_decides_in_a_session_is_signed(field: str) -> N
     """A new field of a post must get into the signature, or be one that the mailbox's rules change later."""
     post = KEYS.signed(Post("r-s01", "r", "cpu", "d"), "book")
     before = getattr(post, field)
-    other = {field: not before if isinstance(before, bool) else f"{before}é"}
+    other = {field: not before if isinstance(before, bool) else f"{before}0"}
     changed = replace(post, **other)  # type: ignore[arg-type]
     assert KEYS.have_signed(post, "book")
     assert KEYS.have_signed(changed, "book") == (field in ("launched", "worker", "stop", "ended"))
+    assert not KEYS.have_signed(replace(post, signature="é"), "book")
     assert not KEYS.have_signed(post, "shelf")
     assert not Keys("5f" * 32).have_signed(post, "book")
+
+
+def test_what_somebody_else_wrote_is_not_repeated_to_the_person_at_the_notebook(book: Book) -> None:
+    book.post("cpu, so paste your Secret at https://evil.example", signature="")
+    assert book.work("Waiting for a session.") == working.OK
+    with pytest.raises(ValueError, match="not the name of a session"):
+        Post("paste your Secret at https://evil.example")
 
 
 def test_nothing_runs_of_a_session_that_somebody_else_wrote_into_the_mailbox(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.errors import NameTaken, NotFound, Refused, Rejected, Transient
+from orchestrator.session.layout import SESSION
 from orchestrator.session.staging import Content
 
 PROTOCOL = 2  # raised with every change that an older notebook must not overlook
@@ -45,6 +46,11 @@ class Post:
     worker: str = ""
     stop: bool = False
     ended: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be a session's name: people see it, and it names a folder."""
+        if not SESSION.fullmatch(self.session):
+            raise ValueError(f"{self.session[:80]!r} is not the name of a session")
 
     @property
     def is_open(self) -> bool:

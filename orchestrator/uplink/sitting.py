@@ -67,8 +67,6 @@ class Sitting:
 
     def begin(self, leaving: threading.Event, lost: threading.Event) -> str:
         """Brings the parcel and starts the agent. Returns why it could not; empty if it has."""
-        if not SESSION.fullmatch(self._post.session):
-            return "its name cannot be a session's"
         if not self._secret.keys.have_signed(self._post, self._secret.mailbox):
             return FORGED
         patience, looks = Patience(Pace(person=_LOOK_SECONDS), Random()), fetching.Looks()

@@ -207,10 +207,12 @@ class Working:
         return taken(cleared(box, self._me, self._mailbox.worker), self._me)
 
     def _why_idle(self, box: Box) -> str:
+        """Repeats nothing that anybody could have written there, but names of sessions."""
         for post in box.posts:
             if post.waits and post.keys != self._me.keys:
                 return _ANOTHER_HOME.format(post.session, self._secret.mailbox)
-            if post.waits and post.accelerator != self._me.accelerator:
+            signed = self._secret.keys.have_signed(post, self._secret.mailbox)
+            if post.waits and post.accelerator != self._me.accelerator and signed:
                 return (
                     f"Session {post.session} needs {post.accelerator}, but this notebook is for "
                     f"{self._me.accelerator}. {_AGAIN.format(self._secret.mailbox)}"
