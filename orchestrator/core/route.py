@@ -16,7 +16,7 @@ from orchestrator.core import rules as ruling
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
-from orchestrator.core.fit import Fit, fit_on, too_short
+from orchestrator.core.fit import Fit, fit_on, may_use, too_short
 from orchestrator.core.job import Job, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
@@ -115,7 +115,8 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
         allow_over_horizon=accepted > 0,
         thorough=case.thorough,
     )
-    return replace(found, rejections=(*found.rejections, *case.silent))
+    silent = (each for each in case.silent if may_use(record.job, each.platform))
+    return replace(found, rejections=(*found.rejections, *silent))
 
 
 def _reached(offer: Offer, why: str | None) -> Offer:
