@@ -11,12 +11,11 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 from orchestrator import __version__
 from orchestrator.agent import archive
-from orchestrator.client.adding import how_to_add
+from orchestrator.client.adding import TRIED, how_to_add
 from orchestrator.client.home import Home
 from orchestrator.client.leftovers import check_names
 from orchestrator.client.wiring import Wired
@@ -29,7 +28,6 @@ from orchestrator.platforms.platform import Trial, Tried, Trying, Verdict
 
 __all__ = ["Live", "Tried", "Verdict", "counted", "prepared", "report"]
 
-PACKAGES = ("kaggle", "kagglesdk", "requests")
 ACCOUNT = "ACCOUNT"  # stands for the account's name in a report
 
 
@@ -68,7 +66,8 @@ def prepared(home: Home, clock: Clock, names: Collection[str], *, long: bool) ->
         trial = each.trial(long=long) if isinstance(each, Trying) else None
         if trial is not None:
             trials[name] = trial
-    can = f"only {' or '.join(trials)} can" if trials else f"to use Kaggle, {how_to_add(home, 'kaggle')}"
+    how = "; ".join(f"to use {type}, {how_to_add(home, type)}" for type in TRIED)
+    can = f"only {' or '.join(trials)} can" if trials else how
     for name in names:
         if name not in trials:
             what = f"platform of type {types[name]}" if name in types else "store"
@@ -95,11 +94,10 @@ def counted(tried: Tried) -> str:
 def report(name: str, tried: Tried, began: float, ended: float) -> str:
     """Markdown to attach to an issue, without the account's name."""
     tried = _anonymous(tried)
-    versions = ", ".join(f"{package} {version}" for package, version in _versions())
     return "\n".join((
         f"# doctor --live: {name}, {utc_text(began)} to {utc_text(ended)}",
         "",
-        f"orchestrator {__version__}, Python {machine.python_version()}, {versions}",
+        f"orchestrator {__version__}, Python {machine.python_version()}",
         "",
         f"This file holds no credentials. {ACCOUNT} stands for the account's name.",
         "",
@@ -138,14 +136,6 @@ def _anonymous(tried: Tried) -> Tried:
 
 def _shown(verdict: Verdict) -> str:
     return f"**{verdict}**" if verdict is Verdict.FAILS else verdict.value
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        try:
-            yield package, metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
 
 
 def _rows(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

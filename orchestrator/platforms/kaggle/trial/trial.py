@@ -6,6 +6,7 @@ It spends no quota, because every session is on a cpu. It removes what it made, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -25,6 +26,7 @@ from orchestrator.platforms.trials.waiting import Waiting
 
 POLL_SECONDS, REPORT_SECONDS = 15.0, 10.0
 JOB = "kaggle-trial"
+PACKAGES = ("kaggle", "kagglesdk", "requests")  # installed with the platform
 
 
 def scale_of(options: KaggleOptions) -> Scale:
@@ -88,6 +90,7 @@ class KaggleTrial:
 
     def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
         record = Record(CHECKED)
+        record.fact("packages", _versions())
         waiting = Waiting(self._clock, self._options.poll_seconds, teller(say))
         with running(self._folder, self._run) as folder:
             ground = Ground(self._name, self._run, self._options, self._folder, folder, agent, self._clock,
@@ -115,3 +118,7 @@ def _followed(course: Course, waiting: Waiting, *, long: bool) -> Ending:
         ending = cleared(again, course, waiting)
     course.conclude()
     return ending
+
+
+def _versions() -> str:
+    return ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES)
