@@ -10,6 +10,7 @@ import platform as machine
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +19,22 @@ from orchestrator.agent import archive
 from orchestrator.client.adding import TRIED, how_to_add
 from orchestrator.client.home import Home
 from orchestrator.client.leftovers import check_names
+from orchestrator.client.trial_store import HomeStoreOfTrials
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import count_text
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import write_whole
 from orchestrator.home import TRIALS
-from orchestrator.platforms.platform import Trial, Tried, Trying, Verdict
+from orchestrator.platforms.platform import Supplies, Trial, Tried, Trying, Verdict
+from orchestrator.platforms.trials.running import TRIALS as TRIALS_THERE
+from orchestrator.platforms.trials.running import under_way
+from orchestrator.stores.store import Store
+from orchestrator.uplink import archive as uplink_archive
 
 __all__ = ["Live", "Tried", "Verdict", "counted", "prepared", "report"]
 
+SHIPPED = "shipped"  # among a platform's trials: the sessions that may have shipped something
 ACCOUNT = "ACCOUNT"  # stands for the account's name in a report
 
 
@@ -39,14 +46,20 @@ class Live:
     trial: Trial
     home: Home
     clock: Clock
+    store: Callable[[], Store]
 
     def run(self, say: Callable[[str], None]) -> tuple[Tried, Path]:
         """Returns what it found, and where the report is."""
         began = self.clock.now()
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-            agent = Path(folder, "agent.pyz")
+            agent, uplink = Path(folder, "agent.pyz"), Path(folder, "uplink.pyz")
             archive.build(agent)
-            tried = self.trial.run(agent, say)
+            uplink_archive.build(uplink)
+            trials = self.home.folders.platform(self.name) / TRIALS_THERE
+            store = HomeStoreOfTrials(self.store, uplink, trials / SHIPPED)
+            with suppress(OrchestratorError, OSError):  # the trial says what is wrong with the store
+                store.clear_dead(lambda: under_way(trials))
+            tried = self.trial.run(Supplies(agent, store), say)
         path = self.home.path / TRIALS / f"{tried.run}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, report(self.name, tried, began, self.clock.now()).encode())
@@ -77,7 +90,7 @@ def prepared(home: Home, clock: Clock, names: Collection[str], *, long: bool) ->
         raise InputError(f"the config has no platform that can be tried live: {can}")
     if len(wanted) > 1:
         raise InputError(f"--live tries one platform at a time: name {' or '.join(wanted)}")
-    return Live(wanted[0], trials[wanted[0]], home, clock)
+    return Live(wanted[0], trials[wanted[0]], home, clock, lambda: wired.store(""))
 
 
 # --- The report -------------------------------------------------------------------------------------------

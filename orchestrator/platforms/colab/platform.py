@@ -85,14 +85,15 @@ class ColabPlatform:
             if known.order == staging.fingerprint(order):
                 return
             raise NameTaken(f"{order.session} was started with another order", operation="prepare")
-        staging.stage(self._folder, order, materials, here=self._is_here())
+        staging.stage(self._folder, order, materials, here=self.is_here)
         self._memory.note(order.session, order=staging.fingerprint(order))
 
     def launch(self, order: Order) -> None:
         self._check(order)
         self._launcher.launch(order)
 
-    def _is_here(self) -> bool:
+    @property
+    def is_here(self) -> bool:
         """Whether sessions run on this machine, as those of a local Colab do."""
         return checking.on_loopback(self._options.proxy)
 
