@@ -122,8 +122,15 @@ def test_a_store_of_this_machine_is_refused_elsewhere(tmp_path: Path) -> None:
     shipping = Shipping(tmp_path / "uplink.pyz", wire.encode(store), store.this_machine)
     materials = Materials(tmp_path / "bundle", tmp_path / "agent", shipping=shipping)
     assert any(each.name == "store.json" for each in contents(HERE, materials, here=True))
-    with pytest.raises(Rejected, match="only this machine can open that store"):
+    with pytest.raises(Rejected, match=r"only this machine can open that store.*`uplink: false` for here"):
         list(contents(HERE, materials))
+
+
+def test_a_platform_that_needs_the_store_is_not_told_to_do_without(tmp_path: Path) -> None:
+    action = replace(prepare(), fetches=True)
+    report = perform(action, backends(tmp_path, MemoryStore()))
+    assert isinstance(report, Failed)
+    assert report.message.endswith("give the run a home store that its sessions can reach")
 
 
 def test_a_container_without_a_network_is_refused(tmp_path: Path) -> None:

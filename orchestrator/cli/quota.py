@@ -100,7 +100,7 @@ def _lasting(pool: Pool) -> list[tuple[str, str]]:
 def _window_text(pool: Pool, now: float) -> str:
     refresh, since = pool.quota.refresh_at, pool.balance.since
     if refresh is None:
-        return "refresh time unknown"
+        return "none: a balance of units" if pool.units_per_hour else "refresh time unknown"
     begun = f"since {date(since)}, " if since is not None else ""
     if refresh <= now:
         return f"{begun}refresh was due {date(refresh)}"

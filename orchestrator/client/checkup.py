@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.client import growth, leftovers, routing
+from orchestrator.client import growth, leftovers, reaching, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
-from orchestrator.config import Config
+from orchestrator.config import Config, PlatformConfig
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
-from orchestrator.platforms.platform import Checkup, Health, Platform
+from orchestrator.platforms.platform import Checkup, Health, Placed, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
 from orchestrator.stores.store import Store
@@ -186,12 +186,13 @@ def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Fin
     except InputError as error:
         yield _trouble("platforms", error)
         return
-    types = {each.name: each.type for each in wired.config.platforms}
+    given = {each.name: each for each in wired.config.platforms}
     platforms = wired.platforms()
     for answer in answers:
         if names and answer.platform not in names:
             continue
-        yield _platform(answer, types[answer.platform])
+        yield _platform(answer, given[answer.platform].type)
+        yield from _reaches(wired, given[answer.platform])
         if answer.trouble is None:
             yield from _checkup(answer.platform, platforms[answer.platform])
             yield from _left_over(home, answer.platform, platforms[answer.platform])
@@ -207,6 +208,19 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
             yield Finding(f"{name}: {found.what}", State(found.health), found.text, found.advice, needed)
     except (OrchestratorError, OSError) as error:
         yield _trouble(f"{name}: checkup", error)
+
+
+def _reaches(wired: Wired, given: PlatformConfig) -> Iterator[Finding]:
+    """A finding if its sessions need the home store and cannot reach it."""
+    platform = wired.bare(given)
+    if not wired.ships(given) or not isinstance(platform, Placed):
+        return
+    try:
+        reaching.check(wired, platform)
+    except SpecError:  # reported under the store
+        return
+    except InputError as error:
+        yield Finding(f"{given.name}: home store", State.MISSING, str(error), "", Remedy.EDIT)
 
 
 def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:

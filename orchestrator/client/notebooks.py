@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.agent import packages
+from orchestrator.client import reaching
 from orchestrator.client.wiring import Wired
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
@@ -43,12 +44,8 @@ def write(wired: Wired, name: str, output: str | None) -> Written:
         raise InputError(f"{path}: the notebook's name must end in {_SUFFIX}")
     platform = _platform(wired, name)
     store = wired.store("")
+    reaching.check(wired, platform)
     portable = carried(store)
-    if portable.this_machine and not platform.this_machine:
-        raise InputError(
-            f"only this machine can open the home store {wired.config.home_store!r}, and the notebook runs "
-            "elsewhere: add a store that it can reach, with `orchestrator init hf`, `init s3` or `init drive`"
-        )
     registers_of(store)
     key = new_key(store)
     if key and not platform.identity:

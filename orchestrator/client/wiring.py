@@ -63,11 +63,12 @@ class Wired:
         home = next((each for each in self.config.stores if each.name == self.config.home_store), None)
         if home is None or home.type == "folder":
             return ()
-        return tuple(
-            each.name
-            for each in self.config.platforms
-            if each.options.get("uplink") is True or each.type in platforms.SHIPPING
-        )
+        return tuple(each.name for each in self.config.platforms if self.ships(each))
+
+    @staticmethod
+    def ships(given: PlatformConfig) -> bool:
+        """Whether its sessions ship their outbox to the home store themselves."""
+        return given.options.get("uplink") is True or given.type in platforms.SHIPPING
 
     def platform(self, given: PlatformConfig) -> Platform:
         """One of the configured platforms, wrapped in retries. Raises SpecError with the config's line for

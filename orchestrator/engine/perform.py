@@ -308,7 +308,8 @@ def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
     """What the session needs to ship its own outbox; None if something else brings that home."""
     if action.uplink is not Uplink.STORE:
         return None
-    return shipping_to(backends.store(action.store), backends.folders.home / UPLINK)
+    shipping = shipping_to(backends.store(action.store), backends.folders.home / UPLINK)
+    return replace(shipping, needed=action.fetches)
 
 
 def shipping_to(store: Store, program: Path) -> Shipping:

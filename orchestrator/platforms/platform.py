@@ -169,6 +169,15 @@ class LoggingIn(Protocol):
         does not accept the login; an earlier one is then kept."""
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """Optional: a platform that can tell where its sessions run."""
+
+    @property
+    def this_machine(self) -> bool:
+        """Whether they run on this machine, so that they see its folders and servers."""
+
+
 @dataclass(frozen=True)
 class Notebook:
     """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it."""
@@ -179,16 +188,12 @@ class Notebook:
 
 
 @runtime_checkable
-class Mailed(Protocol):
+class Mailed(Placed, Protocol):
     """Optional: a platform whose sessions run in a notebook that a person opens, and which reaches them
     through a mailbox in the home store."""
 
     def connect(self, mail: Mail) -> None:
         """Gives it its mailbox. Called before any verb."""
-
-    @property
-    def this_machine(self) -> bool:
-        """Whether the notebook runs on this machine, so that it sees its folders and servers."""
 
     @property
     def identity(self) -> str:

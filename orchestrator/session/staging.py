@@ -36,6 +36,7 @@ class Shipping:
     `program` is the uplink as one zip application. `store` tells it how to open the store, credential
     included. `this_machine`: that works on this machine only. `refusal`: why no session can open the store.
     `parcel`, if it is not empty, tells it what to fetch from there, which then does not come any other way.
+    `needed`: no session of the platform can do without.
     """
 
     program: Path
@@ -43,6 +44,7 @@ class Shipping:
     this_machine: bool = False
     refusal: str = ""
     parcel: bytes = field(default=b"", repr=False)
+    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,9 @@ def fetchable(order: Order, materials: Materials, *, staged: bool = True) -> Ite
 
 
 def _uplink(order: Order, shipping: Shipping, here: bool) -> Iterator[Content]:
-    remedy = (
-        f"give the run a home store that its sessions can reach, or set `uplink: false` for {order.platform} "
-        "in config.yaml"
-    )
+    remedy = "give the run a home store that its sessions can reach"
+    if not shipping.needed:
+        remedy += f", or set `uplink: false` for {order.platform} in config.yaml"
     if shipping.refusal:
         raise Rejected(f"{order.session} cannot ship to its home store: {shipping.refusal}; {remedy}")
     if shipping.this_machine and not here:

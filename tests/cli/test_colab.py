@@ -49,11 +49,14 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
     """The default store is a folder of this machine."""
     words = ("colab", "notebook", "book", "--secret-file", str(tmp_path / "secret"))
     user.config("platforms:\n  book: {type: notebook, accelerator: T4}\n")
-    assert "add a store that it can reach, with `orchestrator init hf`" in user(*words, code=2).err
+    advice = "add a store that they can reach, with `orchestrator init hf`"
+    assert advice in user(*words, code=2).err
+    assert advice in user("doctor", "book", code=2).out
     assert not (tmp_path / "secret").exists()
     assert not (user.folder / "book.ipynb").exists()
     user.config("platforms:\n  book: {type: notebook, accelerator: T4, this_machine: true}\n")
     user(*words)
+    assert advice not in user("doctor", "book").out
     assert (user.folder / "book.ipynb").exists()
 
 

@@ -16,7 +16,7 @@ from tests.end_to_end.test_kaggle import OFTEN, train_in_one_piece
 from tests.end_to_end.user import User, fingerprints, paced_demo, wait_until
 from tests.stand_ins.colab import LocalColab, local_colab
 
-STEPS, PACE_SECONDS = 45, 3.0  # more than one session limit on any machine
+STEPS, PACE_SECONDS = 30, 2.5  # more than one session limit on any machine
 
 
 class ColabUser(User):
@@ -28,8 +28,8 @@ class ColabUser(User):
         self.configure({
             "platforms": {"colab": {
                 "type": "colab", "proxy": colab.url, "ca_file": str(colab.ca), "accelerators": ["cpu"],
-                "threads": 1, "session_seconds": 120.0, "wall_margin_seconds": 4.0, "slack_seconds": 60.0,
-                "visibility_seconds": 3.0, "absence_seconds": 3.0, "poll_seconds": 1.0, "setup_seconds": 1.0,
+                "threads": 1, "session_seconds": 75.0, "wall_margin_seconds": 4.0, "slack_seconds": 60.0,
+                "visibility_seconds": 3.0, "absence_seconds": 3.0, "poll_seconds": 2.0, "setup_seconds": 1.0,
                 "uplink_seconds": 1, "uplink_silence_seconds": 5,
             }},
             "stores": {"home": {"type": "folder", "path": "store"}},

@@ -85,7 +85,7 @@ class ColabPlatform:
             if known.order == staging.fingerprint(order):
                 return
             raise NameTaken(f"{order.session} was started with another order", operation="prepare")
-        staging.stage(self._folder, order, materials, here=self.is_here)
+        staging.stage(self._folder, order, materials, here=self.this_machine)
         self._memory.note(order.session, order=staging.fingerprint(order))
 
     def launch(self, order: Order) -> None:
@@ -93,8 +93,8 @@ class ColabPlatform:
         self._launcher.launch(order)
 
     @property
-    def is_here(self) -> bool:
-        """Whether sessions run on this machine, as those of a local Colab do."""
+    def this_machine(self) -> bool:
+        """Those of a local Colab do."""
         return checking.on_loopback(self._options.proxy)
 
     def _check(self, order: Order) -> None:

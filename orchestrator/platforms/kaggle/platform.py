@@ -35,6 +35,7 @@ from orchestrator.files import set_aside, sweep, write_new
 from orchestrator.platforms.kaggle import checking, kernel, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
+from orchestrator.platforms.kaggle.connection import on_loopback
 from orchestrator.platforms.kaggle.endings import OVER, SAVED, SAVING, WAITING
 from orchestrator.platforms.kaggle.finding import Finder, Found, other_name
 from orchestrator.platforms.kaggle.kernel import StagedFile, slug
@@ -82,6 +83,11 @@ class KagglePlatform:
     @property
     def _client(self) -> KaggleClient:
         return self._account.client
+
+    @property
+    def this_machine(self) -> bool:
+        """Those of a local Kaggle do."""
+        return on_loopback(self._options.endpoint)
 
     def survey(self) -> tuple[Offer, ...]:
         quotas = self._client.quota()

@@ -227,6 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")  # or the client would use it again
         self.end_headers()
         self.wfile.write(body)
 
