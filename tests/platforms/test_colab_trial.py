@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.client import trying
+from orchestrator.client.home import Home
 from orchestrator.client.trial_store import HomeStoreOfTrials
 from orchestrator.clock import SystemClock
 from orchestrator.core.order import session_name
-from orchestrator.errors import AccessDenied
+from orchestrator.errors import AccessDenied, InputError
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.colab.options import ColabOptions
 from orchestrator.platforms.colab.trial import assumptions, evidence
@@ -265,6 +267,11 @@ def test_the_page_lists_the_assumptions_of_the_code() -> None:
 def test_each_assumption_has_an_id_of_its_own() -> None:
     expected = [f"C{number}" for number in range(1, len(assumptions.ALL) + 1)]
     assert [each.id for each in assumptions.ALL] == expected
+
+
+def test_without_a_platform_to_try_each_kind_is_advised(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"kaggle: \{type: kaggle.*orchestrator colab login colab"):
+        trying.prepared(Home(tmp_path), SystemClock(), (), long=False)
 
 
 def test_a_trial_without_units_says_what_to_do(boxes: Boxes) -> None:
