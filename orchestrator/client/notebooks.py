@@ -55,7 +55,8 @@ def write(wired: Wired, name: str, output: str | None, *, new_keys: bool = False
             "with `--output FILE`, or remove that one first"
         )
     store = wired.store("")
-    reaching.check(wired, platform)
+    if why := reaching.refusal(wired.config.home_store, store, platform):
+        raise InputError(why)
     portable = carried(store)
     registers_of(store)
     keys = _keys(platform, new_key(store), new_keys)
