@@ -174,6 +174,8 @@ def test_a_session_of_another_homes_keys_waits_for_its_own_notebook_and_hinders_
     theirs = book.mailbox.box().find("theirs-s01")
     assert theirs is not None
     assert theirs.waits
+    book.hold(keys=KEYS.id)
+    assert "a Secret from another home" in book.platform.observe(["theirs-s01"])["theirs-s01"].detail
 
 
 def test_what_a_notebook_has_left_open_when_it_died_is_ended_by_the_next_one(book: Book) -> None:

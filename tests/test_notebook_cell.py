@@ -17,6 +17,7 @@ import yaml
 
 from orchestrator.client import Client, notebooks
 from orchestrator.core import wire
+from orchestrator.core.order import Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms.notebook.platform import NotebookPlatform
 from orchestrator.session.mailbox import Post, Worker, launched, prepared
@@ -234,7 +235,8 @@ def test_a_second_interrupt_kills_the_session_and_the_next_one_runs_in_the_same_
     notebook.says("waits until that one is closed, or silent for a minute")
     falls_silent(desk)
     notebook.says("Waiting for a session.")
-    assert desk.platform.observe(["r-s01"])["r-s01"].sighting is Sighting.ABSENT
+    sight = desk.platform.observe(["r-s01"])["r-s01"]
+    assert (sight.sighting, sight.ending) == (Sighting.ENDED, Outcome.LOST)
     assert desk.platform.stop("r-s01") is StopReply.ENDED
     desk.platform.discard("r-s01")
     desk.sends("r-s02")

@@ -49,22 +49,22 @@ def write(wired: Wired, name: str, output: str | None, *, new_keys: bool = False
     if path.suffix != _SUFFIX or path.is_dir():
         raise InputError(f"{path}: the notebook's name must end in {_SUFFIX}")
     platform = _platform(wired, name)
-    if os.path.lexists(path) and not platform.wrote(read_small(path, _NOTEBOOK_BYTES_MAX) or b""):
-        raise InputError(
-            f"{path} exists, and is not the notebook of {name} as it was written here: write another file "
-            "with `--output FILE`, or remove that one first"
-        )
     store = wired.store("")
     if why := reaching.refusal(wired.config.home_store, store, platform):
         raise InputError(why)
     portable = carried(store)
     registers_of(store)
-    keys = _keys(platform, new_key(store), new_keys)
-    needed = {*portable.packages, *((_SEALING,) if keys.identity else ())}
+    identity = new_key(store)
+    needed = {*portable.packages, *((_SEALING,) if identity else ())}
     listed = packages.listed(sorted(needed))
     notebook = platform.notebook(archive.content(), listed, place(portable))
+    if os.path.lexists(path) and not notebook.may_replace(read_small(path, _NOTEBOOK_BYTES_MAX) or b""):
+        raise InputError(
+            f"{path} exists, and is not the notebook of {name} as it was written here: write another file "
+            "with `--output FILE`, or remove that one first"
+        )
     write_whole(path, notebook.content, mode=0o644)
-    secret = Secret(name, portable, keys).text()
+    secret = Secret(name, portable, _keys(platform, identity, new_keys)).text()
     return Written(path, notebook.link, notebook.secret_name, secret)
 
 

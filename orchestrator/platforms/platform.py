@@ -181,11 +181,13 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it."""
+    """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it.
+    `may_replace`: whether these are the bytes of an earlier one, which nobody has edited."""
 
     content: bytes
     secret_name: str
     link: str
+    may_replace: Callable[[bytes], bool]
 
 
 @runtime_checkable
@@ -206,9 +208,6 @@ class Mailed(Placed, Protocol):
     def notebook(self, program: bytes, packages: str, place: str) -> Notebook:
         """The notebook. `program` is the worker as one zip application, `packages` the locked list of what it
         needs, and `place` a name of the home store."""
-
-    def wrote(self, found: bytes) -> bool:
-        """Whether this is a notebook that it has made, and nobody has edited."""
 
 
 class Verdict(StrEnum):

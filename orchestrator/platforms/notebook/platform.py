@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -71,11 +72,8 @@ class NotebookPlatform:
         """The notebook to open. `program` is the worker, `packages` the locked list of what it needs, and
         `place` a name of the home store."""
         written = writing.written(self._name, self._options, program, packages, place)
-        return Notebook(written, writing.secret_name(self._name), self._options.link)
-
-    def wrote(self, found: bytes) -> bool:
-        """See `Mailed.wrote`."""
-        return writing.is_ours(self._name, found)
+        earlier = partial(writing.is_ours, self._name)
+        return Notebook(written, writing.secret_name(self._name), self._options.link, earlier)
 
     @property
     def _mail(self) -> Mail:

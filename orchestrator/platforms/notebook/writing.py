@@ -53,7 +53,7 @@ def written(name: str, options: NotebookOptions, program: bytes, packages: str, 
         "kernelspec": {"name": "python3", "display_name": "Python 3"},
         "language_info": {"name": "python"},
     }
-    cells = [
+    cells: list[dict[str, object]] = [
         {
             "cell_type": "markdown",
             "metadata": {},
