@@ -297,16 +297,30 @@ def test_nobody_has_to_give_the_machine_back(box: Box) -> None:
     assert box.see(FIRST).sighting is Sighting.ABSENT
 
 
-def test_a_machine_that_was_just_asked_for_may_still_come(box: Box) -> None:
-    box.use(visibility_seconds=EVER)
-    box.prepared()
-    box.platform._memory.note(FIRST, asked_at=box.platform._clock.now())  # no answer came
+def test_a_machine_that_comes_long_after_no_answer_is_given_back(box: Box) -> None:
+    order = box.prepared()
+    box.colab.use(listed_after_seconds=EVER, notebooks_are_forgotten=True)
+    box.colab.fail("POST /tun/m/assign", Fault.LOST_REPLY)
+    with pytest.raises(NoCapacity, match="may give one later"):
+        box.platform.launch(order)
+    box.colab.use(machines_max=0)
+    with pytest.raises(NoCapacity, match="too many"):  # which says nothing about the first try
+        box.platform.launch(order)
     assert box.platform.stop(FIRST) is StopReply.REQUESTED
     with pytest.raises(Transient, match="may still get a machine"):
         box.platform.discard(FIRST)
-    box.use(visibility_seconds=0.01)
-    assert box.platform.stop(FIRST) is StopReply.ENDED
+    box.colab.use(notebooks_are_forgotten=False)
     box.platform.discard(FIRST)
+    assert box.machines() == []
+
+
+def test_a_machine_that_was_asked_for_long_ago_does_not_come_any_more(box: Box) -> None:
+    """An answer may take longer than a new machine needs to be seen."""
+    box.use(visibility_seconds=60.0)
+    longest = box.platform._cli.patience.new
+    for ago, reply in ((longest, StopReply.REQUESTED), (longest + 600.0, StopReply.ENDED)):
+        box.platform._memory.note(FIRST, asked_at=box.platform._clock.now() - ago)
+        assert box.platform.stop(FIRST) is reply
 
 
 def test_while_another_process_launches_nothing_has_certainly_ended(box: Box) -> None:

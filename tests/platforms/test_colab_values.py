@@ -90,6 +90,17 @@ def test_entries() -> None:
             Transient,
             "the machine is gone",
         ),
+        (
+            {
+                "kind": "failed",
+                "requests": [
+                    {"method": "POST", "path": "/tun/m/assign", "error": "ReadTimeout"},
+                    {"method": "POST", "path": "/tun/m/assign", "status": 412},
+                ],
+            },
+            Transient,
+            "may give one later",
+        ),
         ({"kind": "failed", "message": "what it said"}, Rejected, "what it said"),
     ],
 )

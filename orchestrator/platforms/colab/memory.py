@@ -25,8 +25,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Known:
     """Times in unix seconds. `order`: for which order it was prepared, as a hash. `asked_at`: when a machine
-    was first asked for; None: never, or Colab certainly gave none. `sent`: its cell was sent, so it may have
-    started. `stopped`: it is to be launched no more.
+    was asked for; None: never, or Colab certainly gave none, or has it back. `sent`: its cell was sent, so
+    it may have started. `stopped`: it is to be launched no more.
     """
 
     order: str = ""
