@@ -271,6 +271,16 @@ def test_a_session_that_does_not_leave_is_ended_after_its_grace_period(box: Box)
     assert box.machines() == []
 
 
+def test_a_machine_that_answers_without_end_is_given_back_all_the_same(box: Box) -> None:
+    box.use(grace_seconds=0.0)
+    box.run(DEAF)
+    box.colab.fail("GET /api/contents", Fault.HANGS, times=100)
+    box.platform._cli.patience = replace(box.platform._cli.patience, file=200.0, call=24.0)
+    assert "not read within" in box.see(FIRST).detail
+    assert box.platform.stop(FIRST) is StopReply.ENDED
+    assert box.machines() == []
+
+
 def test_a_session_that_ships_what_it_saved_may_take_longer(box: Box) -> None:
     box.use(grace_seconds=0.0)
     box.run(SHIPS.replace('"stop"', '"go"'))

@@ -17,10 +17,11 @@ import json
 import os
 import re
 import sys
+import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -285,10 +286,8 @@ def read(colab: Colab, request: Answer, answer: Answer) -> None:
         answer["units"] = colab.get("ccu-info")
     machines = {each["name"]: colab.find(each, listed) for each in request["sessions"]}
     answer["endpoints"] = {name: machine["endpoint"] for name, machine in machines.items() if machine}
-    wanted = [(name, machines[name], paths) for name, paths in request["files"].items() if machines.get(name)]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda each: contents(each[1], each[2], request), wanted)
-        answer["found"] = {each[0]: one for each, one in zip(wanted, found, strict=True)}
+    wanted = [(name, has, paths) for name, paths in request["files"].items() if (has := machines[name])]
+    answer["found"] = contents_of_all(wanted, request)
     hidden = {"runtimeProxyInfo"}
     answer["assignments"] = [
         {key: value for key, value in each.items() if key not in hidden} for each in listed.values()
@@ -319,9 +318,32 @@ ERRANDS = {each.__name__: each for each in (new, command, stop, read, download, 
 # --- Files of a machine -----------------------------------------------------------------------------------
 
 
+def contents_of_all(wanted: list[tuple[str, Answer, list[str]]], request: Answer) -> Answer:
+    """Session → what is at these paths of its machine, all read at once. Time limits of requests are for each
+    read, so a machine that sends a byte a second keeps them all. It is left alone after `machines_seconds`,
+    and its thread ends with this process."""
+    found: Answer = {}
+
+    def one(name: str, machine: Answer, paths: list[str]) -> None:
+        found[name] = contents(machine, paths, request)
+
+    threads = [threading.Thread(target=one, args=each, daemon=True) for each in wanted]
+    ends = time.monotonic() + request["machines_seconds"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+    late = {**_nothing(), "problem": f"not read within {request['machines_seconds']:g} s"}
+    return {name: found.get(name, late) for name, _, _ in wanted}
+
+
+def _nothing() -> Answer:
+    return {"files": {}, "folders": {}, "too_large": {}, "problem": ""}
+
+
 def contents(machine: Answer, paths: list[str], request: Answer) -> Answer:
     """What is at these paths of the machine. The first error ends it, because the next would take as long."""
-    found = {"files": {}, "folders": {}, "too_large": {}, "problem": ""}
+    found = _nothing()
     try:
         for path in paths:
             _add(found, path, machine["runtimeProxyInfo"], request)

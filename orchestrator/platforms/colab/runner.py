@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Patience:
     """How long to wait, in seconds. `request`: for one answer of Colab's; `file`: for a machine's answer
     about a file; `call`: for a whole process, except one that allocates (`new`), moves a file (`upload`) or
-    runs a cell.
+    runs a cell. All machines together get a third of that to be read.
     After a 502, 503 or 504, the command line asks `attempts` times for a machine, with pauses of `pause`,
     twice that, and so on."""
 
@@ -132,6 +132,7 @@ class Cli:
             "sessions": [self._session(name) for name in dict.fromkeys((*names, *files))],
             "files": {name: list(paths) for name, paths in files.items()},
             "bytes_max": bytes_max,
+            "machines_seconds": self.patience.call / 3,
         }
         answer = self._ask("read", request, operation="read", seconds=self.patience.call)
         return self._decoded("read", lambda: _reading(answer))
