@@ -28,6 +28,8 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 CONNECT_SECONDS = 10.0
+FOLDER_BYTES_MAX = 4 << 20  # for over 10,000 names
+ABOUT_BYTES_MAX = 1 << 16  # of what a machine says about a file beside its content
 TAIL = 2000  # characters
 _SECRETS = re.compile(r"(token=|Bearer |token['\"]?: ?['\"]?)[^&\s'\",}]+", re.IGNORECASE)
 # A record is made anew before each use, so the command line need not ask for a fresh token. It would list all
@@ -352,25 +354,35 @@ def contents(machine: Answer, paths: list[str], request: Answer) -> Answer:
     return found
 
 
+class _TooLarge(Exception):
+    """The answer is longer than it may be. The rest was not read."""
+
+
 def _add(found: Answer, path: str, proxy: Answer, request: Answer) -> None:
-    is_folder = path.endswith("/")
+    is_folder, bytes_max = path.endswith("/"), request["bytes_max"]
     kind = {"type": "directory"} if is_folder else {"type": "file", "format": "base64"}
-    body = _get(proxy, path, {**kind, "content": "1"}, request, bytes_max=request["bytes_max"])
-    if body is None:
-        return
-    if is_folder:
-        entries = body.get("content") or ()
-        names = ("name", "type", "size", "last_modified")
-        found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
-    elif body.get("content") is not None:
-        found["files"][path] = base64.b64encode(_bytes(body)).decode()
-    else:
-        found["too_large"][path] = int(body.get("size") or 0)
+    limit = FOLDER_BYTES_MAX if is_folder else int(bytes_max * 1.4) + ABOUT_BYTES_MAX
+    try:
+        body = _get(proxy, path, {**kind, "content": "1"}, request, limit)
+        if body is None:
+            return
+        if is_folder:
+            entries = body.get("content") or ()
+            names = ("name", "type", "size", "last_modified")
+            found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
+            return
+        data = _bytes(body)
+        if len(data) > bytes_max:
+            raise _TooLarge
+        found["files"][path] = base64.b64encode(data).decode()
+    except _TooLarge:
+        about = _get(proxy, path, {"type": kind["type"], "content": "0"}, request, ABOUT_BYTES_MAX)
+        if about is not None:
+            found["too_large"][path] = int(about.get("size") or 0)
 
 
-def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes_max: int) -> Answer | None:
-    """The answer about one path, without its content if that is larger than `bytes_max`; None if there is
-    nothing."""
+def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, limit: int) -> Answer | None:
+    """The answer about one path, of at most `limit` bytes; None if there is nothing. Raises _TooLarge."""
     import requests
 
     url = f"{proxy['url'].rstrip('/')}/api/contents/{quote(path.strip('/'), safe='/')}"
@@ -386,13 +398,10 @@ def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes
         text = bytearray()
         for chunk in response.iter_content(1 << 16):
             text += chunk
-            if len(text) > bytes_max * 1.4 + (1 << 16) and parameters["type"] == "file":
-                break
-        else:
-            body: Answer = json.loads(text)
-            if parameters["type"] != "file" or len(_bytes(body)) <= bytes_max:
-                return body
-    return _get(proxy, path, {"type": "file", "content": "0"}, request, bytes_max=1 << 62)
+            if len(text) > limit:
+                raise _TooLarge(f"the machine answers with more than {limit} bytes")
+    body: Answer = json.loads(text)
+    return body
 
 
 def _bytes(body: Answer) -> bytes:
