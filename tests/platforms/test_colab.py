@@ -200,7 +200,7 @@ def test_a_cell_that_does_not_start_in_time_is_pending_and_its_machine_is_given_
 
 def test_a_machine_that_the_list_lacks_is_there_if_its_notebook_has_it(boxes: Boxes) -> None:
     box = boxes(listed_after_seconds=EVER)
-    box.run()
+    box.run(accelerator="T4")
     assert box.see(FIRST).sighting is Sighting.RUNNING
     box.colab.use(notebooks_are_forgotten=True)
     assert box.see(FIRST).sighting is Sighting.ABSENT

@@ -8,11 +8,13 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
+from orchestrator.platforms.colab.errand import UNKNOWN
 from orchestrator.platforms.colab.values import Assignment
 from tests.platforms.colab_cli_box import FIRST, SECOND, Box, Boxes, box, boxes
 from tests.stand_ins.colab import Fault
@@ -152,6 +154,8 @@ def test_a_machine_that_hangs_spoils_only_its_own_part(box: Box) -> None:
 def test_a_machine_that_is_not_listed_yet_or_no_longer(boxes: Boxes) -> None:
     box = boxes(listed_after_seconds=1000.0)
     made = box.cli.new(FIRST, "T4")
+    assert made == Assignment(box.machine().endpoint, "T4")
+    assert box.cli.new(FIRST, "T4") == replace(made, accelerator=UNKNOWN)  # only the first answer said it
     reading = box.cli.read(names=(FIRST,))
     assert reading.assignments == ()
     assert reading.endpoints == {FIRST: made.endpoint}

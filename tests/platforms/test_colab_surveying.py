@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
 from orchestrator.platforms.colab import checking, surveying
+from orchestrator.platforms.colab.errand import UNKNOWN
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES, RETIRED
 from orchestrator.platforms.colab.values import ACCELERATORS, CPU, Assignment, Reading, Units
@@ -174,6 +175,11 @@ def test_what_a_machine_costs_is_learned_while_it_runs_alone() -> None:
 @pytest.mark.parametrize("per_hour", [0.0, -1.0, 1e9, float("nan"), float("inf")])
 def test_an_impossible_rate_is_not_learned(per_hour: float) -> None:
     assert surveying.measured(reading(Assignment("m1", "T4"), per_hour=per_hour)) is None
+
+
+def test_a_machine_whose_accelerator_is_not_known_yet_is_the_one_that_was_ordered() -> None:
+    assert not surveying.is_substituted(Assignment("m1", UNKNOWN), "T4")
+    assert surveying.is_substituted(Assignment("m1", CPU), "T4")
 
 
 def test_a_machine_that_nobody_knows_teaches_nothing() -> None:

@@ -35,6 +35,7 @@ _SECRETS = re.compile(r"(token=|Bearer |token['\"]?: ?['\"]?)[^&\s'\",}]+", re.I
 # A record is made anew before each use, so the command line need not ask for a fresh token. It would list all
 # machines for that, and understand none if it does not know the accelerator of one.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+UNKNOWN = "UNKNOWN"  # the accelerator of a machine that Colab neither lists yet nor gave in this call
 _XSSI = ")]}'\n"
 Answer = dict[str, Any]
 
@@ -125,8 +126,9 @@ def _expected() -> Iterator[None]:
 class Colab:
     """The account, through the command line's own login."""
 
-    def __init__(self, auth: str, seconds: float) -> None:
+    def __init__(self, auth: str, seconds: float, seen: Seen) -> None:
         self._limit = (CONNECT_SECONDS, seconds)
+        self._seen = seen
         with _expected():
             from colab_cli import auth as auth_module  # type: ignore[import-not-found]
             from colab_cli import common
@@ -155,6 +157,12 @@ class Colab:
     def listed(self) -> Answer:
         """Endpoint → the machine, as Colab describes it."""
         return {str(each["endpoint"]): each for each in self.get("assignments").get("assignments") or ()}
+
+    def given(self, endpoint: str) -> Answer:
+        """A machine that is not listed yet, as Colab described it when it gave it."""
+        said = (each for each in self._seen.requests if each.get("endpoint") == endpoint)
+        accelerator = next((each["accelerator"] for each in said if "accelerator" in each), UNKNOWN)
+        return {"endpoint": endpoint, "accelerator": accelerator}
 
     def of_notebook(self, notebook: str) -> Answer | None:
         """The notebook's machine. Raises Confused rather than return another's."""
@@ -240,7 +248,7 @@ def new(colab: Colab, request: Answer, answer: Answer) -> None:
             raise failed
         colab.record(session, machine)
     record = colab.store(session).get(session["name"])
-    answer["machine"] = colab.listed().get(record.endpoint) or {"endpoint": record.endpoint}
+    answer["machine"] = colab.listed().get(record.endpoint) or colab.given(record.endpoint)
     answer["machine"].pop("runtimeProxyInfo", None)
 
 
@@ -423,7 +431,7 @@ def main(words: list[str]) -> int:
     answer: Answer = {"kind": "done", "version": version(), "phase": "login"}
     seen = Seen(request["seconds"], bool(os.environ.get("ORCHESTRATOR_NO_PRODUCTION")))
     try:
-        colab = Colab(request["auth"], request["seconds"])
+        colab = Colab(request["auth"], request["seconds"], seen)
         seen.watch()
         colab.log_in()
         answer["phase"] = "errand"

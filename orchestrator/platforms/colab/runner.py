@@ -98,7 +98,8 @@ class Cli:
 
     def new(self, session: str, accelerator: str, *, high_mem: bool = False) -> Assignment:
         """Gets the session a machine, or returns the one that it already has. `accelerator` is one of
-        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare.
+        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare. It is
+        errand.UNKNOWN if Colab does not list the machine yet and gave it earlier.
 
         Raises NoCapacity if Colab has no machine now: too many machines, a usage limit or no capacity, which
         cannot be told apart; QuotaExhausted if it says that the quota or the usage time is spent; Rejected

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, Quota, Traits, Unavailable, Uplink, until_human, until_time
+from orchestrator.platforms.colab.errand import UNKNOWN
 from orchestrator.platforms.colab.options import HOUR, WORDS, ColabOptions
 from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units
 
@@ -127,8 +128,8 @@ def measured(reading: Reading) -> tuple[str, float] | None:
 
 def is_substituted(machine: Assignment, accelerator: str) -> bool:
     """Whether Colab gave another machine than was asked for, as it may do without an error
-    (docs/references/colab.md#accelerators)."""
-    return machine.accelerator != WORDS[accelerator]
+    (docs/references/colab.md#accelerators). One that is not known yet is not."""
+    return machine.accelerator not in (WORDS[accelerator], UNKNOWN)
 
 
 def _traits(options: ColabOptions) -> Traits:
