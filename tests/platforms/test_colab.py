@@ -24,8 +24,14 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.platforms.colab import boot, staging
+from orchestrator.platforms.colab.environment import Environment
+from orchestrator.platforms.colab.launching import Launcher
+from orchestrator.platforms.colab.memory import Memory
+from orchestrator.platforms.colab.options import ColabOptions
+from orchestrator.platforms.colab.runner import Cli
 from orchestrator.session.staging import Shipping
-from tests.conformance.test_platforms import agent
+from tests.conformance.platform_suite import LONG
+from tests.conformance.test_platforms import agent, any_order
 from tests.leaks import Leaks
 from tests.platforms.colab_box import (
     DEAF,
@@ -41,6 +47,7 @@ from tests.platforms.colab_box import (
     box,
     boxes,
 )
+from tests.simulation.clock import VirtualClock
 from tests.stand_ins.colab import Fault
 from tests.stand_ins.colab.machine import MARK
 
@@ -337,6 +344,19 @@ def test_while_another_process_launches_nothing_has_certainly_ended(box: Box) ->
     with box.another_controller()._launcher.alone(1.0):
         assert box.platform.stop(FIRST) is StopReply.REQUESTED
     assert box.platform.stop(FIRST) is StopReply.ENDED
+
+
+@pytest.mark.parametrize(("sent", "error"), [(False, NoCapacity), (True, Transient)])
+def test_a_launch_that_waited_for_another_in_vain_has_sent_nothing(
+    tmp_path: Path, sent: bool, error: type[BackendError]
+) -> None:
+    """Its cell may be there already, from before."""
+    clock, memory = VirtualClock(), Memory(tmp_path)
+    cli = Cli(Environment(tmp_path / "none"))
+    launcher = Launcher("here", cli, memory, ColabOptions(), tmp_path, clock)
+    memory.note(FIRST, sent=sent)
+    with launcher.alone(0.0), pytest.raises(error, match="has not finished"):
+        launcher.launch(any_order(FIRST, LONG, 1))
 
 
 # --- The user's own ---------------------------------------------------------------------------------------

@@ -48,7 +48,9 @@ class Launcher:
         machines apart."""
         with self.alone(LOCK_SECONDS_MAX) as is_alone:
             if not is_alone:
-                raise self._unknown("another process has not finished its launch: is one of ours stopped?")
+                text = "another launch here has not finished: is one of our processes stopped?"
+                sent = self._memory.of(order.session).sent
+                raise self._unknown(text) if sent else self._no_room(text)
             self._launch(order)
 
     @contextmanager
