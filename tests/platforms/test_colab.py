@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import processes
+from orchestrator.core.claims import Claim, less, used
+from orchestrator.core.offer import NEVER
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import (
@@ -29,6 +31,7 @@ from orchestrator.platforms.colab.launching import Launcher
 from orchestrator.platforms.colab.memory import Memory
 from orchestrator.platforms.colab.options import ColabOptions
 from orchestrator.platforms.colab.runner import Cli
+from orchestrator.platforms.colab.surveying import RATES
 from orchestrator.session.staging import Shipping
 from tests.conformance.platform_suite import LONG
 from tests.conformance.test_platforms import agent, any_order
@@ -357,6 +360,23 @@ def test_a_launch_that_waited_for_another_in_vain_has_sent_nothing(
     memory.note(FIRST, sent=sent)
     with launcher.alone(0.0), pytest.raises(error, match="has not finished"):
         launcher.launch(any_order(FIRST, LONG, 1))
+
+
+def test_an_accelerator_that_is_no_longer_offered_is_charged_for_while_a_session_may_use_it(
+    box: Box,
+) -> None:
+    box.prepared(accelerator="T4")
+    box.use(accelerators=["L4"])
+    charged = [Claim(FIRST, "here", "T4", 3600.0)]
+    offers = {each.accelerator: each for each in less(box.platform.survey(), charged, 0.0)}
+    assert offers["T4"].unavailable is not None
+    assert offers["T4"].unavailable.until == NEVER
+    quota = offers["L4"].quota
+    assert quota is not None
+    assert quota.units(quota.left_seconds) == pytest.approx(100.0 - RATES["T4"])
+    assert used(list(offers.values()), charged)["here", "L4"] == 1
+    box.platform.discard(FIRST)
+    assert "T4" not in {each.accelerator for each in box.platform.survey()}
 
 
 # --- The user's own ---------------------------------------------------------------------------------------

@@ -24,12 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """Times in unix seconds. `order`: for which order it was prepared, as a hash. `asked_at`: when a machine
-    was asked for; None: never, or Colab certainly gave none, or has it back. `sent`: its cell was sent, so
-    it may have started. `stopped`: it is to be launched no more.
+    """Times in unix seconds. `order`: for which order it was prepared, as a hash; `accelerator`: on what.
+    `asked_at`: when a machine was asked for; None: never, or Colab certainly gave none, or has it back.
+    `sent`: its cell was sent, so it may have started. `stopped`: it is to be launched no more.
     """
 
     order: str = ""
+    accelerator: str = ""
     asked_at: float | None = None
     sent: bool = False
     stopped: bool = False
@@ -65,6 +66,10 @@ class Memory:
 
     def sessions(self) -> tuple[str, ...]:
         return tuple(sorted(path.stem for path in self._sessions.glob("*.json")))
+
+    def accelerators(self) -> tuple[str, ...]:
+        """Those that a session may be using."""
+        return tuple(sorted({self.of(each).accelerator for each in self.sessions()} - {""}))
 
     def forget(self, session: str) -> None:
         with self._lock:

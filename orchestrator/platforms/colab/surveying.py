@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from orchestrator.core.accelerators import catalogue
@@ -32,14 +33,20 @@ PENDING_SECONDS_MAX = 900.0  # between the launch and the agent's start: there i
 
 
 def offers(
-    name: str, options: ColabOptions, units: Units, rates: Mapping[str, float], now: float
-) -> tuple[Offer, ...]:
-    """One offer per accelerator. `rates` are the measured ones, by `kind`."""
+    name: str, options: ColabOptions, units: Units, rates: Mapping[str, float], now: float,
+    used: Iterable[str] = (),
+) -> tuple[Offer, ...]:  # fmt: skip
+    """One offer per accelerator. `rates` are the measured ones, by `kind`. An accelerator that is `used` by a
+    session is listed although the options no longer have it, because the session takes a slot and units."""
     retired = tuple(
         Offer(name, each, Traits(owned=False), unavailable=Unavailable(catalogue[each].retired or "", NEVER))
         for each in RETIRED
     )
-    return (*(_offer(name, options, units, rates, each, now) for each in options.accelerators), *retired)
+    open_ = tuple(_offer(name, options, units, rates, each, now) for each in options.accelerators)
+    rest = (each for each in used if each in WORDS and each not in options.accelerators)
+    closed = Unavailable("it is not in the `accelerators` of this platform", NEVER)
+    left = (replace(_offer(name, options, units, rates, each, now), unavailable=closed) for each in rest)
+    return (*open_, *left, *retired)
 
 
 def _offer(
