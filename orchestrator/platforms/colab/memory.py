@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from orchestrator.core import wire
 from orchestrator.files import read_small, write_whole
+from orchestrator.platforms.colab.values import is_rate
 
 _BYTES_MAX = 1 << 16
 T = TypeVar("T")
@@ -76,7 +77,8 @@ class Memory:
             self._path(session).unlink(missing_ok=True)
 
     def rates(self) -> dict[str, float]:
-        return dict(_read(Rates, self._rates).measured)
+        found = _read(Rates, self._rates).measured
+        return {kind: per_hour for kind, per_hour in found.items() if is_rate(per_hour)}
 
     def measured(self, kind: str, per_hour: float) -> None:
         with self._lock:

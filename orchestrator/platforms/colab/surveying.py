@@ -10,7 +10,7 @@ from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, Quota, Traits, Unavailable, Uplink, until_human, until_time
 from orchestrator.platforms.colab.errand import UNKNOWN
 from orchestrator.platforms.colab.options import HOUR, WORDS, ColabOptions
-from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units
+from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units, is_rate
 
 POOL = "units"
 SIGNUP = "https://colab.research.google.com/signup"
@@ -23,7 +23,6 @@ FREE_TIER = (
 RATES: Mapping[str, float] = MappingProxyType(
     {CPU: 0.1, "T4": 2.0, "L4": 5.0, "G4": 10.0, "A100": 13.0, "H100": 20.0, "V5E1": 4.0, "V6E1": 6.0}
 )
-RATE_MAX = 1000.0
 SURPRISING_UNITS = 1.0
 AGAIN_SECONDS = 6 * HOUR  # if the free tier is used up and Colab does not say when there is more
 RETIRED = ("TPUv2-8",)
@@ -128,7 +127,7 @@ def measured(reading: Reading) -> tuple[str, float] | None:
     if units is None or len(reading.assignments) != 1 or units.assignments not in (0, 1):
         return None
     [machine] = reading.assignments
-    if machine.accelerator not in RATES or not 0.0 < units.per_hour <= RATE_MAX:
+    if machine.accelerator not in RATES or not is_rate(units.per_hour):
         return None
     return kind(machine.accelerator, machine.high_mem), units.per_hour
 
