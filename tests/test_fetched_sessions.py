@@ -19,12 +19,14 @@ from orchestrator.core.offer import Uplink
 from orchestrator.engine import parcels as ours
 from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import InputError, QuotaExhausted, Rejected, Transient
+from orchestrator.files.hashing import digest_file
 from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.session.layout import SECRETS
+from orchestrator.stores import age, deposits
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores import deposits
+from orchestrator.stores.encrypted import EncryptedStore
 from orchestrator.stores.folder import FolderStore
 from orchestrator.stores.opening import carried, opened
 from orchestrator.stores.store import Store
@@ -198,6 +200,21 @@ def test_a_key_that_is_damaged_is_drawn_anew(tmp_path: Path) -> None:
     other = ours.key_for(world.store, KEYS)
     assert other not in ("", key)
     assert ours.key_for(world.store, KEYS) == other
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("planted", [str(age.new_identity()), "garbage"], ids=["a key of theirs", "garbage"])
+def test_a_key_that_somebody_else_put_there_is_not_used(tmp_path: Path, planted: str, is_plain: bool) -> None:
+    """They can write to the store, and know the public key: only a proof tells their key from ours."""
+    world = World(tmp_path, encrypts=True)
+    path = tmp_path / "planted"
+    path.write_text(f"{planted}\n{'0' * 64}")
+    theirs: Store = world.inner if is_plain else EncryptedStore(world.inner, [ME.public])
+    theirs.put(KEYS.parcel_key, path, digest_file(path))
+    assert ours.key_to_hide(world.store, KEYS) == ""
+    assert isinstance(world.prepares(), Done)
+    assert world.parcel().key not in ("", planted)
+    assert (world.arrives() / "bundle.tar.gz").read_bytes() == SOURCE
 
 
 def test_a_full_store_holds_the_run_and_blames_no_platform(world: World) -> None:

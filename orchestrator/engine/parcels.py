@@ -3,20 +3,23 @@
 A store that encrypts gives sessions no key. So the parcel of a session is encrypted for a key of its own,
 which goes to the session beside the credential. The store keeps that key too, encrypted for its owner: a
 prepare that is repeated finds what it put before, and the session that is prepared already can still read it.
-Decides nothing about the run.
+A proof beside the key tells it from one that somebody else put there, who could then read the parcel. Decides
+nothing about the run.
 """
 
 from __future__ import annotations
 
+import hmac
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.core import bounds, wire
-from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound
+from orchestrator.errors import BackendError, CorruptCheckpoint, InputError, NotFound
 from orchestrator.files.hashing import digest_file
 from orchestrator.session.staging import Content
-from orchestrator.stores.opening import new_key
+from orchestrator.stores.opening import Sharing
 from orchestrator.stores.store import Store, content
 from orchestrator.uplink import parcel as parcels
 from orchestrator.uplink.layout import SessionKeys
@@ -26,28 +29,42 @@ _KEY_BYTES_MAX = 4 * bounds.KIB
 
 def key_for(store: Store, keys: SessionKeys) -> str:
     """The key of the session's parcel; empty if the store does not encrypt. Drawn once."""
-    drawn = new_key(store)
-    if not drawn:
+    if not isinstance(store, Sharing):
         return ""
-    try:
-        return content(store, keys.parcel_key, _KEY_BYTES_MAX).decode("ascii")
-    except NotFound:
-        pass
-    except (CorruptCheckpoint, UnicodeDecodeError):
-        store.delete(keys.parcel_key)
+    with suppress(NotFound, CorruptCheckpoint):
+        found = _kept(store, keys)
+        if found:
+            return found
+    for stat in list(store.list(keys.parcel)):  # of another key, so it would be kept and never be decrypted
+        store.delete(stat.key)
+    drawn = store.new_key()
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         path = Path(folder) / "key"
-        path.write_text(drawn, "ascii")
+        path.write_text(f"{drawn}\n{store.proofs(_claim(keys, drawn))[0]}", "ascii")
         store.put(keys.parcel_key, path, digest_file(path))
     return drawn
 
 
 def key_to_hide(store: Store, keys: SessionKeys) -> str:
     """The same, without drawing one; empty if nobody can tell now."""
-    try:
-        return content(store, keys.parcel_key, _KEY_BYTES_MAX).decode("ascii") if new_key(store) else ""
-    except (BackendError, CorruptCheckpoint, UnicodeDecodeError):
+    if not isinstance(store, Sharing):
         return ""
+    try:
+        return _kept(store, keys)
+    except (BackendError, CorruptCheckpoint, InputError):
+        return ""
+
+
+def _kept(store: Sharing, keys: SessionKeys) -> str:
+    """The key that the store keeps; empty if not its owner put it there."""
+    text = content(store, keys.parcel_key, _KEY_BYTES_MAX).decode("ascii", errors="replace")
+    key, _, proof = text.partition("\n")
+    proofs = store.proofs(_claim(keys, key))
+    return key if any(hmac.compare_digest(proof.encode(), each.encode()) for each in proofs) else ""
+
+
+def _claim(keys: SessionKeys, key: str) -> str:
+    return f"{keys.parcel_key}\n{key}"
 
 
 def put(

@@ -7,6 +7,7 @@ know stores, nor what the files are. The format and its reasons: docs/encryption
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,12 @@ def recipients(given: Iterable[str]) -> list[Recipient]:
     if not 1 <= len(keys) <= RECIPIENTS_MAX:
         raise InputError(f"{len(keys)} recipients; valid: 1 to {RECIPIENTS_MAX}")
     return [x25519.Recipient.from_str(key) for key in keys]
+
+
+def proof(key: Identity, text: str) -> str:
+    """An HMAC-SHA256 of the text, which nobody can make or check without the identity."""
+    secret = hashlib.sha256(b"proof\n" + str(key).encode()).digest()
+    return hmac.new(secret, text.encode(), "sha256").hexdigest()
 
 
 def identities(text: str) -> list[Identity]:

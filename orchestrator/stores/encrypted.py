@@ -154,6 +154,9 @@ class EncryptedStore(Wrapping):
     def new_key(self) -> str:
         return str(age.new_identity())
 
+    def proofs(self, text: str) -> tuple[str, ...]:
+        return tuple(age.proof(key, text) for key in self._read_keys())
+
     def only_for(self, key: str) -> EncryptedStore:
         public = [str(each.to_public()) for each in age.identities(key)]
         return EncryptedStore(self._inner, public, lambda: key, name=self._name)

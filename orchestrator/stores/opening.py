@@ -37,11 +37,15 @@ def opened(portable: Portable) -> Store:
 
 
 @runtime_checkable
-class Sharing(Protocol):
+class Sharing(Store, Protocol):
     """Optional, for a store that encrypts: a part of it may be for one session alone."""
 
     def new_key(self) -> str:
         """A new secret key for `only_for`."""
+
+    def proofs(self, text: str) -> tuple[str, ...]:
+        """What only the store's owner can write below this text, one for each identity. The first is to be
+        written, and any may be found. Raises InputError if the identity cannot be used."""
 
     def only_for(self, key: str) -> Store:
         """The same place, as the holder of this secret key uses it: what is put there is encrypted for that

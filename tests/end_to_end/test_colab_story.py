@@ -38,7 +38,7 @@ class Worldly(Traveller):
         there = {
             "type": "colab", "proxy": colab.url, "ca_file": str(colab.ca), "accelerators": ["T4"],
             "threads": 1, "session_seconds": 600.0, "wall_margin_seconds": 4.0, "slack_seconds": 60.0,
-            "visibility_seconds": 3.0, "absence_seconds": 3.0, "poll_seconds": 1.0, "setup_seconds": 1.0,
+            "visibility_seconds": 3.0, "absence_seconds": 3.0, "poll_seconds": 2.0, "setup_seconds": 1.0,
             "uplink_seconds": 1, "uplink_silence_seconds": 5, "slots": 2,
         }  # fmt: skip
         self.change(lambda config: config | {

@@ -21,7 +21,7 @@ from tests.end_to_end.user import PATIENCE, ROOT, User, fingerprints, paced_demo
 
 JOB = ROOT / "jobs" / "graphmer_demo.yaml"
 CONFIG = ROOT / "jobs" / "graphmer" / "train_demo.yaml"
-STEPS, PACE_SECONDS = 160, 0.5  # two session limits or more on any machine
+STEPS, PACE_SECONDS = 120, 0.5  # two session limits or more on any machine
 
 
 def run_demo(user: User, job: Path) -> tuple[str, Path]:

@@ -25,7 +25,7 @@ from tests.end_to_end.torture import torture
 from tests.end_to_end.user import ROOT, fingerprints, paced_demo, wait_until
 
 SESSION_SECONDS = 35.0
-STEPS = 80  # of a second or more: three sessions or more
+STEPS = 60  # of a second or more: three sessions or more
 
 
 @pytest.mark.timeout(1800)

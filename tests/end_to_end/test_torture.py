@@ -11,8 +11,8 @@ from tests.end_to_end.torture import VICTIMS, on_processes, torture
 
 @pytest.mark.timeout(1800)
 def test_kill_9_at_random_moments_changes_no_bit(tmp_path: Path) -> None:
-    killed = torture(2, seed=0, folder=tmp_path, arena=on_processes(tmp_path))
-    assert sum(killed.values()) >= 4
+    killed = torture(1, seed=0, folder=tmp_path, arena=on_processes(tmp_path))
+    assert sum(killed.values()) >= 2
 
 
 @pytest.mark.soak

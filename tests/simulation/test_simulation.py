@@ -13,7 +13,7 @@ from tests.simulation.play import play, play_hostile, play_shipping, play_unfore
 from tests.simulation.unforeseen import BuggyWorld
 
 pytestmark = pytest.mark.timeout(1800)  # more of the processor than any other test, beside all of them
-SHARES, SEEDS_A_SHARE = 8, 15
+SHARES, SEEDS_A_SHARE = 6, 15
 SOAK_SECONDS = 1200.0
 
 
