@@ -33,6 +33,18 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
     assert colab.settings.refresh_token not in shell.said + known
 
 
+def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(
+    user: Caller, tmp_path: Path
+) -> None:
+    for options, advice in (
+        ("", "nobody is logged in to Colab; log in with: orchestrator colab login colab"),
+        (", auth: adc, adc_file: /none", "nobody is logged in to Colab: there is no file /none"),
+    ):
+        user.config(f"platforms:\n  colab: {{type: colab{options}}}\n")
+        assert advice in user("doctor", "colab", code=3, XDG_CACHE_HOME=str(tmp_path / "cache")).out
+    assert not (tmp_path / "cache").exists()
+
+
 def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:
     user.config("platforms:\n  here: {type: process}\n  colab: {type: colab}\n")
     assert "run `orchestrator colab login colab` in a terminal" in user("colab", "login", "colab", code=2).err
