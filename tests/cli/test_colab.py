@@ -33,6 +33,29 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
     assert colab.settings.refresh_token not in shell.said + known
 
 
+def test_a_login_that_is_given_up_or_gets_a_wrong_code_says_one_line(
+    user: Caller,
+    tmp_path: Path,
+    colab_python: None,  # noqa: ARG001
+) -> None:
+    prompt = "Enter the authorization code: "
+    with local_colab(tmp_path / "colab") as colab:
+        user.config(f"platforms:\n  colab: {{type: colab, proxy: '{colab.url}', ca_file: {colab.ca}}}\n")
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect(prompt)
+            shell.interrupt()
+            assert shell.ends()
+            assert shell.said.partition(prompt)[2] == "^Cinterrupted\n"
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect(prompt)
+            shell.answer("4/wrong")
+            assert shell.ends() == 3
+    assert shell.said.partition(prompt)[2] == (
+        "4/wrong\norchestrator: Google does not take this code: it is wrong or too old; "
+        "try again: orchestrator colab login colab\n"
+    )
+
+
 def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(
     user: Caller, tmp_path: Path
 ) -> None:
