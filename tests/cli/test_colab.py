@@ -23,6 +23,7 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
         before = user("doctor", "colab", code=3, XDG_CACHE_HOME=CACHE)
         assert "orchestrator colab login colab" in before.out + before.err
         with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect("local Colab (`make colab-local`), no login is needed")
             shell.expect("https://accounts.google.com/")
             shell.answer(colab.settings.code)
             shell.expect("colab is logged in")
