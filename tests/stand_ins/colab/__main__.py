@@ -56,6 +56,8 @@ def main() -> None:
         print(f"\n{_config(folder, colab, asked.life_seconds)}\nin another terminal:")
         print(f"  .venv/bin/orchestrator --home {asked.folder} quota")
         print(f"  .venv/bin/submit --home {asked.folder} jobs/graphmer_demo.yaml --follow --platform colab")
+        print("The first of them installs Google's command line, which takes a minute or more and 260 MB;")
+        print("a machine's first start installs 130 MB more. Both are in your cache folder, and stay there")
         print("docs/colab.md says what each of these means", flush=True)
         stop.wait()
 
