@@ -70,6 +70,7 @@ def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(
 
 
 def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:
+    assert "add the line `colab: {type: colab}` to" in user("colab", "login", "colab", code=2).err
     user.config("platforms:\n  here: {type: process}\n  colab: {type: colab}\n")
     assert "run `orchestrator colab login colab` in a terminal" in user("colab", "login", "colab", code=2).err
     assert "here (process) needs no login" in user("colab", "login", "here", code=2).err
