@@ -33,10 +33,12 @@ PENDING_SECONDS_MAX = 900.0  # between the launch and the agent's start: there i
 def offers(
     name: str, options: ColabOptions, units: Units, rates: Mapping[str, float], now: float
 ) -> tuple[Offer, ...]:
-    """One offer per accelerator. `rates` are the measured ones, by `kind`."""
+    """One offer per accelerator. `rates` are the measured ones, by `kind`. Whoever offers only some hears
+    nothing of the retired ones."""
     retired = tuple(
         Offer(name, each, Traits(owned=False), unavailable=Unavailable(catalogue[each].retired or "", NEVER))
         for each in RETIRED
+        if set(options.accelerators) == set(WORDS)
     )
     return (*(_offer(name, options, units, rates, each, now) for each in options.accelerators), *retired)
 
