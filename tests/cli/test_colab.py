@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from platformdirs import user_cache_path
 
+from orchestrator.cli import arguments
 from tests.cli.calls import Caller
 from tests.cli.dialogue import dialogue
 from tests.stand_ins.colab import local_colab
@@ -100,3 +102,12 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
 def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:
     user.config("platforms:\n  one: {type: colab}\n  two: {type: colab}\n")
     assert "Google forbids several accounts" in user("doctor", code=2).out
+
+
+def test_the_help_of_a_part_has_only_what_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for part, is_there in (("login", False), ("notebook", True)):
+        with pytest.raises(SystemExit):
+            arguments.parse(["colab", part, "--help"])
+        help_ = capsys.readouterr().out
+        assert ("--secret-file" in help_) is is_there
+        assert "~/.local/share/orchestrator" in help_
