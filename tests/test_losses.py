@@ -80,7 +80,7 @@ def test_sessions_that_end_by_themselves_are_no_losses(small: Make) -> None:
     choice = chosen(world)
     assert mean_time_to_failure(choice.offer) > 4 * 3600.0
     text = routing.losses_text(choice, world.record("second").job)
-    assert text == f"no session on box/cpu was lost ({len(lived)} so far)"
+    assert text == f"none of {len(lived)} sessions on box/cpu was lost so far"
 
 
 def test_lifetimes_and_rates_are_kept_apart(small: Make) -> None:

@@ -79,8 +79,8 @@ def _facts(pool: Pool, now: float) -> list[tuple[str, str]]:
         reserved = _amount(pool, given.taken(given.reserved_seconds))
         rows.append(("reserved", f"{reserved} by the platform, for running sessions"))
     left = _amount(pool, given.taken(max(0.0, given.left_seconds)))
-    if pool.free_seconds < given.left_seconds:
-        free = _amount(pool, given.taken(pool.free_seconds))
+    free = _amount(pool, given.taken(pool.free_seconds))
+    if pool.free_seconds < given.left_seconds and free != left:
         left += f": {free} free, the rest set aside for our running sessions"
     return [*rows, ("left", left), *_lasting(pool)]
 

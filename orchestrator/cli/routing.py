@@ -20,9 +20,10 @@ def choice_text(choice: Choice, job: Job) -> str:
         f"done in about {span(figures.finish - figures.start)} ({low} to {high})",
         count_text(figures.sessions, "session"),
     ]
-    if not rate_is_known(choice, job):
+    is_known = rate_is_known(choice, job)
+    if not is_known:
         parts = ["duration unknown until the first session measures its speed"]
-    if offer.quota is not None:
+    if offer.quota is not None and is_known:
         parts.append(quota_text(figures.quota_seconds, figures.quota_units))
     if offer.wait_seconds >= 1:
         parts.append(f"each waits about {span(offer.wait_seconds)} in the platform's queue")

@@ -10,6 +10,7 @@ _STEPS = {
     "kaggle": (f"{credentials.TO_LOG_IN}, and ", credentials.ENTRY, ""),
     "colab": ("", "colab: {type: colab}", ", and run `orchestrator colab login colab`"),
 }
+TRIED = ("kaggle", "colab")  # the types with a service that `doctor --live` can try
 
 
 def how_to_add(home: Home, type: str) -> str | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.client import growth, leftovers, reaching, routing
+from orchestrator.client import growth, leftovers, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
@@ -27,7 +27,7 @@ from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
-from orchestrator.platforms.platform import Checkup, Health, Placed, Platform
+from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
 from orchestrator.stores.store import Store
@@ -212,15 +212,9 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
 
 def _reaches(wired: Wired, given: PlatformConfig) -> Iterator[Finding]:
     """A finding if its sessions need the home store and cannot reach it."""
-    platform = wired.bare(given)
-    if not wired.ships(given) or not isinstance(platform, Placed):
-        return
-    try:
-        reaching.check(wired, platform)
-    except SpecError:  # reported under the store
-        return
-    except InputError as error:
-        yield Finding(f"{given.name}: home store", State.MISSING, str(error), "", Remedy.EDIT)
+    why = wired.unreachable().get((given.name, ""))
+    if why:
+        yield Finding(f"{given.name}: home store", State.MISSING, why, "", Remedy.EDIT)
 
 
 def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:

@@ -44,7 +44,8 @@ def write(wired: Wired, name: str, output: str | None) -> Written:
         raise InputError(f"{path}: the notebook's name must end in {_SUFFIX}")
     platform = _platform(wired, name)
     store = wired.store("")
-    reaching.check(wired, platform)
+    if why := reaching.refusal(wired.config.home_store, store, platform):
+        raise InputError(why)
     portable = carried(store)
     registers_of(store)
     key = new_key(store)

@@ -20,7 +20,7 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
-from orchestrator.core.wording import date, span
+from orchestrator.core.wording import count_text, date, span
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.ledger import Ledger, Stored
 from orchestrator.platforms.platform import Platform
@@ -161,7 +161,7 @@ def losses_text(choice: Choice, job: Job) -> str:
         return ""
     where = f"{offer.platform}/{offer.accelerator}"
     if not lived.lost:
-        return f"no session on {where} was lost ({lived.sessions} so far)"
+        return f"none of {count_text(lived.sessions, 'session')} on {where} was lost so far"
     every = span(mean_time_to_failure(offer))
     lost = f"sessions on {where} are lost about every {every} ({lived.lost} of the last {lived.sessions})"
     if not offer.traits.durable_mid_run:

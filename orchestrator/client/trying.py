@@ -10,26 +10,31 @@ import platform as machine
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 from orchestrator import __version__
 from orchestrator.agent import archive
-from orchestrator.client.adding import how_to_add
+from orchestrator.client.adding import TRIED, how_to_add
 from orchestrator.client.home import Home
 from orchestrator.client.leftovers import check_names
+from orchestrator.client.trial_store import HomeStoreOfTrials
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import count_text
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import write_whole
 from orchestrator.home import TRIALS
-from orchestrator.platforms.platform import Trial, Tried, Trying, Verdict
+from orchestrator.platforms.platform import Supplies, Trial, Tried, Trying, Verdict
+from orchestrator.platforms.trials.running import TRIALS as TRIALS_THERE
+from orchestrator.platforms.trials.running import under_way
+from orchestrator.stores.store import Store
+from orchestrator.uplink import archive as uplink_archive
 
 __all__ = ["Live", "Tried", "Verdict", "counted", "prepared", "report"]
 
-PACKAGES = ("kaggle", "kagglesdk", "requests")
+SHIPPED = "shipped"  # among a platform's trials: the sessions that may have shipped something
 ACCOUNT = "ACCOUNT"  # stands for the account's name in a report
 
 
@@ -41,14 +46,20 @@ class Live:
     trial: Trial
     home: Home
     clock: Clock
+    store: Callable[[], Store]
 
     def run(self, say: Callable[[str], None]) -> tuple[Tried, Path]:
         """Returns what it found, and where the report is."""
         began = self.clock.now()
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-            agent = Path(folder, "agent.pyz")
+            agent, uplink = Path(folder, "agent.pyz"), Path(folder, "uplink.pyz")
             archive.build(agent)
-            tried = self.trial.run(agent, say)
+            uplink_archive.build(uplink)
+            trials = self.home.folders.platform(self.name) / TRIALS_THERE
+            store = HomeStoreOfTrials(self.store, uplink, trials / SHIPPED)
+            with suppress(OrchestratorError, OSError):  # the trial says what is wrong with the store
+                store.clear_dead(lambda: under_way(trials))
+            tried = self.trial.run(Supplies(agent, store), say)
         path = self.home.path / TRIALS / f"{tried.run}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, report(self.name, tried, began, self.clock.now()).encode())
@@ -68,7 +79,8 @@ def prepared(home: Home, clock: Clock, names: Collection[str], *, long: bool) ->
         trial = each.trial(long=long) if isinstance(each, Trying) else None
         if trial is not None:
             trials[name] = trial
-    can = f"only {' or '.join(trials)} can" if trials else f"to use Kaggle, {how_to_add(home, 'kaggle')}"
+    how = "; ".join(f"to use {type}, {how_to_add(home, type)}" for type in TRIED)
+    can = f"only {' or '.join(trials)} can" if trials else how
     for name in names:
         if name not in trials:
             what = f"platform of type {types[name]}" if name in types else "store"
@@ -78,7 +90,7 @@ def prepared(home: Home, clock: Clock, names: Collection[str], *, long: bool) ->
         raise InputError(f"the config has no platform that can be tried live: {can}")
     if len(wanted) > 1:
         raise InputError(f"--live tries one platform at a time: name {' or '.join(wanted)}")
-    return Live(wanted[0], trials[wanted[0]], home, clock)
+    return Live(wanted[0], trials[wanted[0]], home, clock, lambda: wired.store(""))
 
 
 # --- The report -------------------------------------------------------------------------------------------
@@ -95,11 +107,10 @@ def counted(tried: Tried) -> str:
 def report(name: str, tried: Tried, began: float, ended: float) -> str:
     """Markdown to attach to an issue, without the account's name."""
     tried = _anonymous(tried)
-    versions = ", ".join(f"{package} {version}" for package, version in _versions())
     return "\n".join((
         f"# doctor --live: {name}, {utc_text(began)} to {utc_text(ended)}",
         "",
-        f"orchestrator {__version__}, Python {machine.python_version()}, {versions}",
+        f"orchestrator {__version__}, Python {machine.python_version()}",
         "",
         f"This file holds no credentials. {ACCOUNT} stands for the account's name.",
         "",
@@ -138,14 +149,6 @@ def _anonymous(tried: Tried) -> Tried:
 
 def _shown(verdict: Verdict) -> str:
     return f"**{verdict}**" if verdict is Verdict.FAILS else verdict.value
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        try:
-            yield package, metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
 
 
 def _rows(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from orchestrator import config as configuration
 from orchestrator.agent import archive
+from orchestrator.client import reaching
 from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
 from orchestrator.engine.engine import Brought, Engine, Watchers
@@ -26,7 +27,7 @@ from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
-from orchestrator.platforms.platform import Mailed, Platform
+from orchestrator.platforms.platform import Mailed, Placed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
@@ -128,7 +129,21 @@ class Wired:
 
     def market(self) -> Market:
         names = tuple(each.name for each in self.config.platforms)
-        return Market(names, self.config.rules, self.utc_offset_seconds())
+        return Market(names, self.config.rules, self.utc_offset_seconds(), self.unreachable())
+
+    def unreachable(self) -> dict[tuple[str, str], str]:
+        """(platform, store) → why the platform's sessions, which must ship to the run's home store, do not
+        reach this one. The config's home store is there without its name, too."""
+        found: dict[tuple[str, str], str] = {}
+        for given in filter(self.ships, self.config.platforms):
+            platform = self.bare(given)
+            if not isinstance(platform, Placed):
+                continue
+            for each in self.config.stores:
+                why = reaching.refusal(each.name, self.built(each), platform)
+                names = (each.name, "") if each.name == self.config.home_store else (each.name,)
+                found |= {(given.name, name): why for name in names if why}
+        return found
 
     def utc_offset_seconds(self) -> float:
         """The present offset of the user's time zone, for rules with hours of the day."""

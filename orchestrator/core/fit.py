@@ -26,6 +26,11 @@ class Fit:
     terms: Terms
 
 
+def may_use(job: Job, platform: str) -> bool:
+    """Whether the job allows this platform."""
+    return not job.route.platforms or platform in job.route.platforms
+
+
 def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit | str:
     """How the job fits the offer, or the reason why it never will.
 
@@ -37,7 +42,7 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
         return f"{name!r} is not in the catalogue of accelerators"
     if row.retired is not None:
         return f"{name} is retired: {row.retired}"
-    if job.route.platforms and offer.platform not in job.route.platforms:
+    if not may_use(job, offer.platform):
         return f"route.platforms allows only {', '.join(job.route.platforms)}"
     profile = job.profile(name)
     if profile is None:

@@ -16,7 +16,7 @@ from orchestrator.core import rules as ruling
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
-from orchestrator.core.fit import Fit, fit_on, too_short
+from orchestrator.core.fit import Fit, fit_on, may_use, too_short
 from orchestrator.core.job import Job, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
@@ -27,8 +27,10 @@ from orchestrator.core.offer import (
     Offer,
     Rejection,
     Route,
+    Unavailable,
     Until,
     UntilKind,
+    until_human,
     until_time,
 )
 from orchestrator.core.pause import pausing
@@ -36,6 +38,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, quota_text, span
 
+_OTHER_STORE = ("orchestrator init --help",)  # commands that add one
 PREFERRED_WITHIN = 1.25  # a preferred offer wins if it finishes within so many times the earliest finish
 
 
@@ -55,7 +58,8 @@ class Case:
     """All that a route depends on besides the run and the time; journalled, so that it can be judged again.
 
     `usage` counts our sessions per (platform, accelerator). `silent` are the rejections of platforms that
-    offer nothing now because they did not answer.
+    offer nothing now because they did not answer. `unreachable`: platform, home store, and why sessions there
+    do not reach it; "" is the home store of new runs.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -65,6 +69,7 @@ class Case:
     utc_offset_seconds: float = 0.0
     thorough: bool = False
     silent: tuple[Rejection, ...] = ()
+    unreachable: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,10 @@ class _Candidate:
 def judge(record: RunRecord, case: Case, now: float) -> Route:
     """Where the run should go now."""
     accepted = max((c.ref.step for c in record.accepted), default=0)
+    reasons = {platform: why for platform, store, why in case.unreachable if store == record.store}
     found = route(
         record.job,
-        case.offers,
+        [_reached(each, reasons.get(each.platform)) for each in case.offers] if reasons else case.offers,
         now=now,
         rules=case.rules,
         measurements=case.measurements,
@@ -109,7 +115,15 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
         allow_over_horizon=accepted > 0,
         thorough=case.thorough,
     )
-    return replace(found, rejections=(*found.rejections, *case.silent))
+    silent = (each for each in case.silent if may_use(record.job, each.platform))
+    return replace(found, rejections=(*found.rejections, *silent))
+
+
+def _reached(offer: Offer, why: str | None) -> Offer:
+    """The offer, closed if its sessions do not reach the run's home store."""
+    if why is None or (offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.NEVER):
+        return offer
+    return replace(offer, unavailable=Unavailable(why, until_human(*_OTHER_STORE)))
 
 
 def route(

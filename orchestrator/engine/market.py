@@ -7,7 +7,7 @@ In memory only. Asks no platform itself (the engine runs surveys in workers) and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.claims import Claim, claim_of, claims, less, used
@@ -68,15 +68,21 @@ def _waits_for_start(offer: Offer) -> bool:
 class Market:
     """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment.
 
-    `losses` adds to each offer how long our sessions there lived, once it is told.
+    `losses` adds to each offer how long our sessions there lived, once it is told. `unreachable`: (platform,
+    store) → why sessions there cannot use this home store.
     """
 
     def __init__(
-        self, platforms: Sequence[str], rules: tuple[Rule, ...] = (), utc_offset_seconds: float = 0.0
+        self,
+        platforms: Sequence[str],
+        rules: tuple[Rule, ...] = (),
+        utc_offset_seconds: float = 0.0,
+        unreachable: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         self._platforms = tuple(platforms)
         self._rules = rules
         self._utc_offset = utc_offset_seconds
+        self._unreachable = tuple((*where, why) for where, why in (unreachable or {}).items())
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._outages: dict[str, Surveyed] = {}
         self._asked_at: dict[str, float] = {}  # monotonic
@@ -203,7 +209,10 @@ class Market:
         """The router's input for a run with these measurements."""
         usage = tuple((*where, count) for where, count in self._usage.items())
         silent = tuple(self._troubles())
-        return Case(self._current, self._rules, measurements, usage, self._utc_offset, silent=silent)
+        return Case(
+            self._current, self._rules, measurements, usage, self._utc_offset,
+            silent=silent, unreachable=self._unreachable,
+        )  # fmt: skip
 
     def judged(self, record: RunRecord, case: Case) -> Route | None:
         """Like `route`, for a given case."""

@@ -308,12 +308,17 @@ def _shipping(action: Prepare, backends: Backends) -> Shipping | None:
     """What the session needs to ship its own outbox; None if something else brings that home."""
     if action.uplink is not Uplink.STORE:
         return None
-    program = backends.folders.home / UPLINK
+    shipping = shipping_to(backends.store(action.store), backends.folders.home / UPLINK)
+    return replace(shipping, needed=action.fetches)
+
+
+def shipping_to(store: Store, program: Path) -> Shipping:
+    """What a session needs to ship to this store. `program` is the uplink as one zip application."""
     try:
-        portable = carried(backends.store(action.store))
+        portable = carried(store)
     except Rejected as refusal:  # the platform decides whether it needs it
-        return Shipping(program, refusal=str(refusal), needed=action.fetches)
-    return Shipping(program, wire.encode(portable), portable.this_machine, needed=action.fetches)
+        return Shipping(program, refusal=str(refusal))
+    return Shipping(program, wire.encode(portable), portable.this_machine)
 
 
 def _fence_for(action: Prepare, store: Store) -> None:

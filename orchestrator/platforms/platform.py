@@ -19,7 +19,7 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import Remedy
 from orchestrator.session.mailbox import Mail
 from orchestrator.session.outbox import Outbox
-from orchestrator.session.staging import Materials
+from orchestrator.session.staging import Materials, Shipping
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,30 @@ class Tried:
     interrupted: bool = False
 
 
+class TrialStore(Protocol):
+    """The home store, as a session of a trial ships to it. Verbs raise what a store raises."""
+
+    def shipping(self) -> Shipping:
+        """What a session needs to ship there. Changes nothing."""
+
+    def begin(self, session: str, generation: int) -> None:
+        """Lets this session ship."""
+
+    def outbox(self, session: str, generation: int) -> Outbox:
+        """What it has shipped."""
+
+    def clear(self, session: str) -> None:
+        """Removes all of that. The session ships nothing any more, even if it still runs."""
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """What the sessions of a trial may get. `agent`: the agent as one zip application."""
+
+    agent: Path
+    store: TrialStore
+
+
 class Trial(Protocol):
     """Sessions of no run that check what is assumed about a service. Removes what it makes."""
 
@@ -250,9 +274,9 @@ class Trial(Protocol):
         """What it will make and what that costs, as name and text. Changes nothing. Raises as `survey`
         does, and Transient if another trial is under way."""
 
-    def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
-        """Takes minutes, and raises nothing that it can report instead. `agent`: the agent as one zip
-        application. `say` takes a line of progress. The first KeyboardInterrupt makes it clean up."""
+    def run(self, supplies: Supplies, say: Callable[[str], None]) -> Tried:
+        """Takes minutes, and raises nothing that it can report instead. `say` takes a line of progress. The
+        first KeyboardInterrupt makes it clean up."""
 
 
 @runtime_checkable

@@ -91,6 +91,9 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
     advice = "add a store that they can reach, with `orchestrator init hf`"
     assert advice in user(*words, code=2).err
     assert advice in user("doctor", "book", code=2).out
+    for command in ("plan", "submit"):
+        answer = user(command, user.job(accelerator="T4"), code=3)
+        assert advice in answer.out + answer.err
     assert not (tmp_path / "secret").exists()
     assert not (user.folder / "book.ipynb").exists()
     user.config("platforms:\n  book: {type: notebook, accelerator: T4, this_machine: true}\n")

@@ -67,6 +67,7 @@ def test_what_is_assumed_holds_on_a_kaggle_that_is_as_assumed(account: Caller, k
     assert report.is_relative_to(account.home)
     assert stat.S_IMODE(report.stat().st_mode) == 0o600
     text = report.read_text()
+    assert "| packages | kaggle " in text
     assert "| A1 | holds | The quota can be read" in text
     for secret in ("ada", kaggle.settings.key, "X-Goog", "/signed/"):
         assert secret not in text.replace("metadata", "")

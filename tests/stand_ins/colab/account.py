@@ -130,6 +130,7 @@ class Account:
                 self.url,
                 now,
                 self.settings.files_root,
+                python_told=self.settings.python,
                 busy_at=now,
             )
             self.machines[endpoint] = machine

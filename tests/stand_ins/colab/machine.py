@@ -43,6 +43,9 @@ def _here(name):
 for _name in _real:
     setattr(_os, _name, _here(_name))
 _os.chdir(_content)
+if {python!r}:
+    import platform as _platform
+    _platform.python_version = lambda: {python!r}
 """
 # The part of Colab's own package that gives the machine back.
 _RUNTIME = """\
@@ -72,6 +75,7 @@ class Machine:
     url: str  # where others reach the local Colab
     began: float
     root: str = "."  # what the contents API shows, from the folder
+    python_told: str = ""  # to its cells
     gone: float | None = None
     busy_at: float = 0.0  # when a kernel was last seen busy
     tokens: dict[str, float] = field(default_factory=dict, repr=False)  # token → when it expires
@@ -113,7 +117,8 @@ class Machine:
             tool = programs / "nvidia-smi"
             tool.write_text(f"#!/bin/sh\necho '{_GPUS[self.accelerator]}'\n")
             tool.chmod(0o755)
-        (startup / "00-machine.py").write_text(_STARTUP.format(content=str(self.content)))
+        first = _STARTUP.format(content=str(self.content), python=self.python_told)
+        (startup / "00-machine.py").write_text(first)
         (google / "__init__.py").touch()
         (google / "runtime.py").write_text(_RUNTIME)
         environ = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ} | {
@@ -159,6 +164,9 @@ class Machine:
     def is_busy(self) -> bool:
         """Whether a cell runs."""
         return any(each["execution_state"] == "busy" for each in self.kernels())
+
+    def new_kernel(self) -> Any:
+        return self._ask("POST", "")
 
     def interrupt(self) -> None:
         """Interrupts all cells."""

@@ -8,6 +8,7 @@ part answers a request, which fault it shows, and what a machine gets to see. ac
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -33,6 +34,7 @@ _XSSI = ")]}'\n"
 _PAGE = "<html><body>Something went wrong</body></html>"
 _TICK_SECONDS = 0.1
 _CHUNK = 1 << 16
+_A_KERNEL = re.compile(r"/api/kernels/[^/?]+(\?|$)")
 
 
 @dataclass
@@ -238,7 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/local-unassign"):
             machine = colab.account.machines[self.path.split("/")[2]]
             self._send(200, b"{}")
-            colab.account.vanish(machine)
+            if not colab.settings.unassign_is_ignored:
+                colab.account.vanish(machine)
             return
         machine = colab.admitted(self.path, self.headers)
         length = int(self.headers.get("Content-Length") or 0)
@@ -247,6 +250,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(400)
         if colab.settings.files_wait_for_cells and "/api/contents" in self.path and machine.is_busy():
             raise Refusal(503)
+        if colab.settings.kernels_are_new and self.command == "GET" and _A_KERNEL.search(self.path):
+            self._send(200, json.dumps(machine.new_kernel()).encode())
+            return
         upgrade = self.headers.get("Upgrade", "").lower() == "websocket"
         with machine.connect() as jupyter_socket:
             lines = [f"{self.command} {self.path} HTTP/1.1", *(

@@ -69,6 +69,12 @@ class Settings:
     # --- Cells: docs/references/colab.md#running-a-cell ---
     # A cell is interrupted when its client goes (assumed)
     cells_need_clients: bool = False
+    # A kernel that is asked for by its id is a new one, so that cells do not wait for each other (assumed)
+    kernels_are_new: bool = False
+    # What cells hear about the version of their Python; empty: the truth
+    python: str = ""
+    # `google.colab.runtime.unassign` does nothing (assumed)
+    unassign_is_ignored: bool = False
 
     # --- Files: docs/references/colab.md#files ---
     # Files are not answered while a cell runs: a 503 (assumed)

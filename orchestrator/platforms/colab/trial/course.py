@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
-from orchestrator.core import wire
 from orchestrator.core.bounds import size_text
-from orchestrator.core.order import AgentStatus, Outcome, Result
+from orchestrator.core.order import run_of
 from orchestrator.core.session import Sighting
 from orchestrator.core.wording import span
 from orchestrator.errors import NotFound, OrchestratorError, Rejected, Transient
-from orchestrator.platforms.colab import surveying
 from orchestrator.platforms.colab.platform import MACHINE
 from orchestrator.platforms.colab.trial import assumptions as assumed
-from orchestrator.platforms.colab.trial import probe
+from orchestrator.platforms.colab.trial import evidence, probe
 from orchestrator.platforms.colab.trial.ground import (
     ALIVE_SECONDS,
     CELLS,
@@ -33,14 +30,13 @@ from orchestrator.platforms.colab.trial.ground import (
 )
 from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units
 from orchestrator.platforms.platform import Leftover, Sight
-from orchestrator.platforms.trials import training
 from orchestrator.platforms.trials.assumption import FAILS, HOLDS, NOT_SEEN, Judgement, at_scale, of
 from orchestrator.platforms.trials.record import Record
+from orchestrator.platforms.trials.running import under_way
 from orchestrator.platforms.trials.waiting import Late
-from orchestrator.session.layout import RESULT, STATUS
-from orchestrator.session.outbox import collect
+from orchestrator.session.staging import Shipping
 
-PYTHON_OLDEST = (3, 11)
+UPLINK_SECONDS = 120.0  # a session that was asked to stop waits so long for an uplink that ships nothing
 
 
 class Course:
@@ -54,7 +50,9 @@ class Course:
         self._cli = ground.cli
         self._made: list[str] = []  # sessions that may have a machine
         self._cells = ground.session(CELLS)
+        self._ships = ""  # the session that may have shipped something
         self._said = ""
+        self._warnings: tuple[str, ...] = ()  # those of the session's agent
 
     # --- What it makes ----------------------------------------------------------------------------------
 
@@ -63,13 +61,19 @@ class Course:
         return tuple(self._made)
 
     def clear(self) -> None:
-        """Gives all machines back. What cannot be given back stays in `left`."""
+        """Gives all machines back, and removes what was shipped. A machine that cannot be given back stays
+        in `left`."""
         for session in reversed(self.left()):
             self._say(f"{_short(session)}: deleting what was made")
             try:
                 self._give_back(session)
             except (OrchestratorError, OSError) as error:
                 self._say(f"{_short(session)} is left: {error}")
+        if self._ships:
+            try:
+                self._ground.supplies.store.clear(self._ships)
+            except (OrchestratorError, OSError) as error:
+                self._say(f"the home store keeps a few kB until the next trial: {error}")
 
     def _make(self, number: int) -> str:
         """From now on the session may have a machine, which doctor finds, too, if we die."""
@@ -99,8 +103,11 @@ class Course:
 
     def cells(self, *, long: bool) -> None:
         self._say("a machine without an accelerator, and two cells")
-        before = self._units(self._cli.read(units=True))
-        self._judge(assumed.UNITS, units(before))
+        earlier = self._earlier()
+        reading = self._cli.read(units=True, names=earlier)
+        before = self._units(reading)
+        self._judge(assumed.UNITS, evidence.units(before))
+        self._forget(each for each in earlier if each not in reading.endpoints)
         self._make(CELLS)
         machine = self._allocate(before)
         self._find(machine)
@@ -111,6 +118,18 @@ class Course:
         self._second_cell()
         self._let_go()
         self._stop()
+
+    def _earlier(self) -> tuple[str, ...]:
+        """The sessions that trials noted which died."""
+        noted = self._ground.memory.sessions()
+        alive = under_way(self._ground.folder)  # read last: it holds whatever was noted
+        return tuple(each for each in noted if run_of(each) not in alive)
+
+    def _forget(self, gone: Iterable[str]) -> None:
+        """Forgets sessions without a machine, unless one may still come."""
+        for session in gone:
+            with suppress(Transient):
+                self._ground.platform.discard(session)
 
     def _units(self, reading: Reading) -> Units:
         if reading.units is None:
@@ -141,7 +160,7 @@ class Course:
         self._judge(assumed.LISTED, of(in_time, f"{span(seconds)} later at most"))
         self._judge(assumed.EXACT, of(shown.accelerator == CPU, f"asked for {CPU}, got {shown.accelerator}"))
         if shown.accelerator == CPU:
-            self._judge(assumed.COST, cost(before, self._units(reading)))
+            self._judge(assumed.COST, evidence.cost(before, self._units(reading)))
         return shown
 
     def _find(self, machine: Assignment) -> None:
@@ -149,7 +168,7 @@ class Course:
         none = self._make(NONE)
         self._cli.forget(self._cells)
         reading = self._cli.read(names=[self._cells, none])
-        self._judge(assumed.FOUND, found(machine.endpoint, reading, self._cells, none))
+        self._judge(assumed.FOUND, evidence.found(machine.endpoint, reading, self._cells, none))
         if none not in reading.endpoints:
             self._made.remove(none)
             self._ground.memory.forget(none)
@@ -181,7 +200,7 @@ class Course:
         same = seen.get("word") == word
         self._judge(assumed.FOLDER, of(same, "a cell saw the upload" if same else "no cell sees the upload"))
         self._judge(assumed.BUSY, (HOLDS, f"{probe.SEEN} was read"))
-        self._judge(assumed.PYTHON, python(seen))
+        self._judge(assumed.PYTHON, evidence.python(seen))
         kept = {name: value for name, value in seen.items() if name != "word" and value not in ("", [])}
         self._fact("the machine", ", ".join(f"{name} {value}" for name, value in kept.items()))
         if not same:
@@ -254,7 +273,7 @@ class Course:
             else:
                 self._judge(assumed.QUEUED, (HOLDS, f"it did not start in {span(seconds)}"))
             return
-        self._judge(assumed.QUEUED, queued(json.loads(self._wait_for(probe.SECOND))))
+        self._judge(assumed.QUEUED, evidence.queued(json.loads(self._wait_for(probe.SECOND))))
 
     def _let_go(self) -> None:
         """Lets the first cell end, whose client was killed when it had started."""
@@ -286,25 +305,45 @@ class Course:
         """Launched, watched, stopped and collected with the platform's own verbs."""
         self._say("a session, as the runs have them")
         platform, order = self._ground.platform, self._ground.order()
-        platform.prepare(order, self._ground.materials())
         session = self._make(SESSION)
+        shipping = self._shipping(session)
+        platform.prepare(order, self._ground.materials(shipping))
         platform.launch(order)
         start = self._ground.options.start_seconds + self._ground.scale.late
-        self._until("to train", start, lambda sight: (_step(sight) or 0) > 0)
+        self._until("to train", start, lambda sight: (evidence.step(sight) or 0) > 0)
         self._say(f"{_short(session)}: asking it to stop")
         platform.stop(session)
-        late = self._ground.scale.late
+        late = self._ground.scale.late + (UPLINK_SECONDS if shipping else 0.0)
         ended = self._until("to leave", late, lambda sight: sight.sighting is not Sighting.RUNNING)
         began = self._ground.clock.monotonic()
         self._judge(assumed.STAYS, self._kept(ended))
+        if shipping is not None:
+            self._judge(assumed.REACHES, self._shipped(session))
         self._until_absent(session, began)
+
+    def _shipping(self, session: str) -> Shipping | None:
+        """What the session needs to ship to the home store; None if no session there can."""
+        store = self._ground.supplies.store
+        try:
+            shipping = store.shipping()
+            why = evidence.cannot_ship(shipping, here=self._ground.platform.this_machine)
+            if not why:
+                self._ships = session
+                store.begin(session, SESSION)
+                return shipping
+        except OrchestratorError as error:
+            why = f"this machine cannot use the home store: {error}"
+        self._judge(assumed.REACHES, (NOT_SEEN, why))
+        return None
 
     def _until(self, what: str, seconds: float, done: Callable[[Sight], bool]) -> Sight:
         session = self._ground.session(SESSION)
 
         def look() -> Sight | None:
             sight = self._ground.platform.observe([session])[session]
-            step = _step(sight)
+            status = evidence.status(sight)
+            step = None if status is None else status.step
+            self._warnings = self._warnings if status is None else status.warnings
             told = (sight.sighting, "" if step is None else f"step {step}", sight.detail)
             self._say_once(", ".join(filter(None, told)))
             if sight.sighting is Sighting.ENDED or done(sight):
@@ -323,22 +362,17 @@ class Course:
             self._say(f"{_short(self._ground.session(SESSION))}: {text}")
 
     def _kept(self, sight: Sight) -> Judgement:
-        result = _result(sight)
-        if result is None or result.outcome is not Outcome.STOPPED:
-            return FAILS, sight.detail if result is None else f"{result.outcome}: {result.message}"
-        assert sight.outbox is not None, "it has a result"
-        brought = collect(sight.outbox, self._ground.output, sync=False)
-        if brought.corrupt or not brought.manifests:
-            corrupt = "; ".join(f"{name}: {why}" for name, why in brought.corrupt)
-            return FAILS, f"it left no checkpoint that is intact {corrupt}".strip()
-        newest = brought.manifests[-1]
-        state = self._ground.state(newest)
-        if state["value"] != training.uninterrupted(state["step"]) or state["step"] != result.step:
-            return FAILS, f"its checkpoint is not that of step {result.step}"
-        return (
-            HOLDS,
-            f"left at step {result.step}, with a checkpoint of {size_text(newest.size)} that is intact",
-        )
+        if sight.outbox is None:
+            return FAILS, sight.detail or "it is gone"
+        return evidence.left_whole(sight.outbox, self._ground.output("machine"), sight.detail)
+
+    def _shipped(self, session: str) -> Judgement:
+        nothing = "; ".join(("its result did not come there", *self._warnings))
+        try:
+            outbox = self._ground.supplies.store.outbox(session, SESSION)
+            return evidence.left_whole(outbox, self._ground.output("store"), nothing)
+        except OrchestratorError as error:
+            return NOT_SEEN, f"this machine cannot read the home store: {error}"
 
     def _until_absent(self, session: str, began: float) -> None:
         """Waits until the machine has given itself back. It is given back by us otherwise."""
@@ -357,67 +391,6 @@ class Course:
         self._judge(assumed.GIVES_BACK, (HOLDS, f"{span(clock.monotonic() - began)} after its session"))
 
 
-# --- Evidence: values in, verdict out ---------------------------------------------------------------------
-
-
-def units(said: Units) -> Judgement:
-    lacks = [
-        name for name, value in (("eligibleGpus", said.gpus), ("eligibleTpus", said.tpus)) if value is None
-    ]
-    if not surveying.is_paid(said) and said.free_left is None:
-        lacks.append("freeCcuQuotaInfo")
-    has = (*(said.gpus or ()), *(said.tpus or ()))
-    return of(not lacks, f"no {', no '.join(lacks)}" if lacks else f"may use {', '.join(has) or 'nothing'}")
-
-
-def cost(before: Units, after: Units) -> Judgement:
-    """By what all machines of the account use together, before and after one more."""
-    more = after.per_hour - before.per_hour
-    if after.assignments not in (0, before.assignments + 1):
-        return NOT_SEEN, "other machines began or ended meanwhile"
-    return of(0.0 < more <= surveying.RATES[CPU], f"{more:.3f} units an hour")
-
-
-def found(endpoint: str, reading: Reading, session: str, none: str) -> Judgement:
-    if none in reading.endpoints:
-        return FAILS, "asking for a notebook's machine started one"
-    shown = reading.endpoints.get(session)
-    if shown is None:
-        return FAILS, "Colab did not find it"
-    return of(
-        shown == endpoint, "found, and none started" if shown == endpoint else "it found another machine"
-    )
-
-
-def queued(said: dict[str, Any]) -> Judgement:
-    """By what a second cell says that has run."""
-    return (FAILS, "both ran at the same time") if said["beside"] else (NOT_SEEN, "the first cell had ended")
-
-
-def python(seen: dict[str, Any]) -> Judgement:
-    version = str(seen.get("python", ""))
-    numbers = tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
-    torch = seen.get("torch")
-    return of(
-        numbers >= PYTHON_OLDEST and bool(torch),
-        f"Python {version}, {f'torch {torch}' if torch else 'no torch'}",
-    )
-
-
 def _short(session: str) -> str:
     """Its name for a person, such as `s01`."""
     return session.rpartition("-")[2]
-
-
-def _step(sight: Sight) -> int | None:
-    data = None if sight.outbox is None else sight.outbox.small(STATUS)
-    with suppress(ValueError):
-        return wire.decode(AgentStatus, data or b"").step
-    return None
-
-
-def _result(sight: Sight) -> Result | None:
-    data = None if sight.outbox is None else sight.outbox.small(RESULT)
-    with suppress(ValueError):
-        return wire.decode(Result, data or b"")
-    return None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.clock import Clock
-from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.job import Keep, Precision
 from orchestrator.core.order import Order, session_name
 from orchestrator.platforms.colab.machine import ROOT
@@ -17,9 +15,10 @@ from orchestrator.platforms.colab.options import HOUR, MIB, ColabOptions
 from orchestrator.platforms.colab.platform import ColabPlatform
 from orchestrator.platforms.colab.runner import MARKER, Cli
 from orchestrator.platforms.colab.trial import probe
+from orchestrator.platforms.platform import Supplies
 from orchestrator.platforms.trials import materials, training
 from orchestrator.platforms.trials.waiting import Waiting
-from orchestrator.session.staging import Materials
+from orchestrator.session.staging import Materials, Shipping
 
 ENDLESS = 10_000_000  # steps
 LARGE_BYTES, ALIVE_SECONDS = 256 * MIB, 1800.0  # as the assumptions say
@@ -64,22 +63,24 @@ class Scale:
 
 @dataclass
 class Ground:
-    """`folder` is that of all trials, `scratch` this trial's, and `agent` the agent as one zip
-    application."""
+    """`folder` is that of all trials, and `scratch` this trial's."""
 
     name: str
     run: str
     options: ColabOptions
     folder: Path
     scratch: Path
-    agent: Path
+    supplies: Supplies
     clock: Clock
     scale: Scale
     cli: Cli
     waiting: Waiting
 
     def __post_init__(self) -> None:
-        given = {"accelerators": ("cpu",), "high_mem": False, "linger_seconds": self.scale.linger}
+        given = {
+            "accelerators": ("cpu",), "high_mem": False, "linger_seconds": self.scale.linger,
+            "uplink_seconds": min(self.options.uplink_seconds, max(1.0, self.scale.late / 20)),
+        }  # fmt: skip
         self.options = self.options.model_copy(update=given)
         self.memory = Memory(self.folder)
         self.platform = ColabPlatform(self.name, self.options, self.cli, self.folder, self.clock)
@@ -110,8 +111,9 @@ class Ground:
             threads=self.options.threads,
         )
 
-    def materials(self) -> Materials:
-        return Materials(materials.bundle(self.scratch), self.agent, say=self.waiting.say)
+    def materials(self, shipping: Shipping | None) -> Materials:
+        bundle = materials.bundle(self.scratch)
+        return Materials(bundle, self.supplies.agent, shipping=shipping, say=self.waiting.say)
 
     def cell(self, call: str, *given: object) -> Path:
         """A cell that calls a function of the probe's with the first session's marker, and with these."""
@@ -126,16 +128,11 @@ class Ground:
         path.write_bytes(data)
         return path
 
-    @property
-    def output(self) -> Path:
-        """The folder for what the session left."""
-        path = self.scratch / "output"
-        path.mkdir(exist_ok=True)
+    def output(self, where: str) -> Path:
+        """The folder for what the session left there."""
+        path = self.scratch / "output" / where
+        path.mkdir(parents=True, exist_ok=True)
         return path
-
-    def state(self, manifest: Manifest) -> dict[str, Any]:
-        """What the training saved in a collected checkpoint."""
-        return materials.content(self.output, manifest, training.STATE)
 
 
 def on_machine(name: str) -> str:

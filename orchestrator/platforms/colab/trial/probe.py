@@ -37,7 +37,7 @@ def first(marker: str, seconds_max: float) -> None:
 def second(marker: str) -> None:
     """Tells whether the first cell runs at the same time."""
     before = read(BEAT)
-    pause(20)
+    pause(5)
     put(SECOND, json.dumps({"beside": read(BEAT) != before, "before": read(SEEN) != ""}))
     say(marker)
 

@@ -16,7 +16,7 @@ from orchestrator.platforms.colab.trial.assumptions import CHECKED
 from orchestrator.platforms.colab.trial.course import Course
 from orchestrator.platforms.colab.trial.ground import Ground, Scale
 from orchestrator.platforms.colab.values import CPU
-from orchestrator.platforms.platform import Tried
+from orchestrator.platforms.platform import Supplies, Tried
 from orchestrator.platforms.trials.conducting import Ending, cleared, new_run, teller, told
 from orchestrator.platforms.trials.record import Record
 from orchestrator.platforms.trials.running import check_alone, running
@@ -67,16 +67,18 @@ class ColabTrial:
             ("account", f"{reading.units.balance:.1f} compute units; {running} of yours running"),
             ("makes", f"2 machines without an accelerator, one after the other, called {self._run}-…; both "
              "are given back"),
+            ("sends", "what opens your home store to the second machine, as each session gets it; the few kB "
+             "that come from there are removed"),
             ("costs", f"about {cost:.3f} compute units; about {span(seconds)} in all"),
             ("reads", "the list of your machines, and your units; no other machine is touched"),
         )  # fmt: skip
 
-    def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
+    def run(self, supplies: Supplies, say: Callable[[str], None]) -> Tried:
         record = Record(CHECKED)
         record.fact("command line", _version())
         waiting = Waiting(self._clock, min(self._options.poll_seconds, POLL_SECONDS), teller(say))
         with running(self._folder, self._run) as folder:
-            ground = Ground(self._name, self._run, self._options, self._folder, folder, agent, self._clock,
+            ground = Ground(self._name, self._run, self._options, self._folder, folder, supplies, self._clock,
                             self._scale, self._cli, waiting)  # fmt: skip
             course = Course(ground, record)
             ending = cleared(lambda: course.cells(long=self._long), course, waiting)

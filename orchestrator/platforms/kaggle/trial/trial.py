@@ -6,6 +6,7 @@ It spends no quota, because every session is on a cpu. It removes what it made, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -17,7 +18,7 @@ from orchestrator.platforms.kaggle.trial.assumptions import CHECKED
 from orchestrator.platforms.kaggle.trial.course import Course
 from orchestrator.platforms.kaggle.trial.ground import Ground, Scale
 from orchestrator.platforms.kaggle.trial.witness import Witness
-from orchestrator.platforms.platform import Tried
+from orchestrator.platforms.platform import Supplies, Tried
 from orchestrator.platforms.trials.conducting import Ending, cleared, new_run, teller, told
 from orchestrator.platforms.trials.record import Record
 from orchestrator.platforms.trials.running import check_alone, running
@@ -25,6 +26,7 @@ from orchestrator.platforms.trials.waiting import Waiting
 
 POLL_SECONDS, REPORT_SECONDS = 15.0, 10.0
 JOB = "kaggle-trial"
+PACKAGES = ("kaggle", "kagglesdk", "requests")  # installed with the platform
 
 
 def scale_of(options: KaggleOptions) -> Scale:
@@ -86,12 +88,13 @@ class KaggleTrial:
             ("reads", "the lists of your kernels and datasets; nothing else on the account is touched"),
         )  # fmt: skip
 
-    def run(self, agent: Path, say: Callable[[str], None]) -> Tried:
+    def run(self, supplies: Supplies, say: Callable[[str], None]) -> Tried:
         record = Record(CHECKED)
+        record.fact("packages", _versions())
         waiting = Waiting(self._clock, self._options.poll_seconds, teller(say))
         with running(self._folder, self._run) as folder:
-            ground = Ground(self._name, self._run, self._options, self._folder, folder, agent, self._clock,
-                            self._scale, self._account, self._witness, waiting)  # fmt: skip
+            ground = Ground(self._name, self._run, self._options, self._folder, folder, supplies.agent,
+                            self._clock, self._scale, self._account, self._witness, waiting)  # fmt: skip
             course = Course(ground, record)
             ending = _followed(course, waiting, long=self._long)
         account = self._account.client.username()
@@ -115,3 +118,7 @@ def _followed(course: Course, waiting: Waiting, *, long: bool) -> Ending:
         ending = cleared(again, course, waiting)
     course.conclude()
     return ending
+
+
+def _versions() -> str:
+    return ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES)
