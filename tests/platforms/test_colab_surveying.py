@@ -79,6 +79,7 @@ def test_what_the_account_may_use_is_offered_and_the_rest_says_why() -> None:
         retired = found[name].unavailable
         assert retired is not None
         assert retired.until == NEVER
+    assert set(offered(accelerators=("cpu", "T4"))) == {"cpu", "T4"}
 
 
 def test_where_colab_does_not_say_what_the_account_may_use_everything_is_tried() -> None:
@@ -206,6 +207,10 @@ def test_doctor_says_what_is_left_what_may_be_used_and_what_runs() -> None:
     assert accelerators.advice == "not for this account now: H100, RTXPRO6000, TPUv6e-1"
     assert machines.text == "1 running (T4), your own notebooks included"
     assert {each.health for each in (units, accelerators, machines)} == {Health.OK}
+    plain = reading(Assignment("m1", CPU), per_hour=0.1)
+    assert checking.findings(ColabOptions(), PAID, {}, plain)[-1].text.startswith(
+        "1 running (without an accelerator)"
+    )
 
 
 @pytest.mark.parametrize(("free_tier", "health"), [(False, Health.MISSING), (True, Health.WARNING)])

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 from orchestrator.platforms.colab.errand import hidden
+from orchestrator.platforms.colab.machine import Left
 from orchestrator.platforms.colab.refusals import meaning
 from orchestrator.platforms.colab.values import (
     Assignment,
@@ -139,3 +140,15 @@ def test_failures_that_the_local_colab_does_not_show(
 def test_tokens_are_hidden(text: str) -> None:
     assert "SECRET" not in hidden(text)
     assert "SECRET" not in hidden(f"{text}&more=1")
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (Left(0, ""), "its agent has ended"),
+        (Left(-9, ""), "its agent died (-9)"),
+        (Left(None, "no Python"), "its agent could not be started: no Python"),
+    ],
+)
+def test_an_agent_that_ended_as_it_should_is_not_called_dead(left: Left, text: str) -> None:
+    assert left.text == text

@@ -16,6 +16,7 @@ import base64
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -443,7 +444,8 @@ def main(words: list[str]) -> int:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the answer tells it
         names = [each.__name__ for each in type(error).__mro__]
         answer |= {"kind": "failed", "error": names[0], "kinds": names, "message": hidden(str(error))}
-        sys.stderr.write(hidden(traceback.format_exc()))
+        if request["errand"] != "login":  # a person would see it
+            sys.stderr.write(hidden(traceback.format_exc()))
     answer["requests"] = seen.requests
     write(words[1], answer)
     return 0
@@ -475,4 +477,5 @@ def write(path: str, answer: Answer) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C on a terminal ends it without a traceback
     sys.exit(main(sys.argv[1:]))

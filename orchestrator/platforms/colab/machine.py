@@ -50,7 +50,9 @@ class Left:
 
     @property
     def text(self) -> str:
-        return f"its agent could not be started: {self.why}" if self.why else f"its agent died ({self.code})"
+        if self.why:
+            return f"its agent could not be started: {self.why}"
+        return f"its agent died ({self.code})" if self.code else "its agent has ended"
 
 
 @dataclass(frozen=True)

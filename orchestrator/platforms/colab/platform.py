@@ -143,6 +143,8 @@ class ColabPlatform:
     # --- What a person sees -----------------------------------------------------------------------------
 
     def log_in(self, say: Callable[[str], None]) -> None:
+        if self.this_machine:
+            say("the proxy is on this machine; for a local Colab (`make colab-local`), no login is needed")
         say("preparing Colab's command line, which may take a minute")
         self._cli.ready()
         self._cli.login()

@@ -78,6 +78,10 @@ def _of_login(make: Make, answer: Mapping[str, Any], last: Mapping[str, Any], lo
     status = int(last.get("status") or 0)
     if last.get("error") or status == 429 or status >= 500:
         return make(Transient, f"the login at Google cannot be renewed now: {last.get('error') or status}")
+    if "InvalidGrantError" in answer.get("kinds", ()):
+        return make(
+            AccessDenied, f"Google does not take this code: it is wrong or too old; try again: {login}"
+        )
     why = "Google refuses the login" if status else "nobody is logged in to Colab"
     if "EOFError" not in answer.get("kinds", ()):
         why = f"{why} ({answer.get('error')})"

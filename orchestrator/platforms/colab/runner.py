@@ -42,6 +42,7 @@ from orchestrator.platforms.colab.values import (
 FILE_BYTES_MAX = 4 << 20
 MARKER = "orchestrator: started {session}"
 ANSWER_BYTES_MAX = 256 << 20
+_READY_SECONDS = 20.0  # shorter than anybody waits for a survey
 _LOOK_SECONDS = 0.05
 _TAIL_BYTES = 4000
 _LOGIN_BYTES_MAX = 1 << 16
@@ -69,6 +70,7 @@ class Cli:
     """Colab's command line for one account. All calls block; threads may share it.
 
     Every call raises:
+    - Preparing: the command line is being installed. Not raised by `ready` and `login`, which wait for it.
     - AccessDenied: nobody is logged in, the login has expired, or the account is barred. The message has the
       command that helps.
     - Transient: no answer in time, too many requests, or a fault of Colab's.
@@ -93,7 +95,7 @@ class Cli:
         self._clock = clock or SystemClock()
 
     def ready(self) -> None:
-        """Makes the environment if needed, which takes up to a minute (Environment.ready)."""
+        """Makes the environment if needed, and waits for it (Environment.ready)."""
         self.environment.ready()
 
     def new(self, session: str, accelerator: str, *, high_mem: bool = False) -> Assignment:
@@ -240,7 +242,9 @@ class Cli:
         home: Path | None = None,
     ) -> Iterator[_Done]:
         """Runs an errand to its end, its marker or its time limit; without a limit, on this terminal."""
-        python = self.environment.ready()
+        if seconds is not None:
+            self._expect_login(name)
+        python = self.environment.ready(None if seconds is None else _READY_SECONDS)
         with draft_folder(self._folder("work"), 0o700) as folder:
             done = _Done(folder)
             whole = {
@@ -325,6 +329,16 @@ class Cli:
             answer["message"] = f"{answer.get('message', '')} {done.said()}".strip()
             raise meaning(answer, backend=self.backend, operation=operation, login=self._login())
         return answer
+
+    def _expect_login(self, operation: str) -> None:
+        """Whoever is not logged in needs no command line yet."""
+        if self.environment.is_logged_in():
+            return
+        if self.environment.auth == "oauth2":
+            why = f"nobody is logged in to Colab; log in with: {self._login()}"
+        else:
+            why = f"nobody is logged in to Colab: there is no file {self.environment.adc_file}"
+        raise self._error(AccessDenied, operation, why)
 
     def _login(self) -> str:
         return f"orchestrator colab login {self.backend}".strip()

@@ -36,10 +36,12 @@ def offers(
     used: Iterable[str] = (),
 ) -> tuple[Offer, ...]:  # fmt: skip
     """One offer per accelerator. `rates` are the measured ones, by `kind`. An accelerator that is `used` by a
-    session is listed although the options no longer have it, because the session takes a slot and units."""
+    session is listed although the options no longer have it, because the session takes a slot and units.
+    Whoever offers only some hears nothing of the retired ones."""
     retired = tuple(
         Offer(name, each, Traits(owned=False), unavailable=Unavailable(catalogue[each].retired or "", NEVER))
         for each in RETIRED
+        if set(options.accelerators) == set(WORDS)
     )
     open_ = tuple(_offer(name, options, units, rates, each, now) for each in options.accelerators)
     rest = (each for each in used if each in WORDS and each not in options.accelerators)
