@@ -59,8 +59,9 @@ def build(
 def _mistakes(error: ValidationError) -> Iterator[str]:
     for mistake in error.errors():
         path = ".".join(map(str, mistake["loc"]))
+        text = mistake["msg"].removeprefix("Value error, ")  # raised by our own validators
         if not path:  # concerns several options together
-            yield mistake["msg"].removeprefix("Value error, ")
+            yield text
             continue
         given = "" if mistake["type"] == "missing" else f" (given: {mistake['input']!r})"
-        yield f"option {path!r}: {mistake['msg']}{given}"
+        yield f"option {path!r}: {text}{given}"

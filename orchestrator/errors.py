@@ -84,6 +84,10 @@ class Transient(BackendError):
         self.retried = retried
 
 
+class Preparing(Transient):
+    """What this needs is being installed on this machine. The message says what, and to try again."""
+
+
 def is_worth_retrying(error: BaseException) -> bool:
     """Whether the wrapper should retry: the error may pass, and nobody has retried yet."""
     return isinstance(error, Transient) and not error.retried

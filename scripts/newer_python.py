@@ -46,7 +46,7 @@ def found() -> Path | None:
 def is_there_another() -> bool:
     """Whether the orchestrator finds one on this system."""
     from orchestrator.errors import AccessDenied
-    from orchestrator.platforms.colab.environment import find_python
+    from orchestrator.platforms.colab.installing import find_python
 
     try:
         find_python()

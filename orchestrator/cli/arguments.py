@@ -37,8 +37,9 @@ def _flag(*flags: str, help: str) -> Option:
 
 JSON = _option("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, also for errors")
 HOME = _option(
-    "--home", metavar="DIR", default=argparse.SUPPRESS, help="state folder (default: $ORCHESTRATOR_HOME)"
-)
+    "--home", metavar="DIR", default=argparse.SUPPRESS,
+    help="state folder (default: $ORCHESTRATOR_HOME, else ~/.local/share/orchestrator)",
+)  # fmt: skip
 EVERYWHERE = (JSON, HOME)
 
 JOB = _option("job", metavar="JOB", help="the job's YAML file")
@@ -102,7 +103,7 @@ CLEAN = _flag("--clean", help="only list what sessions left behind and offer to 
 LIVE = _flag(
     "--live", help="run a few small sessions on Kaggle or Colab, to check what we assume about it; asks first"
 )
-LONG = _flag("--long", help="with --live: also what takes half an hour more")
+LONG = _flag("--long", help="with --live: also what takes 30 to 40 minutes more")
 YES = _flag("--yes", help="do not ask for confirmation")
 OLDER_THAN = _option(
     "--older-than", metavar="AGE", default="30d",
@@ -115,14 +116,9 @@ CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
-COLAB = (
-    _option(
-        "what",
-        metavar="WHAT",
-        choices=("login", "notebook"),
-        help="login: log in to the platform's account; notebook: write the notebook to open",
-    ),
-    _option("name", metavar="PLATFORM", help="a platform of the config"),
+ACCOUNT = _option("name", metavar="PLATFORM", help="a platform of the config")
+NOTEBOOK = (
+    ACCOUNT,
     _option("-o", "--output", metavar="FILE", help="the notebook to write (default: PLATFORM.ipynb)"),
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
     _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
@@ -132,13 +128,15 @@ SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS)
 
 @dataclass(frozen=True)
 class Command:
-    """`runs` is module:function in this package. At most one of the `one_of` options may be given."""
+    """`runs` is module:function in this package. At most one of the `one_of` options may be given. A command
+    with `parts` has those instead of options, and `what` says which was given."""
 
     name: str
     summary: str
     runs: str
     options: tuple[Option, ...] = ()
     one_of: tuple[Option, ...] = ()
+    parts: tuple[Command, ...] = ()
 
 
 COMMANDS = (
@@ -170,7 +168,10 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
-    Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", COLAB),
+    Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
+        Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
+        Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
+    )),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks; for probes", "health:health"),
@@ -201,14 +202,22 @@ def parser(prog: str = "orchestrator") -> Parser:
     _add(made, EVERYWHERE)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for command in COMMANDS:
-        sub = commands.add_parser(
-            command.name, help=command.summary, description=command.summary, allow_abbrev=False
-        )
-        _add(sub, command.options)
-        if command.one_of:
-            _add(sub.add_mutually_exclusive_group(), command.one_of)
-        _add(sub, EVERYWHERE)
+        _declare(commands, command)
     return made
+
+
+def _declare(commands: argparse._SubParsersAction[Parser], command: Command) -> None:
+    made = commands.add_parser(
+        command.name, help=command.summary, description=command.summary, allow_abbrev=False
+    )
+    _add(made, command.options)
+    if command.one_of:
+        _add(made.add_mutually_exclusive_group(), command.one_of)
+    _add(made, EVERYWHERE)
+    if command.parts:
+        parts = made.add_subparsers(dest="what", metavar="WHAT", required=True, parser_class=Parser)
+        for part in command.parts:
+            _declare(parts, part)
 
 
 def _add(target: argparse._ActionsContainer, options: Sequence[Option]) -> None:
@@ -247,7 +256,8 @@ def _command_word(arguments: Sequence[str]) -> str | None:
 
 
 def _flags(name: str | None) -> list[str]:
-    own = next((c.options + c.one_of for c in COMMANDS if c.name == name), ())
-    return [flag for option in (*own, *EVERYWHERE) for flag in option.flags if flag.startswith("-")] + [
+    own = [c for command in COMMANDS if command.name == name for c in (command, *command.parts)]
+    options = [option for command in own for option in (*command.options, *command.one_of)]
+    return [flag for option in (*options, *EVERYWHERE) for flag in option.flags if flag.startswith("-")] + [
         "--help"
     ]

@@ -12,7 +12,7 @@ from orchestrator.errors import InputError
 
 def login(call: Call) -> int:
     name = call.options.name
-    platform = logins.platform(call.client.wired(), name)
+    platform = logins.platform(call.home, call.client.wired(), name)
     if not sys.stdin.isatty():
         raise InputError(f"a person must log in: run `{call.command('colab', 'login', name)}` in a terminal")
     platform.log_in(asking.tell)

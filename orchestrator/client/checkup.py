@@ -245,8 +245,8 @@ def _platform(answer: Surveyed, kind: str) -> Finding:
     what = f"platform {answer.platform}"
     if answer.trouble is not None:
         needed = Remedy.ACT if answer.denied else Remedy.RETRY
-        # If access is denied, the platform's own message says what to do.
-        advice = "" if answer.denied else "check that it is running, and that the config has its address"
+        is_told = answer.denied or answer.preparing  # what to do, by the platform's own message
+        advice = "" if is_told else "check that it is running, and that the config has its address"
         return Finding(what, State.MISSING, f"{kind}: {answer.trouble}", advice, needed)
     closed = [offer.unavailable.until for offer in answer.offers if offer.unavailable is not None]
     waiting = [until for until in closed if until.kind is UntilKind.HUMAN]

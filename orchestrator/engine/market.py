@@ -25,7 +25,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
 from orchestrator.engine.losses import Losses
-from orchestrator.errors import AccessDenied, BackendError, OrchestratorError
+from orchestrator.errors import AccessDenied, BackendError, OrchestratorError, Preparing
 from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
@@ -37,12 +37,14 @@ FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer befo
 
 @dataclass(frozen=True)
 class Surveyed:
-    """A platform's answer to survey: its offers, or why there are none."""
+    """A platform's answer to survey: its offers, or why there are none. `denied` and `preparing`: a person
+    must act, or wait for an installation here; `trouble` says so."""
 
     platform: str
     offers: tuple[Offer, ...] = ()
     trouble: str | None = None
     denied: bool = False
+    preparing: bool = False
 
 
 def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
@@ -52,7 +54,7 @@ def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) 
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:
-        return Surveyed(name, trouble=str(error))
+        return Surveyed(name, trouble=str(error), preparing=isinstance(error, Preparing))
     except Exception as error:  # noqa: BLE001 the barrier: reported, and its offers are closed
         doing = f"survey of {name}"
         unforeseen(doing, error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from platformdirs import user_cache_path
 
+from orchestrator.cli import arguments
 from tests.cli.calls import Caller
 from tests.cli.dialogue import dialogue
 from tests.stand_ins.colab import local_colab
@@ -23,6 +25,7 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
         before = user("doctor", "colab", code=3, XDG_CACHE_HOME=CACHE)
         assert "orchestrator colab login colab" in before.out + before.err
         with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect("local Colab (`make colab-local`), no login is needed")
             shell.expect("https://accounts.google.com/")
             shell.answer(colab.settings.code)
             shell.expect("colab is logged in")
@@ -33,7 +36,43 @@ def test_logging_in_asks_on_a_terminal_and_doctor_then_knows_the_account(
     assert colab.settings.refresh_token not in shell.said + known
 
 
+def test_a_login_that_is_given_up_or_gets_a_wrong_code_says_one_line(
+    user: Caller,
+    tmp_path: Path,
+    colab_python: None,  # noqa: ARG001
+) -> None:
+    prompt = "Enter the authorization code: "
+    with local_colab(tmp_path / "colab") as colab:
+        user.config(f"platforms:\n  colab: {{type: colab, proxy: '{colab.url}', ca_file: {colab.ca}}}\n")
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect(prompt)
+            shell.interrupt()
+            assert shell.ends()
+            assert shell.said.partition(prompt)[2] == "^Cinterrupted\n"
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect(prompt)
+            shell.answer("4/wrong")
+            assert shell.ends() == 3
+    assert shell.said.partition(prompt)[2] == (
+        "4/wrong\norchestrator: Google does not take this code: it is wrong or too old; "
+        "try again: orchestrator colab login colab\n"
+    )
+
+
+def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(
+    user: Caller, tmp_path: Path
+) -> None:
+    for options, advice in (
+        ("", "nobody is logged in to Colab; log in with: orchestrator colab login colab"),
+        (", auth: adc, adc_file: /none", "nobody is logged in to Colab: there is no file /none"),
+    ):
+        user.config(f"platforms:\n  colab: {{type: colab{options}}}\n")
+        assert advice in user("doctor", "colab", code=3, XDG_CACHE_HOME=str(tmp_path / "cache")).out
+    assert not (tmp_path / "cache").exists()
+
+
 def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:
+    assert "add the line `colab: {type: colab}` to" in user("colab", "login", "colab", code=2).err
     user.config("platforms:\n  here: {type: process}\n  colab: {type: colab}\n")
     assert "run `orchestrator colab login colab` in a terminal" in user("colab", "login", "colab", code=2).err
     assert "here (process) needs no login" in user("colab", "login", "here", code=2).err
@@ -69,3 +108,12 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
 def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:
     user.config("platforms:\n  one: {type: colab}\n  two: {type: colab}\n")
     assert "Google forbids several accounts" in user("doctor", code=2).out
+
+
+def test_the_help_of_a_part_has_only_what_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for part, is_there in (("login", False), ("notebook", True)):
+        with pytest.raises(SystemExit):
+            arguments.parse(["colab", part, "--help"])
+        help_ = capsys.readouterr().out
+        assert ("--secret-file" in help_) is is_there
+        assert "~/.local/share/orchestrator" in help_

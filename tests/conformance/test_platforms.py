@@ -251,7 +251,7 @@ class KaggleRig(RealRig):
 class ColabRig(RealRig):
     type = "colab"
     budget_seconds = 40.0  # from the allocation of its machine
-    launch_lines = 233
+    launch_lines = 235
     slack_lines = 1
 
     def __init__(self, folder: Path, agent: Path, colab: LocalColab) -> None:

@@ -9,6 +9,8 @@ import pytest
 from orchestrator.clock import SystemClock
 from orchestrator.errors import InputError
 from orchestrator.platforms.catalog import TYPES, build
+from orchestrator.platforms.colab.options import WORDS
+from orchestrator.platforms.notebook.options import ACCELERATORS
 
 ASK_A_SERVER = {"colab", "docker", "kaggle", "notebook"}
 
@@ -64,6 +66,16 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     assert "'mine'" in first
     assert [line for line in others if "slots" in line and "0" in line]
     assert [line for line in others if "session_seconds" in line and "'soon'" in line]
+
+
+def test_a_notebook_is_for_an_accelerator_that_colab_has(tmp_path: Path) -> None:
+    assert set(ACCELERATORS) == set(WORDS)
+    with pytest.raises(InputError) as caught:
+        build("book", "notebook", {"accelerator": "P100"}, folder=tmp_path, clock=SystemClock())
+    assert str(caught.value) == (
+        "platform 'book' (notebook): option 'accelerator': unknown accelerator; did you mean 'H100'? "
+        "valid: T4, L4, A100, H100, RTXPRO6000, TPUv5e-1, TPUv6e-1, cpu (given: 'P100')"
+    )
 
 
 def test_an_unknown_type_gets_the_nearest(tmp_path: Path) -> None:

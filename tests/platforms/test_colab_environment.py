@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import AccessDenied, InputError, Transient
-from orchestrator.platforms.colab.environment import NO_PRODUCTION, Environment, find_python
+from orchestrator.errors import AccessDenied, InputError, Preparing, Transient
+from orchestrator.platforms.colab.environment import NO_PRODUCTION, Environment
+from orchestrator.platforms.colab.installing import find_python, install
+from tests.waiting import wait_until
 
 HERE = "http://127.0.0.1:9"
 
@@ -70,3 +74,42 @@ def test_an_interrupted_installation_leaves_nothing(
         environment.ready()
     assert said == ["Installing Google Colab's command line"]
     assert [each.name for each in (tmp_path / "cache").iterdir()] == ["colab-cli.lock"]
+
+
+_IMPATIENT = """
+import sys
+from pathlib import Path
+from orchestrator.errors import Preparing
+from orchestrator.platforms.colab.installing import install
+try:
+    install(Path(sys.argv[1]), Path(sys.argv[2]), 0.0, print)
+except Preparing:
+    sys.exit(7)
+"""
+
+
+def test_an_installation_outlives_whoever_asked_for_it_and_is_never_begun_twice(tmp_path: Path) -> None:
+    """Its interpreter starts only when the test lets it, and then fails."""
+    gate, begun, python = tmp_path / "gate", tmp_path / "begun", tmp_path / "python"
+    os.mkfifo(gate)
+    python.write_text(f"#!/bin/sh\necho >> {begun}\nread line < {gate}\nexit 1\n")
+    python.chmod(0o700)
+    place = tmp_path / "cache" / "colab-cli"
+    abandoned = place.parent / ".tmp-orchestrator-abandoned"
+    abandoned.mkdir(parents=True)
+    asked = subprocess.run([sys.executable, "-c", _IMPATIENT, str(place), str(python)], check=False)
+    assert asked.returncode == 7
+    assert not abandoned.exists()
+    wait_until(begun.exists, "the interpreter to start")
+    said: list[str] = []
+    for _ in range(2):
+        with pytest.raises(Preparing, match="being installed, which may take some minutes; try again"):
+            install(place, python, 0.0, said.append)
+    assert said == []
+    assert begun.read_text() == "\n"
+    with gate.open("r+b", buffering=0) as opened:
+        opened.write(b"\n" * 9)  # for the next one, too
+        with pytest.raises(AccessDenied, match="python does not start"):
+            install(place, python, None, said.append)  # waits for the other, and tries once more
+    assert len(said) == 1
+    assert [each.name for each in place.parent.iterdir()] == ["colab-cli.lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from pydantic import ValidationError
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
 from orchestrator.platforms.colab import checking, surveying
+from orchestrator.platforms.colab.errand import UNKNOWN
+from orchestrator.platforms.colab.memory import Memory
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES, RETIRED
 from orchestrator.platforms.colab.values import ACCELERATORS, CPU, Assignment, Reading, Units
@@ -76,6 +79,7 @@ def test_what_the_account_may_use_is_offered_and_the_rest_says_why() -> None:
         retired = found[name].unavailable
         assert retired is not None
         assert retired.until == NEVER
+    assert set(offered(accelerators=("cpu", "T4"))) == {"cpu", "T4"}
 
 
 def test_where_colab_does_not_say_what_the_account_may_use_everything_is_tried() -> None:
@@ -171,9 +175,20 @@ def test_what_a_machine_costs_is_learned_while_it_runs_alone() -> None:
     assert surveying.measured(reading(per_hour=1.2)) is None
 
 
-@pytest.mark.parametrize("per_hour", [0.0, -1.0, 1e9, float("nan"), float("inf")])
+@pytest.mark.parametrize("per_hour", [0.0, -1.0, 1e-9, 1e9, float("nan"), float("inf")])
 def test_an_impossible_rate_is_not_learned(per_hour: float) -> None:
     assert surveying.measured(reading(Assignment("m1", "T4"), per_hour=per_hour)) is None
+
+
+@pytest.mark.parametrize("text", ['{"T4": 0.0}', '{"T4": -2}', '{"T4": 1e-9}', '{"T4": NaN}', '{"T4'])
+def test_an_impossible_rate_on_record_is_not_used(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rates.json").write_text(f'{{"measured": {text}}}')
+    assert Memory(tmp_path).rates() == {}
+
+
+def test_a_machine_whose_accelerator_is_not_known_yet_is_the_one_that_was_ordered() -> None:
+    assert not surveying.is_substituted(Assignment("m1", UNKNOWN), "T4")
+    assert surveying.is_substituted(Assignment("m1", CPU), "T4")
 
 
 def test_a_machine_that_nobody_knows_teaches_nothing() -> None:
@@ -192,6 +207,10 @@ def test_doctor_says_what_is_left_what_may_be_used_and_what_runs() -> None:
     assert accelerators.advice == "not for this account now: H100, RTXPRO6000, TPUv6e-1"
     assert machines.text == "1 running (T4), your own notebooks included"
     assert {each.health for each in (units, accelerators, machines)} == {Health.OK}
+    plain = reading(Assignment("m1", CPU), per_hour=0.1)
+    assert checking.findings(ColabOptions(), PAID, {}, plain)[-1].text.startswith(
+        "1 running (without an accelerator)"
+    )
 
 
 @pytest.mark.parametrize(("free_tier", "health"), [(False, Health.MISSING), (True, Health.WARNING)])

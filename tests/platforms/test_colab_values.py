@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
 from orchestrator.platforms.colab.errand import hidden
+from orchestrator.platforms.colab.machine import Left
 from orchestrator.platforms.colab.refusals import meaning
 from orchestrator.platforms.colab.values import (
     Assignment,
@@ -60,10 +62,25 @@ def test_units() -> None:
         decode_units({})
 
 
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 10**400, "9" * 400, "many"])
+@pytest.mark.parametrize("key", ["currentBalance", "consumptionRateHourly", "assignmentsCount"])
+def test_what_is_no_number_cannot_be_read(key: str, odd: object) -> None:
+    with pytest.raises(ValueError, match=r"not a finite number|could not convert"):
+        decode_units({"currentBalance": 1.5} | {key: odd})
+
+
+@pytest.mark.parametrize("odd", [1e18, -1e18])
+def test_a_time_that_no_calendar_shows_is_not_known(odd: float) -> None:
+    found = decode_units({"currentBalance": 0, "freeCcuQuotaInfo": {"nextRefillTimestampSec": odd}})
+    assert found.free_refill_at is None
+
+
 def test_entries() -> None:
     file = {"name": "a", "type": "file", "size": 3, "last_modified": "1970-01-01T00:01:00Z"}
     assert decode_entry(file) == Entry("a", False, 3, 60.0)
     assert decode_entry({"name": "b", "type": "directory", "size": 4096}) == Entry("b", True)
+    with pytest.raises(ValueError, match="not a finite number"):
+        decode_entry(file | {"size": math.inf})
 
 
 @pytest.mark.parametrize(
@@ -90,6 +107,17 @@ def test_entries() -> None:
             Transient,
             "the machine is gone",
         ),
+        (
+            {
+                "kind": "failed",
+                "requests": [
+                    {"method": "POST", "path": "/tun/m/assign", "error": "ReadTimeout"},
+                    {"method": "POST", "path": "/tun/m/assign", "status": 412},
+                ],
+            },
+            Transient,
+            "may give one later",
+        ),
         ({"kind": "failed", "message": "what it said"}, Rejected, "what it said"),
     ],
 )
@@ -112,3 +140,15 @@ def test_failures_that_the_local_colab_does_not_show(
 def test_tokens_are_hidden(text: str) -> None:
     assert "SECRET" not in hidden(text)
     assert "SECRET" not in hidden(f"{text}&more=1")
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (Left(0, ""), "its agent has ended"),
+        (Left(-9, ""), "its agent died (-9)"),
+        (Left(None, "no Python"), "its agent could not be started: no Python"),
+    ],
+)
+def test_an_agent_that_ended_as_it_should_is_not_called_dead(left: Left, text: str) -> None:
+    assert left.text == text

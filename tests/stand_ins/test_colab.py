@@ -91,6 +91,7 @@ def test_by_hand(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
+        assert next(line for line in lines if "needs no login" in line)
         assert next(line for line in lines if "docs/colab.md" in line)
         process.terminate()
         assert process.wait() == 0

@@ -66,7 +66,8 @@ def _priced(accelerator: str, options: ColabOptions, rates: Mapping[str, float])
 
 
 def _machines(reading: Reading) -> Finding:
-    names = [each.accelerator for each in reading.assignments]
+    found = [each.accelerator for each in reading.assignments]
+    names = ["without an accelerator" if each == CPU else each for each in found]
     text = (
         f"{len(names)} running ({', '.join(names)}), your own notebooks included" if names else "none running"
     )

@@ -42,6 +42,7 @@ from orchestrator.platforms.colab.values import (
 FILE_BYTES_MAX = 4 << 20
 MARKER = "orchestrator: started {session}"
 ANSWER_BYTES_MAX = 256 << 20
+_READY_SECONDS = 20.0  # shorter than anybody waits for a survey
 _LOOK_SECONDS = 0.05
 _TAIL_BYTES = 4000
 _LOGIN_BYTES_MAX = 1 << 16
@@ -52,7 +53,7 @@ T = TypeVar("T")
 class Patience:
     """How long to wait, in seconds. `request`: for one answer of Colab's; `file`: for a machine's answer
     about a file; `call`: for a whole process, except one that allocates (`new`), moves a file (`upload`) or
-    runs a cell.
+    runs a cell. All machines together get a third of that to be read.
     After a 502, 503 or 504, the command line asks `attempts` times for a machine, with pauses of `pause`,
     twice that, and so on."""
 
@@ -69,6 +70,7 @@ class Cli:
     """Colab's command line for one account. All calls block; threads may share it.
 
     Every call raises:
+    - Preparing: the command line is being installed. Not raised by `ready` and `login`, which wait for it.
     - AccessDenied: nobody is logged in, the login has expired, or the account is barred. The message has the
       command that helps.
     - Transient: no answer in time, too many requests, or a fault of Colab's.
@@ -93,12 +95,13 @@ class Cli:
         self._clock = clock or SystemClock()
 
     def ready(self) -> None:
-        """Makes the environment if needed, which takes up to a minute (Environment.ready)."""
+        """Makes the environment if needed, and waits for it (Environment.ready)."""
         self.environment.ready()
 
     def new(self, session: str, accelerator: str, *, high_mem: bool = False) -> Assignment:
         """Gets the session a machine, or returns the one that it already has. `accelerator` is one of
-        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare.
+        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare. It is
+        errand.UNKNOWN if Colab does not list the machine yet and gave it earlier.
 
         Raises NoCapacity if Colab has no machine now: too many machines, a usage limit or no capacity, which
         cannot be told apart; QuotaExhausted if it says that the quota or the usage time is spent; Rejected
@@ -132,6 +135,7 @@ class Cli:
             "sessions": [self._session(name) for name in dict.fromkeys((*names, *files))],
             "files": {name: list(paths) for name, paths in files.items()},
             "bytes_max": bytes_max,
+            "machines_seconds": self.patience.call / 3,
         }
         answer = self._ask("read", request, operation="read", seconds=self.patience.call)
         return self._decoded("read", lambda: _reading(answer))
@@ -238,7 +242,9 @@ class Cli:
         home: Path | None = None,
     ) -> Iterator[_Done]:
         """Runs an errand to its end, its marker or its time limit; without a limit, on this terminal."""
-        python = self.environment.ready()
+        if seconds is not None:
+            self._expect_login(name)
+        python = self.environment.ready(None if seconds is None else _READY_SECONDS)
         with draft_folder(self._folder("work"), 0o700) as folder:
             done = _Done(folder)
             whole = {
@@ -323,6 +329,16 @@ class Cli:
             answer["message"] = f"{answer.get('message', '')} {done.said()}".strip()
             raise meaning(answer, backend=self.backend, operation=operation, login=self._login())
         return answer
+
+    def _expect_login(self, operation: str) -> None:
+        """Whoever is not logged in needs no command line yet."""
+        if self.environment.is_logged_in():
+            return
+        if self.environment.auth == "oauth2":
+            why = f"nobody is logged in to Colab; log in with: {self._login()}"
+        else:
+            why = f"nobody is logged in to Colab: there is no file {self.environment.adc_file}"
+        raise self._error(AccessDenied, operation, why)
 
     def _login(self) -> str:
         return f"orchestrator colab login {self.backend}".strip()

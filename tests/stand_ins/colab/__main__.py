@@ -52,9 +52,12 @@ def main() -> None:
     with local_colab(folder / "colab", settings, port=asked.port) as colab:
         print(f"Colab on this machine: {colab.url}, until Ctrl-C. Then all its machines are gone.")
         print(f"Machines of at most {asked.life_seconds:g} s, {asked.units:g} compute units")
+        print("It needs no login: `orchestrator colab login` would ask at the real Google")
         print(f"\n{_config(folder, colab, asked.life_seconds)}\nin another terminal:")
         print(f"  .venv/bin/orchestrator --home {asked.folder} quota")
         print(f"  .venv/bin/submit --home {asked.folder} jobs/graphmer_demo.yaml --follow --platform colab")
+        print("The first of them installs Google's command line, which takes a minute or more and 260 MB;")
+        print("a machine's first start installs 130 MB more. Both are in your cache folder, and stay there")
         print("docs/colab.md says what each of these means", flush=True)
         stop.wait()
 

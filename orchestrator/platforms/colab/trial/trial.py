@@ -9,7 +9,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.wording import count_text, span
 from orchestrator.errors import AccessDenied, Transient
 from orchestrator.platforms.colab import surveying
-from orchestrator.platforms.colab.environment import LOCK
+from orchestrator.platforms.colab.installing import LOCK
 from orchestrator.platforms.colab.options import HOUR, ColabOptions
 from orchestrator.platforms.colab.runner import Cli
 from orchestrator.platforms.colab.trial.assumptions import CHECKED
