@@ -17,7 +17,7 @@ import yaml
 
 from orchestrator.client import Client, notebooks
 from orchestrator.core import wire
-from orchestrator.core.order import Outcome
+from orchestrator.core.order import Outcome, Result
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.platforms.notebook.platform import NotebookPlatform
 from orchestrator.session.mailbox import Post, Worker, launched, prepared
@@ -34,6 +34,13 @@ from tests.waiting import wait_until
 
 SECRET = "ORCHESTRATOR_BOOK"
 TRAINS = "print('trained')"
+CRASHES = """
+import sys
+from pathlib import Path
+outbox = Path(sys.argv[1], "outbox")
+outbox.mkdir()
+(outbox / "result.json").write_text({result!r})
+"""
 STUBBORN = """
 import os, signal, sys
 from pathlib import Path
@@ -209,8 +216,12 @@ def test_a_cell_that_is_run_twice_attends_again_after_the_first_has_left(colab: 
     notebook.interrupt()
     notebook.says("Waiting for a session.", times=2)
     assert "Another notebook" not in notebook.output
-    desk.sends("r-s01")
+    crashed = Result("aaaa", Outcome.CRASHED, 1, 7, "it said: the-secret", "the-secret")
+    desk.sends("r-s01", CRASHES.format(result=wire.encode(crashed).decode()))
     goes_on(notebook, desk, "r-s01")
+    told = "r-s01: crashed at step 7. On your machine, `orchestrator logs r` shows why"
+    assert told in notebook.output
+    assert "the-secret" not in notebook.output, "notebooks are saved and shared"
 
 
 def test_a_second_interrupt_kills_the_session_and_the_next_one_runs_in_the_same_notebook(

@@ -17,13 +17,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from orchestrator.clock import Clock
-from orchestrator.core import bounds, wire
-from orchestrator.core.order import AgentStatus
+from orchestrator.core import wire
+from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.errors import OrchestratorError, QuotaExhausted
 from orchestrator.files import Odd, read, remove_tree, write_whole
-from orchestrator.session.layout import OUTBOX, SESSION, STATUS, Layout
+from orchestrator.session.layout import OUTBOX, RESULT, SESSION, STATUS, WHOLE, Layout
 from orchestrator.session.mailbox import Post
 from orchestrator.stores.store import Store
 from orchestrator.uplink import fetching, parcel
@@ -38,6 +39,8 @@ _TICK_SECONDS = 0.2
 _TELL_SECONDS = 60.0
 _MARK = "ORCHESTRATOR_SESSION"
 _LOOK_SECONDS = 20.0  # before the next look at what is missing
+_WELL = frozenset({Outcome.COMPLETED, Outcome.STOPPED})
+T = TypeVar("T")
 
 FORGED = (
     "it was refused, and nothing of it was run: its signature is wrong. Somebody else has written it, or "
@@ -149,6 +152,16 @@ class Sitting:
         code = self._process.returncode
         return "its agent has finished" if code == 0 else f"its agent ended with code {code}"
 
+    def tell_outcome(self) -> None:
+        """Says how the training ended, but nothing of what it printed: notebooks are saved and shared."""
+        result = self._read(RESULT, Result)
+        if result is not None:
+            run = self._post.run
+            more = (
+                "" if result.outcome in _WELL else f". On your machine, `orchestrator logs {run}` shows why"
+            )
+            self._say(f"{self._post.session}: {_words(result.outcome)} at step {result.step or 0:,}{more}")
+
     def close(self) -> None:
         """Kills what is left of it, and waits for that."""
         if self._process is not None and self._process.poll() is None:
@@ -160,16 +173,24 @@ class Sitting:
         if now - self._told_at < _TELL_SECONDS:
             return
         self._told_at = now
-        try:
-            data = read(self._layout.root, f"{OUTBOX}/{STATUS}", bounds.STATUS_BYTES_MAX)
-            status = None if data is None else wire.decode(AgentStatus, data)
-        except (Odd, OSError, ValueError):
-            return
+        status = self._read(STATUS, AgentStatus)
         if status is not None:
             text = f"{self._post.session}: {status.state}, step {status.step or 0:,}"
             if text != self._told:
                 self._told = text
                 self._say(text)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        """A file that the agent wrote; None if there is none, or if it cannot be read."""
+        try:
+            data = read(self._layout.root, f"{OUTBOX}/{name}", WHOLE[name])
+            return None if data is None else wire.decode(kind, data)
+        except (Odd, OSError, ValueError):
+            return None
+
+
+def _words(outcome: Outcome) -> str:
+    return outcome.value.replace("_", " ")
 
 
 def die_with_parent(number: signal.Signals) -> None:

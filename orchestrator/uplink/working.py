@@ -250,6 +250,7 @@ class Working:
             now = there.find(post.session)
             if now is not None and now.stop:
                 seat.ask_to_leave("the controller asks it to leave")
+        seat.tell_outcome()
         return seat.how()
 
     def _looked(self) -> Box | None:
