@@ -21,7 +21,8 @@ from orchestrator.session import mailbox
 ACCELERATOR = "cpu"
 EMPTY = mailbox.Box()
 REAL = SimpleNamespace(**{name: getattr(mailbox, name) for name in (
-    "held", "beaten", "left", "taken", "own", "reported", "prepared", "launched", "stopped", "discarded",
+    "held", "beaten", "left", "cleared", "taken", "own", "reported", "prepared", "launched", "stopped",
+    "discarded",
 )})  # fmt: skip
 
 
@@ -124,7 +125,10 @@ class Model:
             yield from self._run(state, number, notebook, me)
 
     def _take(self, state: State, number: int, me: mailbox.Worker) -> Iterator[tuple[str, State]]:
-        box = self.rules.taken(state.box, me)
+        box = self.rules.cleared(state.box, me, lambda: state.worker)
+        if box != state.box:
+            yield "clears the box", replace(state, box=box)
+        box = self.rules.taken(box, me)
         post, there = self.rules.own(box, me), replace(state, box=box)
         if box != state.box:
             yield "fault: takes, answer lost", there
@@ -273,6 +277,10 @@ def broken(state: State) -> str:
             return f"{session} was run by two notebooks"
         if len({notebook for each, notebook in state.published if each == session}) > 1:
             return f"two notebooks published accepted checkpoints of {session}"
+    there = "" if state.worker is None else state.worker.id
+    for post in state.box.posts:
+        if post.ended == mailbox.TAKEN_OVER and post.worker == there:
+            return f"{post.session} was ended for its notebook, which attends to the mailbox"
     running = [each.session for each in state.notebooks if each.state == "running" and not each.done]
     if len(running) != len(set(running)):
         return "one session runs in two notebooks at once"
@@ -326,10 +334,16 @@ def _stuck(order: list[State], back: list[list[int]]) -> int | None:
         (
             number
             for number, state in enumerate(order)
-            if number not in reached and any(each.state != "dead" for each in state.notebooks)
+            if number not in reached and any(_may_attend(state, each) for each in state.notebooks)
         ),
         None,
     )
+
+
+def _may_attend(state: State, notebook: Notebook) -> bool:
+    """Whether it lives. One that has lost the mailbox twice is as good as dead: see `_notebook`."""
+    lost = notebook.state != "waiting" and (state.worker is None or state.worker.id != notebook.id)
+    return notebook.state != "dead" and not (lost and "'" in notebook.id)
 
 
 def _story(before: dict[int, tuple[int, str]], number: int) -> str:

@@ -121,6 +121,7 @@ NOTEBOOK = (
     ACCOUNT,
     _option("-o", "--output", metavar="FILE", help="the notebook to write (default: PLATFORM.ipynb)"),
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
+    _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
 )
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 

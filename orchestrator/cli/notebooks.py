@@ -20,7 +20,7 @@ def notebook(call: Call) -> int:
     options = call.options
     if options.secret_file is None and not sys.stderr.isatty():
         raise InputError("the Secret is shown on a terminal only: give --secret-file FILE")
-    made = notebooks.write(call.client.wired(), options.name, options.output)
+    made = notebooks.write(call.client.wired(), options.name, options.output, new_keys=options.new_secret)
     if options.secret_file is not None:
         write_whole(Path(options.secret_file), f"{made.secret}\n".encode())
     call.out.document({

@@ -19,6 +19,7 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import Remedy
 from orchestrator.session.mailbox import Mail
 from orchestrator.session.outbox import Outbox
+from orchestrator.session.signing import Keys
 from orchestrator.session.staging import Materials, Shipping
 
 
@@ -180,11 +181,13 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it."""
+    """A notebook to open: its bytes, the name of the secret that it asks for, and where a person opens it.
+    `may_replace`: whether these are the bytes of an earlier one, which nobody has edited."""
 
     content: bytes
     secret_name: str
     link: str
+    may_replace: Callable[[bytes], bool]
 
 
 @runtime_checkable
@@ -195,16 +198,16 @@ class Mailed(Placed, Protocol):
     def connect(self, mail: Mail) -> None:
         """Gives it its mailbox. Called before any verb."""
 
-    @property
-    def identity(self) -> str:
-        """The secret key for which what it sends is encrypted; empty if there is none."""
+    def keys(self) -> Keys | None:
+        """The keys that it shares with its notebook; None if there are none. Raises Rejected if they cannot
+        be read."""
 
-    def keep(self, identity: str) -> None:
-        """Keeps a new key, unless there is one."""
+    def keep(self, keys: Keys, *, anew: bool) -> None:
+        """Keeps new keys; unless `anew`, only if there are none."""
 
-    def notebook(self, program: bytes, packages: str) -> Notebook:
-        """The notebook. `program` is the worker as one zip application, and `packages` the locked list of
-        what it needs."""
+    def notebook(self, program: bytes, packages: str, place: str) -> Notebook:
+        """The notebook. `program` is the worker as one zip application, `packages` the locked list of what it
+        needs, and `place` a name of the home store."""
 
 
 class Verdict(StrEnum):

@@ -13,22 +13,25 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.errors import NameTaken, NotFound, Refused, Rejected, Transient
+from orchestrator.session.layout import SESSION
 from orchestrator.session.staging import Content
 
-PROTOCOL = 1  # raised with every change that an older notebook must not overlook
+PROTOCOL = 2  # raised with every change that an older notebook must not overlook
 MISSES_MAX = 12  # a worker that misses so many of its own beats is gone
 POSTS_MAX = 50  # all of them fit into one register
 _BEAT_SECONDS_MIN, _BEAT_SECONDS_MAX = 0.05, 60.0
 
 NEVER_TAKEN = "it was stopped before a notebook took it"
+LOST = "its notebook is gone"
+TAKEN_OVER = "its notebook is gone, and another has taken over the mailbox"
 
 
 @dataclass(frozen=True)
 class Post:
     """One session in a mailbox. `digest` is the sha256 of its order; empty if it was stopped before it was
     prepared. `parcel` says where its files lie in the store, and `settings` are the agent's, both as JSON.
-    `home` is the id of the home that posted it. `worker` has taken it, for good. `ended` says why it is
-    over."""
+    `home` is the id of the home that posted it, and `keys` those that it has signed it with: see `signing`.
+    `worker` has taken it, for good. `ended` says why it is over."""
 
     session: str
     run: str = ""
@@ -37,15 +40,31 @@ class Post:
     parcel: str = ""
     settings: str = "{}"
     home: str = ""
+    keys: str = ""
+    signature: str = ""
     launched: bool = False
     worker: str = ""
     stop: bool = False
     ended: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be a session's name: people see it, and it names a folder."""
+        if not SESSION.fullmatch(self.session):
+            raise ValueError(f"{self.session[:80]!r} is not the name of a session")
+
     @property
     def is_open(self) -> bool:
         """Whether it may be taken, or is being run."""
         return self.launched and not self.ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a worker."""
+        return self.is_open and not self.worker and not self.stop
+
+    def hinders(self, keys: str) -> bool:
+        """Whether no session with these keys can begin: it runs, or comes first in the same notebook."""
+        return self.is_open and (bool(self.worker) or self.keys == keys)
 
     def over(self, why: str) -> Post:
         """The post once it is over. Nobody needs its files any more."""
@@ -74,14 +93,16 @@ class Box:
 @dataclass(frozen=True)
 class Worker:
     """The register `worker`. `id` is drawn by each start of a worker; empty if the last one has left. `beat`
-    is its counter, which it raises every `every` seconds. `protocol` is the newest one that it knows. What it
-    tells of itself is for people, except the accelerator of its machine."""
+    is its counter, which it raises every `every` seconds. `keys` are those in its Secret. `protocol` is the
+    newest one that it knows. What else it tells of itself is for people, except the accelerator of its
+    machine."""
 
     id: str = ""
     beat: int = 0
     every: float = 5.0
     accelerator: str = ""
     session: str = ""
+    keys: str = ""
     protocol: int = PROTOCOL
 
     @property
@@ -150,12 +171,24 @@ def left(there: Worker | None, me: Worker) -> Worker | None:
 
 
 def taken(box: Box, me: Worker) -> Box:
-    """Takes the first session that waits for a machine like mine, unless I have one."""
+    """Takes the first session that waits for a machine and keys like mine, unless I have one."""
     if own(box, me) is not None:
         return box
     for post in box.posts:
-        if post.is_open and not post.worker and not post.stop and post.accelerator == me.accelerator:
+        if post.waits and (post.accelerator, post.keys) == (me.accelerator, me.keys):
             return box.with_(replace(post, worker=me.id))
+    return box
+
+
+def cleared(box: Box, me: Worker, attending: Callable[[], Worker | None]) -> Box:
+    """Ends the sessions of workers before me, whose controllers may never come back to do it. `attending`
+    reads the register `worker`, which it must do after the box was read: if I am still in it, any other
+    worker that took a session has lost the mailbox for good."""
+    others = [post for post in box.posts if post.is_open and post.worker not in ("", me.id)]
+    there = attending() if others else None
+    if there is not None and there.id == me.id:
+        for post in others:
+            box = box.with_(post.over(TAKEN_OVER))
     return box
 
 
@@ -191,7 +224,7 @@ def prepared(box: Box, post: Post) -> Box:
 
 def launched(box: Box, session: str, digest: str) -> Box:
     """Raises Rejected for what was stopped or is prepared for another order, NotFound for what is not
-    prepared, and Refused while another session is open."""
+    prepared, and Refused while another session hinders it."""
     post = box.find(session)
     if post is None:
         raise NotFound(f"{session} is not prepared", operation="launch")
@@ -201,7 +234,7 @@ def launched(box: Box, session: str, digest: str) -> Box:
         return box
     if post.stop:
         raise Rejected(f"{session} was stopped before it was launched", operation="launch")
-    other = next((each for each in box.posts if each.is_open), None)
+    other = next((each for each in box.posts if each.hinders(post.keys)), None)
     if other is not None:
         raise Refused(f"the notebook has another session: {other.session}", operation="launch")
     return box.with_(replace(post, launched=True))
@@ -215,7 +248,7 @@ def stopped(box: Box, session: str, lost: bool) -> Box:
     asked = replace(post, stop=True)
     if not post.worker:
         return box.with_(asked.over(NEVER_TAKEN))
-    return box.with_(asked.over("its notebook is gone") if lost else asked)
+    return box.with_(asked.over(LOST) if lost else asked)
 
 
 def discarded(box: Box, session: str, lost: bool) -> Box:

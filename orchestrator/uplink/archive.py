@@ -31,6 +31,7 @@ _FILES = (
     "session/mirror.py",
     "session/outbox.py",
     "session/saying.py",
+    "session/signing.py",
     "session/staging.py",
     "session/words.py",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core import bounds
 from orchestrator.core.order import Order
@@ -34,6 +34,18 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass
+class Looks:
+    """Failed tries in a row to fetch something."""
+
+    count: int = 0
+
+    def are_enough(self, error: Exception, *, progressed: bool = False) -> bool:
+        """Whether to give up after this error. A try that `progressed` is the first to fail again."""
+        self.count = 1 if progressed else self.count + 1
+        return _is_final(error) or (_is_doubtful(error) and self.count >= LOOKS_MAX)
+
+
+@dataclass
 class Fetcher:
     """Fetches the parcel, and the checkpoint to resume unless that is in it. `tell` hears how it goes."""
 
@@ -43,7 +55,7 @@ class Fetcher:
     layout: Layout
     patience: Patience
     tell: Callable[[Word], None]
-    _looks: int = 0
+    _looks: Looks = field(default_factory=Looks)
     _came: bool = False
 
     def fetch(self) -> float | None:
@@ -73,9 +85,8 @@ class Fetcher:
         self.tell(Word(fetched_bytes=size))
 
     def _after(self, error: OrchestratorError | OSError) -> float | None:
-        self._looks = 1 if self._came else self._looks + 1
-        if _is_final(error) or (_is_doubtful(error) and self._looks >= LOOKS_MAX):
-            self.tell(Word(unfetchable=bounds.text(_text(error), bounds.MESSAGE_BYTES_MAX)))
+        if self._looks.are_enough(error, progressed=self._came):
+            self.tell(Word(unfetchable=bounds.text(reason(error), bounds.MESSAGE_BYTES_MAX)))
             return None
         return self.patience.after(error, progressed=self._came)
 
@@ -91,7 +102,8 @@ def _is_doubtful(error: Exception) -> bool:
     return isinstance(error, NotFound | CorruptCheckpoint | OSError)
 
 
-def _text(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why it could not be fetched."""
     match error:
         case CorruptCheckpoint():
             return f"{error.name}: {error.reason}"

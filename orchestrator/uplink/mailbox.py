@@ -7,14 +7,16 @@ nothing else. Must never repeat what a Secret holds.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.core import wire
 from orchestrator.errors import Conflict, InputError, Rejected, Transient
 from orchestrator.session.mailbox import PROTOCOL, Box, Worker, beaten, held, left
+from orchestrator.session.signing import Keys
 from orchestrator.session.staging import Content
 from orchestrator.stores.opening import carried
 from orchestrator.stores.portable import Portable
@@ -26,7 +28,7 @@ from orchestrator.uplink.registers import registers_of
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 _TRIES_MAX = 20
-_MARK = "orchestrator-secret-1:"
+_MARK, _OLD_MARK = "orchestrator-secret-2:", "orchestrator-secret-1:"
 
 
 class TooOld(InputError):
@@ -136,14 +138,20 @@ def _version(there: Held | None) -> str | None:
 # --- The Secret -----------------------------------------------------------------------------------------
 
 
+def place(portable: Portable) -> str:
+    """A short name of the store. It stays when the keys that open it change."""
+    named = (portable.type, sorted(portable.options.items()), bool(portable.recipients))
+    return hashlib.sha256(wire.encode(named)).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Secret:
-    """What a notebook needs to attend to the mailbox `mailbox`: what opens its store, and the key that
-    decrypts what is sent to it (empty if that is plain)."""
+    """What a notebook needs to attend to the mailbox `mailbox`: what opens its store, and the keys that it
+    shares with a home."""
 
     mailbox: str
     portable: Portable
-    identity: str = field(default="", repr=False)
+    keys: Keys
 
     def text(self) -> str:
         """One line to paste."""
@@ -155,6 +163,8 @@ class Secret:
         found = "".join(text.split())
         if not found:
             raise InputError("the Secret is empty")
+        if found.startswith(_OLD_MARK):
+            raise InputError("it is of an older version, and does not tell who may send sessions")
         if not found.startswith(_MARK):
             raise InputError("this is not the Secret of a mailbox, or the Secret of another version")
         try:

@@ -21,12 +21,12 @@ from random import Random
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus
-from orchestrator.errors import AccessDenied, CorruptCheckpoint, OrchestratorError, QuotaExhausted, Rejected
+from orchestrator.errors import OrchestratorError, QuotaExhausted
 from orchestrator.files import Odd, read, remove_tree, write_whole
 from orchestrator.session.layout import OUTBOX, SESSION, STATUS, Layout
 from orchestrator.session.mailbox import Post
 from orchestrator.stores.store import Store
-from orchestrator.uplink import parcel
+from orchestrator.uplink import fetching, parcel
 from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.mailbox import Secret
 from orchestrator.uplink.pace import Pace, Patience
@@ -37,7 +37,12 @@ _ARRIVING = "arriving"
 _TICK_SECONDS = 0.2
 _TELL_SECONDS = 60.0
 _MARK = "ORCHESTRATOR_SESSION"
-_FINAL = (Rejected, AccessDenied, QuotaExhausted, CorruptCheckpoint, ValueError)
+_LOOK_SECONDS = 20.0  # before the next look at what is missing
+
+FORGED = (
+    "it was refused, and nothing of it was run: its signature is wrong. Somebody else has written it, or "
+    "changed it in the store"
+)
 
 
 class Sitting:
@@ -56,23 +61,27 @@ class Sitting:
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = threading.Event()
         self._asked = False
+        self._came = False  # whether a part has come in this try
         self._told_at = clock.monotonic()
         self._told = ""
 
     def begin(self, leaving: threading.Event, lost: threading.Event) -> str:
         """Brings the parcel and starts the agent. Returns why it could not; empty if it has."""
-        if not SESSION.fullmatch(self._post.session):
-            return "its name cannot be a session's"
-        patience = Patience(Pace(), Random())
+        if not self._secret.keys.have_signed(self._post, self._secret.mailbox):
+            return FORGED
+        patience, looks = Patience(Pace(person=_LOOK_SECONDS), Random()), fetching.Looks()
         while True:
+            self._came = False
             try:
                 self._lay_out()
                 self._start()
-            except _FINAL as error:
+            except (QuotaExhausted, ValueError) as error:
                 return f"it could not be started: {error}"
             except (OrchestratorError, OSError) as error:
+                if looks.are_enough(error, progressed=self._came):
+                    return f"it could not be started: {fetching.reason(error)}"
                 self._say(f"The parcel of {self._post.session} did not arrive: {error}. Trying again.")
-                self._clock.wait(leaving, patience.after(error))
+                self._clock.wait(leaving, patience.after(error, progressed=self._came))
                 if leaving.is_set() or lost.is_set():
                     return "the notebook left before it began"
             else:
@@ -84,11 +93,14 @@ class Sitting:
             if old.is_dir() and old != self._layout.root and SESSION.fullmatch(old.name):
                 remove_tree(old)
         self._layout.root.mkdir(mode=0o700, exist_ok=True)
-        sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.identity)
+        sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.keys.identity)
         keys = SessionKeys(self._post.run, self._post.session)
-        content = parcel.fetch(self._store, keys, sent, self._layout.root / _ARRIVING)
+        content = parcel.fetch(self._store, keys, sent, self._layout.root / _ARRIVING, self._heard)
         write_whole(self._layout.store, wire.encode(self._secret.portable))
         parcel.move(sent, content, self._layout.root)
+
+    def _heard(self, _size: int) -> None:
+        self._came = True
 
     def _start(self) -> None:
         """Through this program, which makes the kernel kill the agent when this process is gone."""

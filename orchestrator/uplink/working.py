@@ -1,4 +1,4 @@
-"""`python uplink.pyz work MAILBOX ACCELERATOR FOLDER [SITE]`: attends to a mailbox while a notebook is open.
+"""`python uplink.pyz work MAILBOX ACCELERATOR PLACE FOLDER [SITE]`: attends to a mailbox.
 
 Claims the mailbox, beats, takes one session after the other, and runs the agent for each. If it loses the
 mailbox or the session, it kills the agent and its uplink at once. Takes the Secret from standard input, and
@@ -20,17 +20,16 @@ from random import Random
 from types import FrameType
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.errors import InputError, OrchestratorError, Rejected
-from orchestrator.session.mailbox import Box, Post, Watched, Worker, own, reported, taken
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Rejected
+from orchestrator.session.mailbox import Box, Post, Watched, Worker, cleared, own, reported, taken
 from orchestrator.stores.opening import opened
 from orchestrator.stores.store import Store
 from orchestrator.uplink import machine, sitting
-from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld
+from orchestrator.uplink.mailbox import Mailbox, Secret, TooOld, place
 from orchestrator.uplink.pace import Pace, Patience
-from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.sitting import Sitting
 
-USAGE = "usage: python uplink.pyz work MAILBOX ACCELERATOR FOLDER [SITE]  (a notebook starts it)\n"
+USAGE = "usage: python uplink.pyz work MAILBOX ACCELERATOR PLACE FOLDER [SITE]  (a notebook starts it)\n"
 OK, WRONG_USAGE, WRONG_SECRET, WRONG_MACHINE, TOO_OLD = 0, 2, 3, 4, 5
 _TRIES_MAX = 10  # while it is asked to leave
 
@@ -39,41 +38,61 @@ Say = Callable[[str], None]
 
 def main(arguments: list[str]) -> int:
     """Exit codes: 0 it was asked to leave, 2 wrong usage, 3 wrong Secret, 4 wrong machine, 5 too old."""
-    if len(arguments) not in (3, 4):
+    if len(arguments) not in (4, 5):
         sys.stderr.write(USAGE)
         return WRONG_USAGE
-    name, accelerator, folder, *sites = arguments
+    name, accelerator, where, folder, *sites = arguments
     sys.path[1:1] = sites  # with packages for this process alone
     leaving = threading.Event()
     sitting.die_with_parent(signal.SIGTERM)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leaver(leaving))
     try:
-        secret = Secret.parse(sys.stdin.readline())
-        if secret.mailbox != name:
-            raise InputError(
-                f"the Secret is for the mailbox {secret.mailbox!r}, and this notebook for {name!r}"
-            )
+        secret = _secret(sys.stdin.readline(), name, where)
         store = opened(secret.portable)
-        registers_of(store)
     except ImportError as error:
         _say(f"A package is missing ({error}). {_AGAIN.format(name)}")
         return WRONG_SECRET
-    except (InputError, Rejected, ValueError) as error:
-        _say(f"This Secret cannot be used: {error}. {_PASTE.format(name)}")
+    except (InputError, AccessDenied, Rejected, ValueError) as error:
+        _say(_UNUSABLE.format(error, name))
         return WRONG_SECRET
     if there := machine.lacking(accelerator, os.environ):
         _say(f"This machine does not have the accelerator {accelerator}: it has {there}. {_MACHINE}")
         return WRONG_MACHINE
-    me = Worker(accelerator=accelerator)
+    me = Worker(accelerator=accelerator, keys=secret.keys.id)
     mailbox = Mailbox(lambda: store, name)
     working = Working(mailbox, store, secret, me, Path(folder), SystemClock(), leaving, _say)
     return working.run()
 
 
-_PASTE = "Paste it again: `orchestrator colab notebook {}` prints it."
+_UNUSABLE = (
+    "This Secret cannot be used: {}. `orchestrator colab notebook {}` prints the right one: paste that, and "
+    "run this cell again."
+)
+_TRYING = "Trying again; nothing to do, unless this machine has no internet or the store has moved."
+_ANOTHER = (
+    "Another notebook attends to this mailbox. This one waits until that one is closed, or silent for a "
+    "minute."
+)
+_ANOTHER_HOME = (
+    "Session {} is not for this notebook's Secret: another home has posted it, or the keys are new since. On "
+    "the machine that submitted it, run `orchestrator colab notebook {}`, and paste the Secret that it shows."
+)
 _AGAIN = "Make a new notebook with `orchestrator colab notebook {}`."
 _MACHINE = "Choose the right one with Runtime > Change runtime type, then run all cells again."
+
+
+def _secret(text: str, name: str, where: str) -> Secret:
+    """Raises InputError if it is not for this notebook's mailbox and store."""
+    secret = Secret.parse(text)
+    if secret.mailbox != name:
+        raise InputError(f"it is for the mailbox {secret.mailbox!r}, and this notebook for {name!r}")
+    if place(secret.portable) != where:
+        raise InputError(
+            "it is for another store than this notebook, or from before it was encrypted; use the two that "
+            "were made together"
+        )
+    return secret
 
 
 class Working:
@@ -105,10 +124,14 @@ class Working:
         self._ended: dict[str, str] = {}  # why each session that was run here is over
 
     def run(self) -> int:
-        """Until it is asked to leave, or finds that it is too old."""
+        """Until it is asked to leave, is refused by the store, or finds that it is too old."""
         while not self._leaving.is_set():
             self._me = replace(self._me, id=secrets.token_hex(8))
-            attendance = self._claimed()
+            try:
+                attendance = self._claimed()
+            except (AccessDenied, Rejected) as error:
+                self._say(_UNUSABLE.format(error, self._secret.mailbox))
+                return WRONG_SECRET
             if attendance is None:
                 break
             try:
@@ -124,21 +147,24 @@ class Working:
         return OK
 
     def _claimed(self) -> Attendance | None:
-        """Waits until the mailbox is free. None if it was asked to leave."""
+        """Waits until the mailbox is free. None if it was asked to leave. Raises AccessDenied and Rejected:
+        another try would have the same keys."""
         watched, patience = Watched(), self._patience()
         while not self._leaving.is_set():
             try:
                 held = self._mailbox.hold(
                     self._me, lambda there: watched.look(there, self._clock.monotonic())
                 )
+            except (AccessDenied, Rejected):
+                raise
             except (OrchestratorError, OSError) as error:
+                self._tell(f"The store does not answer: {error}. {_TRYING}")
                 self._clock.wait(self._leaving, patience.after(error))
-                self._tell(f"The store does not answer: {error}. Trying again.")
                 continue
             if held is not None:
                 self._tell("This notebook attends to its mailbox, and waits for a session.")
                 return Attendance(self._mailbox, self._me, self._clock)
-            self._tell("Another notebook attends to this mailbox. This one waits until that one is closed.")
+            self._tell(_ANOTHER)
             self._clock.wait(self._leaving, self._me.every)
         return None
 
@@ -153,14 +179,14 @@ class Working:
                 raise
             except (OrchestratorError, OSError) as error:
                 failures += self._leaving.is_set()
-                self._tell(f"The store does not answer: {error}. Trying again.")
+                self._tell(f"The store does not answer: {error}. {_TRYING}")
                 self._clock.wait(attendance.lost, patience.after(error))
             else:
                 patience.over()
 
     def _step(self, attendance: Attendance) -> bool:
         """Takes a session and sees it to its end, or waits for one. Returns whether to go on."""
-        box = self._mailbox.change(lambda box: box if self._leaving.is_set() else taken(box, self._me))
+        box = self._mailbox.change(self._next)
         post = own(box, self._me)
         if post is None:
             self._tell(self._why_idle(box))
@@ -175,9 +201,18 @@ class Working:
         self._tell(f"Session {post.session} is over: {ended}.")
         return True
 
+    def _next(self, box: Box) -> Box:
+        if self._leaving.is_set():
+            return box
+        return taken(cleared(box, self._me, self._mailbox.worker), self._me)
+
     def _why_idle(self, box: Box) -> str:
+        """Repeats nothing that anybody could have written there, but names of sessions."""
         for post in box.posts:
-            if post.is_open and not post.worker and post.accelerator != self._me.accelerator:
+            if post.waits and post.keys != self._me.keys:
+                return _ANOTHER_HOME.format(post.session, self._secret.mailbox)
+            signed = self._secret.keys.have_signed(post, self._secret.mailbox)
+            if post.waits and post.accelerator != self._me.accelerator and signed:
                 return (
                     f"Session {post.session} needs {post.accelerator}, but this notebook is for "
                     f"{self._me.accelerator}. {_AGAIN.format(self._secret.mailbox)}"
@@ -282,5 +317,6 @@ def _leaver(leaving: threading.Event) -> Callable[[int, FrameType | None], None]
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    """Without anything that a terminal would act on: some of it comes from the store."""
+    sys.stdout.write("".join(each if each.isprintable() else "\ufffd" for each in text) + "\n")
     sys.stdout.flush()

@@ -115,6 +115,9 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
     user(*words)
     assert advice not in user("doctor", "book").out
     assert (user.folder / "book.ipynb").exists()
+    secret = (tmp_path / "secret").read_text()
+    user(*words, "--new-secret")
+    assert (tmp_path / "secret").read_text() != secret
 
 
 def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:

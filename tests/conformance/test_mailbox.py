@@ -1,4 +1,4 @@
-"""A mailbox over the registers of every store: of many who take at once, one has it."""
+"""A mailbox over the registers of the stores without a server: of many who take at once, one has it."""
 
 from __future__ import annotations
 

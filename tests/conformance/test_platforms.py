@@ -251,7 +251,7 @@ class KaggleRig(RealRig):
 class ColabRig(RealRig):
     type = "colab"
     budget_seconds = 40.0  # from the allocation of its machine
-    launch_lines = 233
+    launch_lines = 235
     slack_lines = 1
 
     def __init__(self, folder: Path, agent: Path, colab: LocalColab) -> None:
@@ -332,7 +332,7 @@ class SimulatedRig(Rig):
 class ShippedPlatform:
     """A platform whose sessions ship their outbox. As in the engine, the store takes part in each verb."""
 
-    def __init__(self, inner: SimulatedPlatform, store: Store) -> None:
+    def __init__(self, inner: Platform, store: Store) -> None:
         self._inner = inner
         self._store = store
         self.name = inner.name
@@ -364,6 +364,17 @@ class ShippedPlatform:
         outbox.remove(self._store, "a", name)
 
 
+def corrupted(store: Store, altered: Path) -> str:
+    """Alters a blob of the newest checkpoint in the store, by way of a file. Returns its name."""
+    newest = max(stored.names(store, "a"), key=lambda ref: ref.step)
+    part = stored.read(store, "a", newest.name).files[0].parts[0]
+    [key] = [stat.key for stat in store.list("runs/a/blobs/") if stat.key.endswith(part.sha256)]
+    store.delete(key)
+    altered.write_bytes(b"altered")
+    store.put(key, altered, hashlib.sha256(b"altered").hexdigest())
+    return newest.name
+
+
 class ShippedRig(SimulatedRig):
     """A simulated platform whose sessions keep their outboxes in a store."""
 
@@ -378,14 +389,7 @@ class ShippedRig(SimulatedRig):
         return Shipper(self.store, order, incarnation, local, self.folder / "uplinks" / incarnation)
 
     def corrupt(self, session: str) -> str:
-        newest = max(stored.names(self.store, "a"), key=lambda ref: ref.step)
-        part = stored.read(self.store, "a", newest.name).files[0].parts[0]
-        [key] = [stat.key for stat in self.store.list("runs/a/blobs/") if stat.key.endswith(part.sha256)]
-        self.store.delete(key)
-        altered = self.folder / f"{session}.altered"
-        altered.write_bytes(b"altered")
-        self.store.put(key, altered, hashlib.sha256(b"altered").hexdigest())
-        return newest.name
+        return corrupted(self.store, self.folder / f"{session}.altered")
 
     def until_saved(self, session: str) -> None:
         Rig.until_saved(self, session)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import processes
+from orchestrator.core.claims import Claim, less, used
+from orchestrator.core.offer import NEVER
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import (
@@ -24,8 +26,15 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.platforms.colab import boot, staging
+from orchestrator.platforms.colab.environment import Environment
+from orchestrator.platforms.colab.launching import Launcher
+from orchestrator.platforms.colab.memory import Memory
+from orchestrator.platforms.colab.options import ColabOptions
+from orchestrator.platforms.colab.runner import Cli
+from orchestrator.platforms.colab.surveying import RATES
 from orchestrator.session.staging import Shipping
-from tests.conformance.test_platforms import agent
+from tests.conformance.platform_suite import LONG
+from tests.conformance.test_platforms import agent, any_order
 from tests.leaks import Leaks
 from tests.platforms.colab_box import (
     DEAF,
@@ -41,6 +50,7 @@ from tests.platforms.colab_box import (
     box,
     boxes,
 )
+from tests.simulation.clock import VirtualClock
 from tests.stand_ins.colab import Fault
 from tests.stand_ins.colab.machine import MARK
 
@@ -200,7 +210,7 @@ def test_a_cell_that_does_not_start_in_time_is_pending_and_its_machine_is_given_
 
 def test_a_machine_that_the_list_lacks_is_there_if_its_notebook_has_it(boxes: Boxes) -> None:
     box = boxes(listed_after_seconds=EVER)
-    box.run()
+    box.run(accelerator="T4")
     assert box.see(FIRST).sighting is Sighting.RUNNING
     box.colab.use(notebooks_are_forgotten=True)
     assert box.see(FIRST).sighting is Sighting.ABSENT
@@ -271,6 +281,16 @@ def test_a_session_that_does_not_leave_is_ended_after_its_grace_period(box: Box)
     assert box.machines() == []
 
 
+def test_a_machine_that_answers_without_end_is_given_back_all_the_same(box: Box) -> None:
+    box.use(grace_seconds=0.0)
+    box.run(DEAF)
+    box.colab.fail("GET /api/contents", Fault.HANGS, times=100)
+    box.platform._cli.patience = replace(box.platform._cli.patience, file=200.0, call=24.0)
+    assert "not read within" in box.see(FIRST).detail
+    assert box.platform.stop(FIRST) is StopReply.ENDED
+    assert box.machines() == []
+
+
 def test_a_session_that_ships_what_it_saved_may_take_longer(box: Box) -> None:
     box.use(grace_seconds=0.0)
     box.run(SHIPS.replace('"stop"', '"go"'))
@@ -297,22 +317,66 @@ def test_nobody_has_to_give_the_machine_back(box: Box) -> None:
     assert box.see(FIRST).sighting is Sighting.ABSENT
 
 
-def test_a_machine_that_was_just_asked_for_may_still_come(box: Box) -> None:
-    box.use(visibility_seconds=EVER)
-    box.prepared()
-    box.platform._memory.note(FIRST, asked_at=box.platform._clock.now())  # no answer came
+def test_a_machine_that_comes_long_after_no_answer_is_given_back(box: Box) -> None:
+    order = box.prepared()
+    box.colab.use(listed_after_seconds=EVER, notebooks_are_forgotten=True)
+    box.colab.fail("POST /tun/m/assign", Fault.LOST_REPLY)
+    with pytest.raises(NoCapacity, match="may give one later"):
+        box.platform.launch(order)
+    box.colab.use(machines_max=0)
+    with pytest.raises(NoCapacity, match="too many"):  # which says nothing about the first try
+        box.platform.launch(order)
     assert box.platform.stop(FIRST) is StopReply.REQUESTED
     with pytest.raises(Transient, match="may still get a machine"):
         box.platform.discard(FIRST)
-    box.use(visibility_seconds=0.01)
-    assert box.platform.stop(FIRST) is StopReply.ENDED
+    box.colab.use(notebooks_are_forgotten=False)
     box.platform.discard(FIRST)
+    assert box.machines() == []
+
+
+def test_a_machine_that_was_asked_for_long_ago_does_not_come_any_more(box: Box) -> None:
+    """An answer may take longer than a new machine needs to be seen."""
+    box.use(visibility_seconds=60.0)
+    longest = box.platform._cli.patience.new
+    for ago, reply in ((longest, StopReply.REQUESTED), (longest + 600.0, StopReply.ENDED)):
+        box.platform._memory.note(FIRST, asked_at=box.platform._clock.now() - ago)
+        assert box.platform.stop(FIRST) is reply
 
 
 def test_while_another_process_launches_nothing_has_certainly_ended(box: Box) -> None:
     with box.another_controller()._launcher.alone(1.0):
         assert box.platform.stop(FIRST) is StopReply.REQUESTED
     assert box.platform.stop(FIRST) is StopReply.ENDED
+
+
+@pytest.mark.parametrize(("sent", "error"), [(False, NoCapacity), (True, Transient)])
+def test_a_launch_that_waited_for_another_in_vain_has_sent_nothing(
+    tmp_path: Path, sent: bool, error: type[BackendError]
+) -> None:
+    """Its cell may be there already, from before."""
+    clock, memory = VirtualClock(), Memory(tmp_path)
+    cli = Cli(Environment(tmp_path / "none"))
+    launcher = Launcher("here", cli, memory, ColabOptions(), tmp_path, clock)
+    memory.note(FIRST, sent=sent)
+    with launcher.alone(0.0), pytest.raises(error, match="has not finished"):
+        launcher.launch(any_order(FIRST, LONG, 1))
+
+
+def test_an_accelerator_that_is_no_longer_offered_is_charged_for_while_a_session_may_use_it(
+    box: Box,
+) -> None:
+    box.prepared(accelerator="T4")
+    box.use(accelerators=["L4"])
+    charged = [Claim(FIRST, "here", "T4", 3600.0)]
+    offers = {each.accelerator: each for each in less(box.platform.survey(), charged, 0.0)}
+    assert offers["T4"].unavailable is not None
+    assert offers["T4"].unavailable.until == NEVER
+    quota = offers["L4"].quota
+    assert quota is not None
+    assert quota.units(quota.left_seconds) == pytest.approx(100.0 - RATES["T4"])
+    assert used(list(offers.values()), charged)["here", "L4"] == 1
+    box.platform.discard(FIRST)
+    assert "T4" not in {each.accelerator for each in box.platform.survey()}
 
 
 # --- The user's own ---------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_no_machine(boxes: Boxes, settings: Mapping[str, Any], kind: type[Backen
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault.UNAVAILABLE, NoCapacity),
+        (Fault.UNAVAILABLE, Transient),
         (Fault.FORBIDDEN, AccessDenied),
         (Fault.RATE_LIMIT, Transient),
         (Fault.HTML, Transient),

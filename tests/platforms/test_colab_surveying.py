@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from pydantic import ValidationError
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, UntilKind, Uplink
 from orchestrator.platforms.colab import checking, surveying
+from orchestrator.platforms.colab.errand import UNKNOWN
+from orchestrator.platforms.colab.memory import Memory
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES, RETIRED
 from orchestrator.platforms.colab.values import ACCELERATORS, CPU, Assignment, Reading, Units
@@ -172,9 +175,20 @@ def test_what_a_machine_costs_is_learned_while_it_runs_alone() -> None:
     assert surveying.measured(reading(per_hour=1.2)) is None
 
 
-@pytest.mark.parametrize("per_hour", [0.0, -1.0, 1e9, float("nan"), float("inf")])
+@pytest.mark.parametrize("per_hour", [0.0, -1.0, 1e-9, 1e9, float("nan"), float("inf")])
 def test_an_impossible_rate_is_not_learned(per_hour: float) -> None:
     assert surveying.measured(reading(Assignment("m1", "T4"), per_hour=per_hour)) is None
+
+
+@pytest.mark.parametrize("text", ['{"T4": 0.0}', '{"T4": -2}', '{"T4": 1e-9}', '{"T4": NaN}', '{"T4'])
+def test_an_impossible_rate_on_record_is_not_used(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rates.json").write_text(f'{{"measured": {text}}}')
+    assert Memory(tmp_path).rates() == {}
+
+
+def test_a_machine_whose_accelerator_is_not_known_yet_is_the_one_that_was_ordered() -> None:
+    assert not surveying.is_substituted(Assignment("m1", UNKNOWN), "T4")
+    assert surveying.is_substituted(Assignment("m1", CPU), "T4")
 
 
 def test_a_machine_that_nobody_knows_teaches_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,10 +62,25 @@ def test_units() -> None:
         decode_units({})
 
 
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 10**400, "9" * 400, "many"])
+@pytest.mark.parametrize("key", ["currentBalance", "consumptionRateHourly", "assignmentsCount"])
+def test_what_is_no_number_cannot_be_read(key: str, odd: object) -> None:
+    with pytest.raises(ValueError, match=r"not a finite number|could not convert"):
+        decode_units({"currentBalance": 1.5} | {key: odd})
+
+
+@pytest.mark.parametrize("odd", [1e18, -1e18])
+def test_a_time_that_no_calendar_shows_is_not_known(odd: float) -> None:
+    found = decode_units({"currentBalance": 0, "freeCcuQuotaInfo": {"nextRefillTimestampSec": odd}})
+    assert found.free_refill_at is None
+
+
 def test_entries() -> None:
     file = {"name": "a", "type": "file", "size": 3, "last_modified": "1970-01-01T00:01:00Z"}
     assert decode_entry(file) == Entry("a", False, 3, 60.0)
     assert decode_entry({"name": "b", "type": "directory", "size": 4096}) == Entry("b", True)
+    with pytest.raises(ValueError, match="not a finite number"):
+        decode_entry(file | {"size": math.inf})
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,17 @@ def test_entries() -> None:
             {"kind": "failed", "requests": [{"path": "/api/contents/x", "status": 404}]},
             Transient,
             "the machine is gone",
+        ),
+        (
+            {
+                "kind": "failed",
+                "requests": [
+                    {"method": "POST", "path": "/tun/m/assign", "error": "ReadTimeout"},
+                    {"method": "POST", "path": "/tun/m/assign", "status": 412},
+                ],
+            },
+            Transient,
+            "may give one later",
         ),
         ({"kind": "failed", "message": "what it said"}, Rejected, "what it said"),
     ],

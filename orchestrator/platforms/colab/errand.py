@@ -18,21 +18,25 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 CONNECT_SECONDS = 10.0
+FOLDER_BYTES_MAX = 4 << 20  # for over 10,000 names
+ABOUT_BYTES_MAX = 1 << 16  # of what a machine says about a file beside its content
 TAIL = 2000  # characters
 _SECRETS = re.compile(r"(token=|Bearer |token['\"]?: ?['\"]?)[^&\s'\",}]+", re.IGNORECASE)
 # A record is made anew before each use, so the command line need not ask for a fresh token. It would list all
 # machines for that, and understand none if it does not know the accelerator of one.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+UNKNOWN = "UNKNOWN"  # the accelerator of a machine that Colab neither lists yet nor gave in this call
 _XSSI = ")]}'\n"
 Answer = dict[str, Any]
 
@@ -123,8 +127,9 @@ def _expected() -> Iterator[None]:
 class Colab:
     """The account, through the command line's own login."""
 
-    def __init__(self, auth: str, seconds: float) -> None:
+    def __init__(self, auth: str, seconds: float, seen: Seen) -> None:
         self._limit = (CONNECT_SECONDS, seconds)
+        self._seen = seen
         with _expected():
             from colab_cli import auth as auth_module  # type: ignore[import-not-found]
             from colab_cli import common
@@ -153,6 +158,12 @@ class Colab:
     def listed(self) -> Answer:
         """Endpoint → the machine, as Colab describes it."""
         return {str(each["endpoint"]): each for each in self.get("assignments").get("assignments") or ()}
+
+    def given(self, endpoint: str) -> Answer:
+        """A machine that is not listed yet, as Colab described it when it gave it."""
+        said = (each for each in self._seen.requests if each.get("endpoint") == endpoint)
+        accelerator = next((each["accelerator"] for each in said if "accelerator" in each), UNKNOWN)
+        return {"endpoint": endpoint, "accelerator": accelerator}
 
     def of_notebook(self, notebook: str) -> Answer | None:
         """The notebook's machine. Raises Confused rather than return another's."""
@@ -238,7 +249,7 @@ def new(colab: Colab, request: Answer, answer: Answer) -> None:
             raise failed
         colab.record(session, machine)
     record = colab.store(session).get(session["name"])
-    answer["machine"] = colab.listed().get(record.endpoint) or {"endpoint": record.endpoint}
+    answer["machine"] = colab.listed().get(record.endpoint) or colab.given(record.endpoint)
     answer["machine"].pop("runtimeProxyInfo", None)
 
 
@@ -286,10 +297,8 @@ def read(colab: Colab, request: Answer, answer: Answer) -> None:
         answer["units"] = colab.get("ccu-info")
     machines = {each["name"]: colab.find(each, listed) for each in request["sessions"]}
     answer["endpoints"] = {name: machine["endpoint"] for name, machine in machines.items() if machine}
-    wanted = [(name, machines[name], paths) for name, paths in request["files"].items() if machines.get(name)]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda each: contents(each[1], each[2], request), wanted)
-        answer["found"] = {each[0]: one for each, one in zip(wanted, found, strict=True)}
+    wanted = [(name, has, paths) for name, paths in request["files"].items() if (has := machines[name])]
+    answer["found"] = contents_of_all(wanted, request)
     hidden = {"runtimeProxyInfo"}
     answer["assignments"] = [
         {key: value for key, value in each.items() if key not in hidden} for each in listed.values()
@@ -320,9 +329,32 @@ ERRANDS = {each.__name__: each for each in (new, command, stop, read, download, 
 # --- Files of a machine -----------------------------------------------------------------------------------
 
 
+def contents_of_all(wanted: list[tuple[str, Answer, list[str]]], request: Answer) -> Answer:
+    """Session → what is at these paths of its machine, all read at once. Time limits of requests are for each
+    read, so a machine that sends a byte a second keeps them all. It is left alone after `machines_seconds`,
+    and its thread ends with this process."""
+    found: Answer = {}
+
+    def one(name: str, machine: Answer, paths: list[str]) -> None:
+        found[name] = contents(machine, paths, request)
+
+    threads = [threading.Thread(target=one, args=each, daemon=True) for each in wanted]
+    ends = time.monotonic() + request["machines_seconds"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+    late = {**_nothing(), "problem": f"not read within {request['machines_seconds']:g} s"}
+    return {name: found.get(name, late) for name, _, _ in wanted}
+
+
+def _nothing() -> Answer:
+    return {"files": {}, "folders": {}, "too_large": {}, "problem": ""}
+
+
 def contents(machine: Answer, paths: list[str], request: Answer) -> Answer:
     """What is at these paths of the machine. The first error ends it, because the next would take as long."""
-    found = {"files": {}, "folders": {}, "too_large": {}, "problem": ""}
+    found = _nothing()
     try:
         for path in paths:
             _add(found, path, machine["runtimeProxyInfo"], request)
@@ -331,25 +363,35 @@ def contents(machine: Answer, paths: list[str], request: Answer) -> Answer:
     return found
 
 
+class _TooLarge(Exception):
+    """The answer is longer than it may be. The rest was not read."""
+
+
 def _add(found: Answer, path: str, proxy: Answer, request: Answer) -> None:
-    is_folder = path.endswith("/")
+    is_folder, bytes_max = path.endswith("/"), request["bytes_max"]
     kind = {"type": "directory"} if is_folder else {"type": "file", "format": "base64"}
-    body = _get(proxy, path, {**kind, "content": "1"}, request, bytes_max=request["bytes_max"])
-    if body is None:
-        return
-    if is_folder:
-        entries = body.get("content") or ()
-        names = ("name", "type", "size", "last_modified")
-        found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
-    elif body.get("content") is not None:
-        found["files"][path] = base64.b64encode(_bytes(body)).decode()
-    else:
-        found["too_large"][path] = int(body.get("size") or 0)
+    limit = FOLDER_BYTES_MAX if is_folder else int(bytes_max * 1.4) + ABOUT_BYTES_MAX
+    try:
+        body = _get(proxy, path, {**kind, "content": "1"}, request, limit)
+        if body is None:
+            return
+        if is_folder:
+            entries = body.get("content") or ()
+            names = ("name", "type", "size", "last_modified")
+            found["folders"][path] = [{name: each.get(name) for name in names} for each in entries]
+            return
+        data = _bytes(body)
+        if len(data) > bytes_max:
+            raise _TooLarge
+        found["files"][path] = base64.b64encode(data).decode()
+    except _TooLarge:
+        about = _get(proxy, path, {"type": kind["type"], "content": "0"}, request, ABOUT_BYTES_MAX)
+        if about is not None:
+            found["too_large"][path] = int(about.get("size") or 0)
 
 
-def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes_max: int) -> Answer | None:
-    """The answer about one path, without its content if that is larger than `bytes_max`; None if there is
-    nothing."""
+def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, limit: int) -> Answer | None:
+    """The answer about one path, of at most `limit` bytes; None if there is nothing. Raises _TooLarge."""
     import requests
 
     url = f"{proxy['url'].rstrip('/')}/api/contents/{quote(path.strip('/'), safe='/')}"
@@ -365,13 +407,10 @@ def _get(proxy: Answer, path: str, parameters: Answer, request: Answer, *, bytes
         text = bytearray()
         for chunk in response.iter_content(1 << 16):
             text += chunk
-            if len(text) > bytes_max * 1.4 + (1 << 16) and parameters["type"] == "file":
-                break
-        else:
-            body: Answer = json.loads(text)
-            if parameters["type"] != "file" or len(_bytes(body)) <= bytes_max:
-                return body
-    return _get(proxy, path, {"type": "file", "content": "0"}, request, bytes_max=1 << 62)
+            if len(text) > limit:
+                raise _TooLarge(f"the machine answers with more than {limit} bytes")
+    body: Answer = json.loads(text)
+    return body
 
 
 def _bytes(body: Answer) -> bytes:
@@ -393,7 +432,7 @@ def main(words: list[str]) -> int:
     answer: Answer = {"kind": "done", "version": version(), "phase": "login"}
     seen = Seen(request["seconds"], bool(os.environ.get("ORCHESTRATOR_NO_PRODUCTION")))
     try:
-        colab = Colab(request["auth"], request["seconds"])
+        colab = Colab(request["auth"], request["seconds"], seen)
         seen.watch()
         colab.log_in()
         answer["phase"] = "errand"

@@ -22,6 +22,7 @@ from orchestrator.platforms.colab.machine import ROOT, Machine, archive_name, lo
 from orchestrator.platforms.colab.memory import Known, Memory
 from orchestrator.platforms.colab.options import HOUR, WORDS, ColabOptions
 from orchestrator.platforms.colab.runner import Cli
+from orchestrator.platforms.colab.values import Assignment
 
 LOCK_SECONDS_MAX, _LOCK_PAUSE_SECONDS = 300.0, 0.1  # for the launch of another process
 REFUSED_SECONDS = (
@@ -47,7 +48,9 @@ class Launcher:
         machines apart."""
         with self.alone(LOCK_SECONDS_MAX) as is_alone:
             if not is_alone:
-                raise self._unknown("another process has not finished its launch: is one of ours stopped?")
+                text = "another launch here has not finished: is one of our processes stopped?"
+                sent = self._memory.of(order.session).sent
+                raise self._unknown(text) if sent else self._no_room(text)
             self._launch(order)
 
     @contextmanager
@@ -74,13 +77,13 @@ class Launcher:
             raise NotFound(
                 f"{session} is not prepared for this order", backend=self._name, operation="launch"
             )
+        assignment = self._allocate(order, machine)
         try:
-            self._equip(order, machine)
+            self._equip(order, assignment)
             self._start(order)
         except Refused:  # nothing has started, and an idle machine uses units
-            with suppress(BackendError):
-                if self._cli.stop(session):
-                    self._memory.note(session, asked_at=None, sent=False)
+            if self._is_given_back(session):
+                self._memory.note(session, asked_at=None, sent=False)
             raise
 
     def _check_wanted(self, session: str) -> None:
@@ -112,26 +115,43 @@ class Launcher:
         self._memory.note(session, sent=True)
         staging.forget(self._folder, session)
 
-    def _equip(self, order: Order, machine: Machine | None) -> None:
-        """Gets the session its machine, if it has none yet, and what it needs there. Raises Refused if that
-        fails in a way that may pass."""
-        session, now = order.session, self._clock.now()
-        if machine is None or self._memory.of(session).asked_at is None:
-            self._memory.note(session, asked_at=now)
-        assignment = None if machine is None else machine.assignment
+    def _allocate(self, order: Order, machine: Machine | None) -> Assignment:
+        """The session's machine; a second call gives the same one. Raises Refused if there is none for now.
+        After no answer one may come later, so it stays noted that it was asked for."""
+        if machine is not None and machine.assignment is not None:
+            return machine.assignment
+        session, before = order.session, self._memory.of(order.session).asked_at
+        if machine is None or before is None:
+            self._memory.note(session, asked_at=self._clock.now())
         try:
-            if assignment is None:  # a second call for the same session gives the same machine
-                word = WORDS[order.accelerator]
-                assignment = self._cli.new(session, word, high_mem=self._options.high_mem)
-            if surveying.is_substituted(assignment, order.accelerator):
-                text = f"Colab gave {assignment.accelerator} instead of {WORDS[order.accelerator]}"
-                raise self._no_room(text, until=now + REFUSED_SECONDS)
-            target = f"{ROOT}/{archive_name(session)}"
+            return self._cli.new(session, WORDS[order.accelerator], high_mem=self._options.high_mem)
+        except Transient as error:
+            self._is_given_back(session)
+            raise self._no_room(str(error)) from error
+        except BackendError as error:  # this time there is none, but there may be one of an earlier try
+            self._memory.note(session, asked_at=before)
+            if isinstance(error, Rejected):  # the account may not have it now, although the survey said so
+                raise self._lastingly_refused(error) from error
+            raise
+
+    def _is_given_back(self, session: str) -> bool:
+        with suppress(BackendError):
+            return self._cli.stop(session)
+        return False
+
+    def _equip(self, order: Order, assignment: Assignment) -> None:
+        """Gives the session's machine what it needs. Raises Refused if that fails in a way that may pass."""
+        session = order.session
+        if surveying.is_substituted(assignment, order.accelerator):
+            text = f"Colab gave {assignment.accelerator} instead of {WORDS[order.accelerator]}"
+            raise self._no_room(text, until=self._clock.now() + REFUSED_SECONDS)
+        target = f"{ROOT}/{archive_name(session)}"
+        try:
             self._cli.upload(session, staging.archive(self._folder, session), target)
         except (Transient, NotFound) as error:  # no answer, or the machine has vanished meanwhile
             raise self._no_room(str(error)) from error
-        except Rejected as error:  # the account may not have it now, although the survey said so
-            raise self._refused(str(error), until=now + REFUSED_SECONDS) from error
+        except Rejected as error:
+            raise self._lastingly_refused(error) from error
 
     def _start(self, order: Order) -> None:
         """Raises Refused if it has certainly not started, and Transient if it may have."""
@@ -153,6 +173,9 @@ class Launcher:
 
     def _refused(self, text: str, until: float | None = None) -> Refused:
         return Refused(text, backend=self._name, operation="launch", until=until)
+
+    def _lastingly_refused(self, error: Rejected) -> Refused:
+        return self._refused(str(error), until=self._clock.now() + REFUSED_SECONDS)
 
     def _no_room(self, text: str, until: float | None = None) -> NoCapacity:
         return NoCapacity(text, backend=self._name, operation="launch", until=until)

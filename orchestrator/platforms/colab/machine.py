@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.core import bounds
 from orchestrator.errors import NotFound, Transient
+from orchestrator.files import Odd
 from orchestrator.platforms.colab.boot import FOLDER, LEFT, STARTED
 from orchestrator.platforms.colab.runner import Cli
 from orchestrator.platforms.colab.values import Assignment, Entry, Found, Reading
@@ -105,13 +106,16 @@ def file_of(cli: Cli, session: str, path: str, bytes_max: int) -> tuple[bytes | 
 
 
 def listed(cli: Cli, session: str, path: str) -> tuple[Entry, ...]:
-    """What is in a folder; empty if there is none."""
-    return _found(cli, session, (f"{path}/",), 0).folders.get(f"{path}/", ())
+    """What is in a folder; empty if there is none. Raises Odd if it has too many names."""
+    found = _found(cli, session, (f"{path}/",), 0)
+    if f"{path}/" in found.too_large:
+        raise Odd(f"{path} has too many names")
+    return found.folders.get(f"{path}/", ())
 
 
-def files_of(cli: Cli, session: str, paths: tuple[str, ...], bytes_max: int) -> Mapping[str, bytes]:
-    """Those that exist and are not too large."""
-    return _found(cli, session, paths, bytes_max).files if paths else {}
+def files_of(cli: Cli, session: str, paths: tuple[str, ...], bytes_max: int) -> Found:
+    """Those that exist, and which of them are too large."""
+    return _found(cli, session, paths, bytes_max) if paths else Found()
 
 
 def _found(cli: Cli, session: str, paths: tuple[str, ...], bytes_max: int) -> Found:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from orchestrator.core import wire
 from orchestrator.files import read_small, write_whole
+from orchestrator.platforms.colab.values import is_rate
 
 _BYTES_MAX = 1 << 16
 T = TypeVar("T")
@@ -24,12 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """Times in unix seconds. `order`: for which order it was prepared, as a hash. `asked_at`: when a machine
-    was first asked for; None: never, or Colab certainly gave none. `sent`: its cell was sent, so it may have
-    started. `stopped`: it is to be launched no more.
+    """Times in unix seconds. `order`: for which order it was prepared, as a hash; `accelerator`: on what.
+    `asked_at`: when a machine was asked for; None: never, or Colab certainly gave none, or has it back.
+    `sent`: its cell was sent, so it may have started. `stopped`: it is to be launched no more.
     """
 
     order: str = ""
+    accelerator: str = ""
     asked_at: float | None = None
     sent: bool = False
     stopped: bool = False
@@ -66,12 +68,17 @@ class Memory:
     def sessions(self) -> tuple[str, ...]:
         return tuple(sorted(path.stem for path in self._sessions.glob("*.json")))
 
+    def accelerators(self) -> tuple[str, ...]:
+        """Those that a session may be using."""
+        return tuple(sorted({self.of(each).accelerator for each in self.sessions()} - {""}))
+
     def forget(self, session: str) -> None:
         with self._lock:
             self._path(session).unlink(missing_ok=True)
 
     def rates(self) -> dict[str, float]:
-        return dict(_read(Rates, self._rates).measured)
+        found = _read(Rates, self._rates).measured
+        return {kind: per_hour for kind, per_hour in found.items() if is_rate(per_hour)}
 
     def measured(self, kind: str, per_hour: float) -> None:
         with self._lock:

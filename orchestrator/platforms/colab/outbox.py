@@ -7,6 +7,7 @@ checkpoints are in the home store, normally: these here are the rescue if the up
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from orchestrator.core import bounds
@@ -29,7 +30,7 @@ from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth
 
 PART_BYTES = 64 << 20  # of a checkpoint: a machine sends files whole and as text
-_AT_ONCE_BYTES = 16 << 20  # of log segments in one answer
+_SEGMENT_BYTES, _SEGMENTS = 1 << 20, 16  # of an agent's log, and how many of those in one answer
 
 
 class ContentsOutbox:
@@ -70,23 +71,21 @@ class ContentsOutbox:
             for each in listed(self._cli, self._session, self._path(LOG))
             if SEGMENT.fullmatch(each.name) and segment_number(each.name) >= newest
         }
-        wanted: list[str] = []
-        left = _AT_ONCE_BYTES
-        for name in sorted(sizes, key=segment_number):
-            left -= sizes[name]
-            if wanted and left < 0:
-                break
-            wanted.append(f"{LOG}/{name}")
-        paths = {self._path(name): name for name in wanted}
-        brought = files_of(self._cli, self._session, tuple(paths), bounds.LOG_SEGMENT_BYTES_MAX)
-        for path, data in brought.items():
-            (folder / paths[path]).write_bytes(data)
-        notes: tuple[str, ...] = ()
+        wanted, bytes_max = page(sizes)
+        paths = {self._path(f"{LOG}/{name}"): name for name in wanted}
+        found = files_of(self._cli, self._session, tuple(paths), bytes_max)
+        for path, data in found.files.items():
+            (folder / LOG / paths[path]).write_bytes(data)
+        notes = [
+            f"{self._too_large(f'{LOG}/{paths[path]}', bytes_max)}: it was not read"
+            for path in found.too_large
+        ]
         try:
             self._bring(PROGRESS, folder / PROGRESS, bounds.RELAYED_PROGRESS_BYTES_MAX)
         except Odd as odd:
-            notes = (f"{odd}: it was not read",)
-        return Growth(folder, notes, more=len(wanted) < len(sizes))
+            notes.append(f"{odd}: it was not read")
+        is_new = any(segment_number(paths[path]) > newest for path in found.files)
+        return Growth(folder, tuple(notes), more=is_new and len(wanted) < len(sizes))
 
     def _content(self, name: str, bytes_max: int) -> bytes | None:
         data, is_too_large = file_of(self._cli, self._session, self._path(name), bytes_max)
@@ -104,3 +103,14 @@ class ContentsOutbox:
 
     def _too_large(self, name: str, bytes_max: int) -> Odd:
         return Odd(f"{OUTBOX}/{name} is larger than {bounds.size_text(bytes_max)}")
+
+
+def page(sizes: Mapping[str, int]) -> tuple[list[str], int]:
+    """The log segments to read next, and how many bytes each may have, so that one answer stays small.
+    `sizes` are what the machine says: it may be wrong. The first one may be the newest that is here already,
+    so there are two if there can be."""
+    names = sorted(sizes, key=segment_number)
+    usual = list(takewhile(lambda name: sizes[name] <= _SEGMENT_BYTES, names[:_SEGMENTS]))
+    if len(usual) < 2:
+        return names[:2], bounds.LOG_SEGMENT_BYTES_MAX
+    return usual, _SEGMENT_BYTES

@@ -63,8 +63,8 @@ class ColabPlatform:
         cost = surveying.measured(reading)
         if cost is not None:
             self._memory.measured(*cost)
-        rates = self._memory.rates()
-        return surveying.offers(self._name, self._options, units, rates, self._clock.now())
+        rates, used = self._memory.rates(), self._memory.accelerators()
+        return surveying.offers(self._name, self._options, units, rates, self._clock.now(), used)
 
     def _account(self) -> tuple[Reading, Units]:
         reading = self._cli.read(units=True)
@@ -86,7 +86,8 @@ class ColabPlatform:
                 return
             raise NameTaken(f"{order.session} was started with another order", operation="prepare")
         staging.stage(self._folder, order, materials, here=self.this_machine)
-        self._memory.note(order.session, order=staging.fingerprint(order))
+        prepared = staging.fingerprint(order)
+        self._memory.note(order.session, order=prepared, accelerator=order.accelerator)
 
     def launch(self, order: Order) -> None:
         self._check(order)

@@ -31,6 +31,11 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
     if answer.get("kind") == "confused":
         return error(Rejected, said)
     requests: Sequence[Mapping[str, Any]] = answer.get("requests") or ()
+    # A later answer says nothing about an earlier request that got none.
+    unanswered = next((each for each in requests if _is_unanswered(each)), None)
+    if unanswered is not None and operation == "new":
+        answer_was = "gave no answer" if unanswered.get("error") else f"answered {unanswered['status']}"
+        return error(Transient, f"Colab {answer_was} when asked for a machine, and may give one later")
     # After a failure there may be more requests, which look whether it took effect all the same.
     last: Mapping[str, Any] = next((each for each in reversed(requests) if _is_bad(each)), {})
     if answer.get("phase") == "login" or "RefreshError" in answer.get("kinds", ()):
@@ -46,8 +51,6 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
             return error(
                 NoCapacity, "Colab gives no machine: too many are in use, a usage limit, or no capacity"
             )
-        if status == 503:
-            return error(NoCapacity, "Colab has no machine of this kind now")
         if status == 400:
             return error(Rejected, "this account may not have a machine with this accelerator")
     return _of_status(error, answer, last, login, said)
@@ -55,6 +58,12 @@ def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: s
 
 def _is_bad(request: Mapping[str, Any]) -> bool:
     return bool(request.get("error")) or int(request.get("status") or 200) >= 400
+
+
+def _is_unanswered(request: Mapping[str, Any]) -> bool:
+    """Whether it asked for a machine, and may be given one although no answer says so."""
+    is_failed = bool(request.get("error")) or int(request.get("status") or 200) >= 500
+    return request.get("path") == ASSIGN and request.get("method") == "POST" and is_failed
 
 
 def _is_assignment(request: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ T = TypeVar("T")
 class Patience:
     """How long to wait, in seconds. `request`: for one answer of Colab's; `file`: for a machine's answer
     about a file; `call`: for a whole process, except one that allocates (`new`), moves a file (`upload`) or
-    runs a cell.
+    runs a cell. All machines together get a third of that to be read.
     After a 502, 503 or 504, the command line asks `attempts` times for a machine, with pauses of `pause`,
     twice that, and so on."""
 
@@ -100,7 +100,8 @@ class Cli:
 
     def new(self, session: str, accelerator: str, *, high_mem: bool = False) -> Assignment:
         """Gets the session a machine, or returns the one that it already has. `accelerator` is one of
-        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare.
+        values.ACCELERATORS. The machine may have another accelerator than the one asked for: compare. It is
+        errand.UNKNOWN if Colab does not list the machine yet and gave it earlier.
 
         Raises NoCapacity if Colab has no machine now: too many machines, a usage limit or no capacity, which
         cannot be told apart; QuotaExhausted if it says that the quota or the usage time is spent; Rejected
@@ -134,6 +135,7 @@ class Cli:
             "sessions": [self._session(name) for name in dict.fromkeys((*names, *files))],
             "files": {name: list(paths) for name, paths in files.items()},
             "bytes_max": bytes_max,
+            "machines_seconds": self.patience.call / 3,
         }
         answer = self._ask("read", request, operation="read", seconds=self.patience.call)
         return self._decoded("read", lambda: _reading(answer))

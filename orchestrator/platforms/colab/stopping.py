@@ -79,7 +79,8 @@ class Stopper:
         """Whether a machine that was asked for may come although Colab does not show it yet."""
         if known.asked_at is None or known.sent:
             return False
-        return 0.0 <= self._clock.now() - known.asked_at < self._options.visibility_seconds
+        seconds = self._cli.patience.new + self._options.visibility_seconds
+        return 0.0 <= self._clock.now() - known.asked_at < seconds
 
     def discard(self, name: str) -> None:
         machine = look(self._cli, name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.offer import NEVER, Offer, Quota, Traits, Unavailable, Uplink, until_human, until_time
+from orchestrator.platforms.colab.errand import UNKNOWN
 from orchestrator.platforms.colab.options import HOUR, WORDS, ColabOptions
-from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units
+from orchestrator.platforms.colab.values import CPU, Assignment, Reading, Units, is_rate
 
 POOL = "units"
 SIGNUP = "https://colab.research.google.com/signup"
@@ -21,7 +23,6 @@ FREE_TIER = (
 RATES: Mapping[str, float] = MappingProxyType(
     {CPU: 0.1, "T4": 2.0, "L4": 5.0, "G4": 10.0, "A100": 13.0, "H100": 20.0, "V5E1": 4.0, "V6E1": 6.0}
 )
-RATE_MAX = 1000.0
 SURPRISING_UNITS = 1.0
 AGAIN_SECONDS = 6 * HOUR  # if the free tier is used up and Colab does not say when there is more
 RETIRED = ("TPUv2-8",)
@@ -31,16 +32,22 @@ PENDING_SECONDS_MAX = 900.0  # between the launch and the agent's start: there i
 
 
 def offers(
-    name: str, options: ColabOptions, units: Units, rates: Mapping[str, float], now: float
-) -> tuple[Offer, ...]:
-    """One offer per accelerator. `rates` are the measured ones, by `kind`. Whoever offers only some hears
-    nothing of the retired ones."""
+    name: str, options: ColabOptions, units: Units, rates: Mapping[str, float], now: float,
+    used: Iterable[str] = (),
+) -> tuple[Offer, ...]:  # fmt: skip
+    """One offer per accelerator. `rates` are the measured ones, by `kind`. An accelerator that is `used` by a
+    session is listed although the options no longer have it, because the session takes a slot and units.
+    Whoever offers only some hears nothing of the retired ones."""
     retired = tuple(
         Offer(name, each, Traits(owned=False), unavailable=Unavailable(catalogue[each].retired or "", NEVER))
         for each in RETIRED
         if set(options.accelerators) == set(WORDS)
     )
-    return (*(_offer(name, options, units, rates, each, now) for each in options.accelerators), *retired)
+    open_ = tuple(_offer(name, options, units, rates, each, now) for each in options.accelerators)
+    rest = (each for each in used if each in WORDS and each not in options.accelerators)
+    closed = Unavailable("it is not in the `accelerators` of this platform", NEVER)
+    left = (replace(_offer(name, options, units, rates, each, now), unavailable=closed) for each in rest)
+    return (*open_, *left, *retired)
 
 
 def _offer(
@@ -122,15 +129,15 @@ def measured(reading: Reading) -> tuple[str, float] | None:
     if units is None or len(reading.assignments) != 1 or units.assignments not in (0, 1):
         return None
     [machine] = reading.assignments
-    if machine.accelerator not in RATES or not 0.0 < units.per_hour <= RATE_MAX:
+    if machine.accelerator not in RATES or not is_rate(units.per_hour):
         return None
     return kind(machine.accelerator, machine.high_mem), units.per_hour
 
 
 def is_substituted(machine: Assignment, accelerator: str) -> bool:
     """Whether Colab gave another machine than was asked for, as it may do without an error
-    (docs/references/colab.md#accelerators)."""
-    return machine.accelerator != WORDS[accelerator]
+    (docs/references/colab.md#accelerators). One that is not known yet is not."""
+    return machine.accelerator not in (WORDS[accelerator], UNKNOWN)
 
 
 def _traits(options: ColabOptions) -> Traits:

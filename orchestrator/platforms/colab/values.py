@@ -7,11 +7,14 @@ TypeError or ValueError for input that it cannot read.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from orchestrator.core import bounds
 
 CPU = "NONE"  # Colab's word for a machine without an accelerator
 GPUS = ("T4", "L4", "G4", "A100", "H100")
@@ -21,6 +24,7 @@ ACCELERATORS = (
     *GPUS,
     *TPUS,
 )  # what the command line can ask for (docs/references/colab.md#accelerators)
+RATE_MIN, RATE_MAX = 0.01, 1000.0  # units an hour that any machine may take
 _SPACE = uuid.UUID("2f9c7f0e-5a34-5d6b-9a0b-6f6d3b1c8a57")
 
 
@@ -115,20 +119,34 @@ def decode_assignments(body: Mapping[str, Any]) -> tuple[Assignment, ...]:
 def decode_units(body: Mapping[str, Any]) -> Units:
     free = body.get("freeCcuQuotaInfo") or {}
     left, refill = free.get("remainingTokens"), free.get("nextRefillTimestampSec")
+    refill_at = None if refill is None else _number(refill)
     return Units(
-        balance=float(body["currentBalance"]),
-        per_hour=float(body.get("consumptionRateHourly") or 0),
-        assignments=int(body.get("assignmentsCount") or 0),
-        free_left=None if left is None else float(left) / 1000,
-        free_refill_at=None if refill is None else float(refill),
+        balance=_number(body["currentBalance"]),
+        per_hour=_number(body.get("consumptionRateHourly") or 0),
+        assignments=int(_number(body.get("assignmentsCount") or 0)),
+        free_left=None if left is None else _number(left) / 1000,
+        free_refill_at=None if refill_at is None or not 0.0 <= refill_at <= bounds.TIME_MAX else refill_at,
         gpus=_words(body, "eligibleGpus"),
         ineligible_gpus=_words(body, "ineligibleGpus"),
         tpus=_words(body, "eligibleTpus"),
     )
 
 
+def _number(value: object) -> float:
+    """Raises ValueError unless it is a finite number, or text that is one."""
+    number = float(str(value))
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a finite number")
+    return number
+
+
 def _words(body: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
     return None if body.get(key) is None else tuple(str(each).upper() for each in body[key])
+
+
+def is_rate(per_hour: float) -> bool:
+    """Whether a machine may take so many units an hour."""
+    return RATE_MIN <= per_hour <= RATE_MAX
 
 
 def decode_entry(body: Mapping[str, Any]) -> Entry:
@@ -138,7 +156,7 @@ def decode_entry(body: Mapping[str, Any]) -> Entry:
     return Entry(
         str(body["name"]),
         is_folder,
-        None if is_folder or size is None else int(size),
+        None if is_folder or size is None else int(_number(size)),
         None if not modified else _unix(str(modified)),
     )
 

@@ -27,8 +27,9 @@ _PIP = (
 def main(notebook: dict) -> None:  # type: ignore[type-arg]
     """Attends to the mailbox until the cell is interrupted.
 
-    `notebook` has: `mailbox`, its name; `accelerator`; `secret`, the name of the Colab Secret; `program`, the
-    worker as one zip application in base64; `packages`, the locked list of what it needs.
+    `notebook` has: `mailbox`, its name; `accelerator`; `secret`, the name of the Colab Secret; `place`, a
+    name of the store that it opens; `program`, the worker as one zip application in base64; `packages`, the
+    locked list of what it needs.
     """
     secret = _secret(notebook["secret"], notebook["mailbox"])
     if secret is None:
@@ -36,12 +37,12 @@ def main(notebook: dict) -> None:  # type: ignore[type-arg]
     folder = Path.cwd() / f".orchestrator-{notebook['mailbox']}"
     folder.mkdir(mode=0o700, exist_ok=True)
     program = _unpacked(folder, base64.b64decode(notebook["program"]))
-    site = _installed(folder, notebook["packages"])
+    site = _installed(folder, notebook["packages"], notebook["mailbox"])
     if site is None:
         return
     # With packages of its own it sees no others: versions of both would not fit together.
     alone, own = (["-S"], [str(site)]) if notebook["packages"] else ([], [])
-    words = [notebook["mailbox"], notebook["accelerator"], str(folder / "sessions"), *own]
+    words = [notebook["mailbox"], notebook["accelerator"], notebook["place"], str(folder / "sessions"), *own]
     worker = subprocess.Popen(
         [sys.executable, *alone, str(program), "work", *words],
         stdin=subprocess.PIPE,
@@ -97,7 +98,7 @@ def _unpacked(folder: Path, data: bytes) -> Path:
     return path
 
 
-def _installed(folder: Path, packages: str) -> Path | None:
+def _installed(folder: Path, packages: str, mailbox: str) -> Path | None:
     """The folder with the packages, which nothing else on this machine sees; None if pip failed."""
     site = folder / f"site-{hashlib.sha256(packages.encode()).hexdigest()[:16]}"
     if site.exists() or not packages:
@@ -111,14 +112,24 @@ def _installed(folder: Path, packages: str) -> Path | None:
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     listed.unlink()
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        _say(f"pip could not install them: {lines[-1] if lines else 'it said nothing'}. Run this cell again.")
+        shutil.rmtree(draft, ignore_errors=True)
+        _say(f"pip could not install them: {_fault(done.stderr or done.stdout)}")
+        _say(
+            "Run this cell again. If that does not help, make a new notebook with a newer version of "
+            f"`orchestrator colab notebook {mailbox}`."
+        )
         return None
     try:
         draft.rename(site)
     except OSError:  # another notebook on this machine was faster
         shutil.rmtree(draft, ignore_errors=True)
     return site
+
+
+def _fault(said: str) -> str:
+    """The line in which pip says what went wrong: its last ones are details, such as hashes."""
+    lines = said.strip().splitlines() or ["it said nothing"]
+    return next((line for line in lines if line.startswith("ERROR:")), lines[-1])
 
 
 def _show(worker: subprocess.Popen[str]) -> None:
@@ -131,7 +142,8 @@ def _show(worker: subprocess.Popen[str]) -> None:
             for line in worker.stdout:
                 sys.stdout.write(line)
                 sys.stdout.flush()
-            worker.wait()
+            if worker.wait() < 0:
+                _say(f"The worker was killed by signal {-worker.returncode}: run this cell again.")
             return
         except KeyboardInterrupt:
             if asked:

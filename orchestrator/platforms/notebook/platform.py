@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -21,7 +22,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NotFound, Refused, Rejected
-from orchestrator.files import read_small, write_new
+from orchestrator.files import read_small, write_new, write_whole
 from orchestrator.platforms.notebook import surveying, writing
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.platform import Leftover, Notebook, Sight
@@ -30,6 +31,7 @@ from orchestrator.session import staging
 from orchestrator.session.layout import SESSION, STORE
 from orchestrator.session.mailbox import Mail, Post, Watched, Worker
 from orchestrator.session.outbox import Outbox
+from orchestrator.session.signing import Keys
 from orchestrator.session.staging import Materials
 
 _CLOSED_SECONDS = 10.0  # until then a survey has noticed it
@@ -37,7 +39,8 @@ _FIRST_LOOK_MISSES = 2.5  # a worker that is seen first is believed after a beat
 
 
 class NotebookPlatform:
-    """The notebook platform `name`. `folder` holds the id of this home. `connect` gives it its mailbox."""
+    """The notebook platform `name`. `folder` holds the id of this home and the keys of its notebook.
+    `connect` gives it its mailbox."""
 
     def __init__(self, name: str, options: NotebookOptions, folder: Path, clock: Clock) -> None:
         self._name = name
@@ -56,16 +59,21 @@ class NotebookPlatform:
         """Gives it the mailbox of its name in the home store."""
         self._connected = mail
 
-    def keep(self, identity: str) -> None:
-        """Keeps a new key, unless there is one."""
+    def keep(self, keys: Keys, *, anew: bool) -> None:
+        """See `Mailed.keep`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if anew:
+            write_whole(self._keys_file, wire.encode(keys))
+            return
         with suppress(FileExistsError):
-            write_new(self._identity_file, identity.encode())
+            write_new(self._keys_file, wire.encode(keys))
 
-    def notebook(self, program: bytes, packages: str) -> Notebook:
-        """The notebook to open. `program` is the worker, and `packages` the locked list of what it needs."""
-        written = writing.written(self._name, self._options, program, packages)
-        return Notebook(written, writing.secret_name(self._name), self._options.link)
+    def notebook(self, program: bytes, packages: str, place: str) -> Notebook:
+        """The notebook to open. `program` is the worker, `packages` the locked list of what it needs, and
+        `place` a name of the home store."""
+        written = writing.written(self._name, self._options, program, packages, place)
+        earlier = partial(writing.is_ours, self._name)
+        return Notebook(written, writing.secret_name(self._name), self._options.link, earlier)
 
     @property
     def _mail(self) -> Mail:
@@ -77,21 +85,26 @@ class NotebookPlatform:
     def this_machine(self) -> bool:
         return self._options.this_machine
 
-    @property
-    def identity(self) -> str:
-        """The key of the mailbox, for which parcels are encrypted; empty if its notebook was made for a store
-        that does not encrypt."""
-        return (read_small(self._identity_file) or b"").decode().strip()
+    def keys(self) -> Keys | None:
+        """See `Mailed.keys`."""
+        found = read_small(self._keys_file)
+        try:
+            return None if found is None else wire.decode(Keys, found)
+        except ValueError:
+            text = f"{self._keys_file} is damaged: `orchestrator colab notebook {self._name} --new-secret`"
+            raise Rejected(f"{text} makes it anew", backend=self._name) from None
 
     @property
-    def _identity_file(self) -> Path:
-        return self._folder / "identity"
+    def _keys_file(self) -> Path:
+        return self._folder / "keys.json"
 
     # --- What there is ----------------------------------------------------------------------------------
 
     def survey(self) -> tuple[Offer, ...]:
         box, worker = self._mail.box(), self._attending()
-        return (surveying.offer(self._name, self._options, worker, box, self._home, self._clock.now()),)
+        keys = self.keys()
+        home = surveying.Home(self._home, "" if keys is None else keys.id, self._keys_file)
+        return (surveying.offer(self._name, self._options, worker, box, home, self._clock.now()),)
 
     def _attending(self) -> Worker | None:
         """The worker, if it beats. One that this controller sees first is waited for, because its register
@@ -134,7 +147,10 @@ class NotebookPlatform:
         shipping = materials.shipping
         if shipping is None or not shipping.parcel:
             raise Rejected(f"{order.session} has no parcel in the home store", operation="prepare")
-        if order.secrets and not self.identity:
+        keys = self.keys()
+        if keys is None:
+            raise Rejected(f"nothing would prove who sends it: {self._anew}", operation="prepare")
+        if order.secrets and not keys.identity:
             text = "a job's secrets are sent through an encrypted home store only"
             raise Rejected(f"{text}; if yours is, {self._anew}", operation="prepare")
         there = self._mail.box().find(order.session)
@@ -143,8 +159,8 @@ class NotebookPlatform:
             settings=self._options.agent_settings(order), home=self._home,
         )  # fmt: skip
         if there is None or not (there.launched or there.stop):
-            sent = self._mail.send(order.run, order.session, contents, shipping.store, self.identity)
-            post = replace(post, parcel=sent)
+            sent = self._mail.send(order.run, order.session, contents, shipping.store, keys.identity)
+            post = keys.signed(replace(post, parcel=sent), self._name)
         self._mail.change(lambda box: rules.prepared(box, post))
 
     @property
@@ -183,10 +199,16 @@ class NotebookPlatform:
         if post.ended:
             return Sight(Sighting.ENDED, ending=Outcome.LOST, detail=post.ended)
         if not post.worker:
-            return Sight(Sighting.PENDING, detail="no notebook has taken it yet")
+            return Sight(Sighting.PENDING, detail=self._why_pending(post))
         if self._is_lost(post):
             return Sight(Sighting.ABSENT, detail="its notebook does not answer any more")
         return Sight(Sighting.RUNNING)
+
+    def _why_pending(self, post: Post) -> str:
+        there, gone = self._looked()
+        if there is None or gone or there.keys == post.keys:
+            return "no notebook has taken it yet"
+        return surveying.ANOTHER_SECRET
 
     def open(self, name: str) -> Outbox:
         raise NotFound(f"what {name} left is in the home store only", backend=self._name, operation="collect")

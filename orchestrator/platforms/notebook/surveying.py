@@ -5,15 +5,28 @@ Pure: the readings come from outside.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from orchestrator.core.offer import Offer, Traits, Unavailable, Until, Uplink, until_start, until_time
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.session.mailbox import PROTOCOL, Box, Worker
 
 BUSY_SECONDS = 300.0
+ANOTHER_SECRET = "the notebook that is open has a Secret from another home, or an older one"
+
+
+@dataclass(frozen=True)
+class Home:
+    """This home, to others. `keys`: the id of those that it shares with its notebook, which are in `file`."""
+
+    id: str
+    keys: str
+    file: Path
 
 
 def offer(
-    name: str, options: NotebookOptions, worker: Worker | None, box: Box, home: str, now: float
+    name: str, options: NotebookOptions, worker: Worker | None, box: Box, home: Home, now: float
 ) -> Offer:
     """The one offer. `worker` is None unless it beats."""
     return Offer(
@@ -23,11 +36,11 @@ def offer(
         memory_gb=options.memory_gb,
         threads=options.threads,
         disk_gb=options.disk_gb,
-        unavailable=_closed(name, options, worker) or _busy(box, home, now),
+        unavailable=_closed(name, options, worker, home) or _busy(box, home, now),
     )
 
 
-def _closed(name: str, options: NotebookOptions, worker: Worker | None) -> Unavailable | None:
+def _closed(name: str, options: NotebookOptions, worker: Worker | None, home: Home) -> Unavailable | None:
     if worker is None:
         return Unavailable(f"waiting for the notebook to be opened: {options.link}", _opened(name, options))
     anew = f"orchestrator colab notebook {name}"
@@ -37,6 +50,14 @@ def _closed(name: str, options: NotebookOptions, worker: Worker | None) -> Unava
     if worker.accelerator != options.accelerator:
         other = f"the notebook that is open is for {worker.accelerator or 'another machine'}"
         return Unavailable(f"{other}, not {options.accelerator}", until_start(anew, _open_it(options)))
+    if worker.keys != home.keys:
+        return Unavailable(
+            ANOTHER_SECRET,
+            until_start(
+                f"{anew}  (paste its Secret, and run the cell again)",
+                f"or copy the {home.file.name} of the home that the Secret is from to {home.file}",
+            ),
+        )
     return None
 
 
@@ -48,9 +69,9 @@ def _open_it(options: NotebookOptions) -> str:
     return f"open {options.link} and run all cells"
 
 
-def _busy(box: Box, home: str, now: float) -> Unavailable | None:
+def _busy(box: Box, home: Home, now: float) -> Unavailable | None:
     """Our own sessions are counted by the engine."""
-    other = next((post for post in box.posts if post.is_open and post.home != home), None)
+    other = next((post for post in box.posts if post.hinders(home.keys) and post.home != home.id), None)
     if other is None:
         return None
     return Unavailable(f"it has a session of another home: {other.session}", until_time(now + BUSY_SECONDS))

@@ -6,6 +6,7 @@ The same options and program give the same bytes. Must never know how the notebo
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import pkgutil
 import textwrap
@@ -21,6 +22,7 @@ _TYPES = {
     "TPUv5e-1": ("TPU", "V5E1"),
     "TPUv6e-1": ("TPU", "V6E1"),
 }
+_MARK = "orchestrator"  # in a notebook's metadata
 _LINE = 4096  # characters of base64: editors choke on one long line
 
 _PAGE = """\
@@ -40,18 +42,18 @@ def secret_name(name: str) -> str:
     return f"ORCHESTRATOR_{name.upper().replace('-', '_')}"
 
 
-def written(name: str, options: NotebookOptions, program: bytes, packages: str) -> bytes:
-    """The notebook's bytes. `program` is the worker as one zip application, and `packages` the locked list of
-    what it needs."""
+def written(name: str, options: NotebookOptions, program: bytes, packages: str, place: str) -> bytes:
+    """The notebook's bytes. `program` is the worker as one zip application, `packages` the locked list of
+    what it needs, and `place` a name of the home store, which the Secret must open."""
     secret = secret_name(name)
     kind, machine = _TYPES.get(options.accelerator, ("", ""))
-    metadata = {
+    metadata: dict[str, object] = {
         "colab": {"name": f"{name}.ipynb", **({"gpuType": machine} if machine else {})},
         **({"accelerator": kind} if kind else {}),
         "kernelspec": {"name": "python3", "display_name": "Python 3"},
         "language_info": {"name": "python"},
     }
-    cells = [
+    cells: list[dict[str, object]] = [
         {
             "cell_type": "markdown",
             "metadata": {},
@@ -64,14 +66,30 @@ def written(name: str, options: NotebookOptions, program: bytes, packages: str) 
             "metadata": {"cellView": "form"},
             "execution_count": None,
             "outputs": [],
-            "source": _lines(_code(name, options.accelerator, secret, program, packages)),
+            "source": _lines(_code(name, options.accelerator, secret, program, packages, place)),
         },
     ]
+    metadata[_MARK] = _mark(name, cells)
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _code(name: str, accelerator: str, secret: str, program: bytes, packages: str) -> str:
+def is_ours(name: str, found: bytes) -> bool:
+    """Whether this is a notebook of the mailbox `name` that `written` has made, and nobody has edited it."""
+    try:
+        notebook = json.loads(found)
+        return bool(notebook["metadata"][_MARK] == _mark(name, notebook["cells"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+def _mark(name: str, cells: list[dict[str, object]]) -> dict[str, str]:
+    """Says whose notebook it is, and what is in its cells. Outputs do not count."""
+    text = json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells])  # type: ignore[arg-type]
+    return {"mailbox": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _code(name: str, accelerator: str, secret: str, program: bytes, packages: str, place: str) -> str:
     cell = pkgutil.get_data(__package__, "cell.py")
     assert cell is not None
     packed = textwrap.wrap(base64.b64encode(program).decode(), _LINE)
@@ -81,7 +99,7 @@ def _code(name: str, accelerator: str, secret: str, program: bytes, packages: st
         f"PROGRAM = (\n{literal}\n)\n"
         f"PACKAGES = {packages!r}\n"
         f"main({{'mailbox': {name!r}, 'accelerator': {accelerator!r}, 'secret': {secret!r},\n"
-        f"      'program': PROGRAM, 'packages': PACKAGES}})\n"
+        f"      'place': {place!r}, 'program': PROGRAM, 'packages': PACKAGES}})\n"
     )
 
 
