@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(
         user.config(f"platforms:\n  colab: {{type: colab{options}}}\n")
         assert advice in user("doctor", "colab", code=3, XDG_CACHE_HOME=str(tmp_path / "cache")).out
     assert not (tmp_path / "cache").exists()
+
+
+def test_doctor_says_that_an_installation_is_under_way(user: Caller, tmp_path: Path) -> None:
+    user.config("platforms:\n  colab: {type: colab, proxy: 'http://127.0.0.1:9'}\n")
+    token = user.home / "platforms/colab/cli/home/.config/colab-cli/token.json"
+    lock = tmp_path / "cache/accelerator-orchestrator/colab-cli.lock"
+    for path in (token, lock):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    with lock.open() as held:  # as the process does that installs
+        fcntl.flock(held, fcntl.LOCK_EX)
+        told = user("doctor", "colab", code=4, XDG_CACHE_HOME=str(tmp_path / "cache")).out
+    assert "is being installed, which may take some minutes; try again later" in told
+    assert "to fix" not in told
 
 
 def test_only_a_person_can_log_in_and_only_where_there_is_a_login(user: Caller) -> None:

@@ -26,7 +26,7 @@ INSTALL_SECONDS = 600.0
 _PYTHONS = ">=3.12,<3.16"
 _SAID_MAX = 500
 _DENIED = 3  # the exit code if a person must act
-_UNDER_WAY = "Google Colab's command line is being installed, which may take some minutes; try again then"
+_UNDER_WAY = "Google Colab's command line is being installed, which may take some minutes; try again later"
 
 
 def install(place: Path, python: Path | None, seconds: float | None, say: Callable[[str], None]) -> None:
@@ -150,10 +150,11 @@ def _only_one(folder: Path, *, wait: bool) -> Iterator[int]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(folder / "colab-cli.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Preparing(_UNDER_WAY, retried=True) from None
         yield lock
-    except BlockingIOError:
-        raise Preparing(_UNDER_WAY, retried=True) from None
     finally:
         os.close(lock)
 
