@@ -215,12 +215,18 @@ def test_an_output_that_is_late_holds_the_run_until_it_appears(
 
 
 @pytest.mark.timeout(1800)
-def test_a_kernel_that_lives_and_is_not_shown_is_waited_for(short: tuple[KaggleUser, LocalKaggle]) -> None:
+def test_a_kernel_that_lives_and_is_not_shown_is_waited_for(
+    short: tuple[KaggleUser, LocalKaggle], tmp_path: Path
+) -> None:
     """Far longer than the three seconds after which this user's kernels count as gone."""
     user, kaggle = short
-    run = user.submit(**ONE_SESSION)
+    gate = tmp_path / "gates" / "5"
+    gate.parent.mkdir()
+    gate.touch()
+    run = user.submit(**{**ONE_SESSION, "command": f"{COUNTING['command']} --gates {gate.parent}"})
     user.wait_for(run, lambda record: record.phase is Phase.RUNNING, "its start")
     kaggle.warts.status_glitch = "403"
+    gate.unlink()
     looks = kaggle.calls.count("GetKernelSessionStatus")
     wait_until(lambda: kaggle.calls.count("GetKernelSessionStatus") > looks + LOOKS, "many looks")
     assert user.record(run).phase is Phase.RUNNING
