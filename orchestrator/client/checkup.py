@@ -22,7 +22,7 @@ from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
-from orchestrator.config import Config, PlatformConfig
+from orchestrator.config import Config
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
@@ -186,13 +186,14 @@ def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Fin
     except InputError as error:
         yield _trouble("platforms", error)
         return
-    given = {each.name: each for each in wired.config.platforms}
-    platforms = wired.platforms()
+    types = {each.name: each.type for each in wired.config.platforms}
+    platforms, unreachable = wired.platforms(), wired.unreachable()
     for answer in answers:
         if names and answer.platform not in names:
             continue
-        yield _platform(answer, given[answer.platform].type)
-        yield from _reaches(wired, given[answer.platform])
+        yield _platform(answer, types[answer.platform])
+        if why := unreachable.get((answer.platform, "")):
+            yield Finding(f"{answer.platform}: home store", State.MISSING, why, "", Remedy.EDIT)
         if answer.trouble is None:
             yield from _checkup(answer.platform, platforms[answer.platform])
             yield from _left_over(home, answer.platform, platforms[answer.platform])
@@ -208,13 +209,6 @@ def _checkup(name: str, platform: Platform) -> Iterator[Finding]:
             yield Finding(f"{name}: {found.what}", State(found.health), found.text, found.advice, needed)
     except (OrchestratorError, OSError) as error:
         yield _trouble(f"{name}: checkup", error)
-
-
-def _reaches(wired: Wired, given: PlatformConfig) -> Iterator[Finding]:
-    """A finding if its sessions need the home store and cannot reach it."""
-    why = wired.unreachable().get((given.name, ""))
-    if why:
-        yield Finding(f"{given.name}: home store", State.MISSING, why, "", Remedy.EDIT)
 
 
 def _left_over(home: Home, name: str, platform: Platform) -> Iterator[Finding]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
@@ -133,16 +133,18 @@ class Wired:
 
     def unreachable(self) -> dict[tuple[str, str], str]:
         """(platform, store) → why the platform's sessions, which must ship to the run's home store, do not
-        reach this one. The config's home store is there without its name, too."""
+        reach this one. The config's home store is there without its name, too. Asks no store,
+        and leaves wrong options to whoever needs what they describe."""
         found: dict[tuple[str, str], str] = {}
-        for given in filter(self.ships, self.config.platforms):
-            platform = self.bare(given)
-            if not isinstance(platform, Placed):
-                continue
-            for each in self.config.stores:
-                why = reaching.refusal(each.name, self.built(each), platform)
-                names = (each.name, "") if each.name == self.config.home_store else (each.name,)
-                found |= {(given.name, name): why for name in names if why}
+        for given, each in product(filter(self.ships, self.config.platforms), self.config.stores):
+            with suppress(SpecError):
+                platform = self.bare(given)
+                if isinstance(platform, Placed) and (
+                    why := reaching.refusal(each.name, self.built(each), platform)
+                ):
+                    found[given.name, each.name] = why
+                    if each.name == self.config.home_store:
+                        found[given.name, ""] = why
         return found
 
     def utc_offset_seconds(self) -> float:

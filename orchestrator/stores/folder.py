@@ -135,8 +135,12 @@ class FolderStore:
             f"disk, or correct the `path` of the store {self._name} in the config"
         )
 
+    @property
+    def this_machine(self) -> bool:
+        return True
+
     def portable(self) -> Portable:
-        return Portable("folder", {"path": str(self._root.absolute())}, this_machine=True)
+        return Portable("folder", {"path": str(self._root.absolute())}, this_machine=self.this_machine)
 
     def _check_no_file(self) -> None:
         """A missing root is an empty store, because the first put makes it; anything else is a mistake."""

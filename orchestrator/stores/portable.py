@@ -36,3 +36,18 @@ class Portability(Protocol):
     def portable(self) -> Portable:
         """What a session needs to open this store. Raises Rejected with the reason and the remedy if this
         instance cannot be given away, such as one whose credential must not leave this machine."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """Optional, for a store that can tell where it is."""
+
+    @property
+    def this_machine(self) -> bool:
+        """Whether it can only be opened on the controller's own machine, as in `Portable`. Reads no
+        credential, and asks nobody."""
+
+
+def is_on_this_machine(store: object) -> bool:
+    """The same; False for a store that cannot tell."""
+    return isinstance(store, Placed) and store.this_machine

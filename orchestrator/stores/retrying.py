@@ -17,7 +17,7 @@ import tenacity
 from orchestrator.errors import Conflict, Transient, is_worth_retrying
 from orchestrator.stores.checkup import Checkup, Remark
 from orchestrator.stores.opening import carried
-from orchestrator.stores.portable import Portable
+from orchestrator.stores.portable import Portable, is_on_this_machine
 from orchestrator.stores.register import Held, Registers
 from orchestrator.stores.store import Stat, Store, Upload, abort, absence, is_empty, snapshot, uploads
 
@@ -120,6 +120,10 @@ class RetryingStore:
 
     def delete(self, key: str) -> None:
         self._again(self._inner.delete, key)
+
+    @property
+    def this_machine(self) -> bool:
+        return is_on_this_machine(self._inner)
 
     def portable(self) -> Portable:
         """Raises Rejected if sessions cannot open the inner store."""

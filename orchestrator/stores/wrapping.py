@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from orchestrator.errors import Rejected
-from orchestrator.stores.portable import Portability, Portable
+from orchestrator.stores.portable import Portability, Portable, is_on_this_machine
 from orchestrator.stores.register import Registers
 from orchestrator.stores.store import Store, Upload, abort, absence, is_empty, snapshot, uploads
 
@@ -24,6 +24,10 @@ class Wrapping:
     @property
     def registers(self) -> Registers | None:
         return self._inner.registers
+
+    @property
+    def this_machine(self) -> bool:
+        return is_on_this_machine(self._inner)
 
     def portable(self) -> Portable:
         """Raises Rejected if sessions cannot open the inner store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,32 @@ def test_a_notebook_elsewhere_needs_a_store_that_it_can_reach(user: Caller, tmp_
     secret = (tmp_path / "secret").read_text()
     user(*words, "--new-secret")
     assert (tmp_path / "secret").read_text() != secret
+
+
+WRONG = "{type: s3, bukket: runs}"
+BUCKET = (
+    "{type: s3, bucket: runs, endpoint: 'http://127.0.0.1:9', access_key: 'file:no', secret_key: 'file:no'}"
+)
+
+
+@pytest.mark.parametrize(
+    ("stores", "store", "trouble", "code"),
+    [
+        (f"{{home: {{type: folder, path: store}}, other: {WRONG}}}", "other", "unknown option 'bukket'", 2),
+        (f"{{home: {BUCKET}}}", "home", "cannot be read", 3),
+    ],
+    ids=["wrong options", "no credential and no server"],
+)
+def test_a_store_that_cannot_be_asked_stops_nothing_else(
+    user: Caller, stores: str, store: str, trouble: str, code: int
+) -> None:
+    """Where a run may go does not depend on whether a store answers now."""
+    platforms = "{here: {type: process}, book: {type: notebook, accelerator: T4}}"
+    user.config(f"platforms: {platforms}\nstores: {stores}\nhome_store: home\n")
+    found = user("doctor", code=code).out
+    assert re.search(rf"store {store} +missing .*{trouble}", found)
+    assert re.search(r"book: home store +missing .*only this machine can open", found)
+    assert "here/cpu" in user("plan", user.job()).out
 
 
 def test_a_second_account_is_refused_with_the_reason(user: Caller) -> None:

@@ -95,6 +95,10 @@ class DriveStore:
     def snapshot(self) -> AbstractContextManager[None]:
         return self._copies.snapshot()
 
+    @property
+    def this_machine(self) -> bool:
+        return self._account.is_on_this_machine
+
     def portable(self) -> Portable:
         """What a session needs. Its login sees everything that this OAuth app ever made, because Drive has no
         narrower one. Raises AccessDenied without a login."""
@@ -105,7 +109,7 @@ class DriveStore:
             options={"folder": self._copies.folder, "endpoint": account.endpoint},
             secret={kind: account.secret()},
             packages=("drive",),
-            this_machine=account.is_on_this_machine,
+            this_machine=self.this_machine,
         )
 
     def _fetched(self, copy: Copy, target: Path, sha256: str) -> str:

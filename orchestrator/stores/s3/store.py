@@ -141,6 +141,10 @@ class S3Store:
     def checkup(self) -> tuple[Remark, ...]:
         return tuple(checkup.remarks(self._clients))
 
+    @property
+    def this_machine(self) -> bool:
+        return self._clients.place.is_loopback
+
     def portable(self) -> Portable:
         place, keys = self._clients.place, self._clients.credentials.now(self._name)
         options = {
@@ -156,7 +160,7 @@ class S3Store:
             {name: value for name, value in options.items() if value},
             {name: value for name, value in secret.items() if value},
             packages=("s3",),
-            this_machine=place.is_loopback,
+            this_machine=self.this_machine,
         )
 
     # --- how ------------------------------------------------------------------------------------------------
