@@ -199,8 +199,8 @@ class Mailed(Placed, Protocol):
         """Gives it its mailbox. Called before any verb."""
 
     def keys(self) -> Keys | None:
-        """The keys that it shares with its notebook; None if there are none. Raises Rejected if they cannot
-        be read."""
+        """The keys that it shares with its notebook; None if there are none. Raises AccessDenied if they
+        cannot be read."""
 
     def keep(self, keys: Keys, *, anew: bool) -> None:
         """Keeps new keys; unless `anew`, only if there are none."""

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orchestrator.client import Client, notebooks
-from orchestrator.errors import InputError, Rejected
+from orchestrator.errors import AccessDenied, InputError
 from orchestrator.session.signing import Keys
 from orchestrator.uplink.mailbox import Secret
 from tests.conformance.age_keys import ME
@@ -63,7 +63,7 @@ def test_the_keys_follow_the_stores_encryption(desk: Desk) -> None:
 def test_damaged_keys_are_named_and_can_be_replaced(desk: Desk) -> None:
     desk.keys()
     desk.keys_file.write_text("{}")
-    with pytest.raises(Rejected, match=r"keys.json is damaged: .*--new-secret"):
+    with pytest.raises(AccessDenied, match=r"keys.json is damaged: .*--new-secret"):
         desk.keys()
     assert desk.keys(new_keys=True) == desk.keys()
 

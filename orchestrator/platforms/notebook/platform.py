@@ -21,7 +21,7 @@ from orchestrator.core import wire
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import NotFound, Refused, Rejected
+from orchestrator.errors import AccessDenied, NotFound, Refused, Rejected
 from orchestrator.files import read_small, write_new, write_whole
 from orchestrator.platforms.notebook import surveying, writing
 from orchestrator.platforms.notebook.options import NotebookOptions
@@ -92,7 +92,7 @@ class NotebookPlatform:
             return None if found is None else wire.decode(Keys, found)
         except ValueError:
             text = f"{self._keys_file} is damaged: `orchestrator colab notebook {self._name} --new-secret`"
-            raise Rejected(f"{text} makes it anew", backend=self._name) from None
+            raise AccessDenied(f"{text} makes it anew", backend=self._name) from None
 
     @property
     def _keys_file(self) -> Path:
