@@ -46,6 +46,14 @@ class Shipping:
     parcel: bytes = field(default=b"", repr=False)
     needed: bool = False
 
+    def unusable(self, *, here: bool) -> str:
+        """Why a session cannot open the store; empty if it can. `here`: the session runs on this machine."""
+        if self.refusal or here or not self.this_machine:
+            return self.refusal
+        return (
+            "only this machine can open that store, a folder or a server here, and the session runs elsewhere"
+        )
+
 
 @dataclass(frozen=True)
 class Materials:
@@ -117,13 +125,8 @@ def _uplink(order: Order, shipping: Shipping, here: bool) -> Iterator[Content]:
     remedy = "give the run a home store that its sessions can reach"
     if not shipping.needed:
         remedy += f", or set `uplink: false` for {order.platform} in config.yaml"
-    if shipping.refusal:
-        raise Rejected(f"{order.session} cannot ship to its home store: {shipping.refusal}; {remedy}")
-    if shipping.this_machine and not here:
-        raise Rejected(
-            f"{order.session} cannot ship to its home store: only this machine can open that store, and the "
-            f"sessions of {order.platform} run elsewhere; {remedy}"
-        )
+    if why := shipping.unusable(here=here):
+        raise Rejected(f"{order.session} cannot ship to its home store: {why}; {remedy}")
     yield Content(UPLINK, shipping.program, read_only=True)
     yield Content(STORE, shipping.store)
     if shipping.parcel:

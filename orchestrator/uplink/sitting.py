@@ -17,15 +17,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TypeVar
 
 from orchestrator.clock import Clock
 from orchestrator.core import wire
-from orchestrator.core.order import AgentStatus, Outcome, Result
+from orchestrator.core.order import Outcome
 from orchestrator.errors import OrchestratorError, QuotaExhausted
-from orchestrator.files import Odd, read, remove_tree, write_whole
-from orchestrator.session.layout import OUTBOX, RESULT, SESSION, STATUS, WHOLE, Layout
+from orchestrator.files import remove_tree, write_whole
+from orchestrator.session import saying
+from orchestrator.session.layout import SESSION, Layout
 from orchestrator.session.mailbox import Post
+from orchestrator.session.outbox import FolderOutbox
 from orchestrator.stores.store import Store
 from orchestrator.uplink import fetching, parcel
 from orchestrator.uplink.layout import SessionKeys
@@ -40,7 +41,6 @@ _TELL_SECONDS = 60.0
 _MARK = "ORCHESTRATOR_SESSION"
 _LOOK_SECONDS = 20.0  # before the next look at what is missing
 _WELL = frozenset({Outcome.COMPLETED, Outcome.STOPPED})
-T = TypeVar("T")
 
 FORGED = (
     "it was refused, and nothing of it was run: its signature is wrong. Somebody else has written it, or "
@@ -154,7 +154,7 @@ class Sitting:
 
     def tell_outcome(self) -> None:
         """Says how the training ended, but nothing of what it printed: notebooks are saved and shared."""
-        result = self._read(RESULT, Result)
+        result = self._said().result
         if result is not None:
             run = self._post.run
             more = (
@@ -173,20 +173,18 @@ class Sitting:
         if now - self._told_at < _TELL_SECONDS:
             return
         self._told_at = now
-        status = self._read(STATUS, AgentStatus)
+        status = self._said().status
         if status is not None:
             text = f"{self._post.session}: {status.state}, step {status.step or 0:,}"
             if text != self._told:
                 self._told = text
                 self._say(text)
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
-        """A file that the agent wrote; None if there is none, or if it cannot be read."""
+    def _said(self) -> saying.Said:
         try:
-            data = read(self._layout.root, f"{OUTBOX}/{name}", WHOLE[name])
-            return None if data is None else wire.decode(kind, data)
-        except (Odd, OSError, ValueError):
-            return None
+            return saying.said(FolderOutbox(self._layout.outbox))
+        except OSError:
+            return saying.Said()
 
 
 def _words(outcome: Outcome) -> str:

@@ -233,11 +233,11 @@ def test_cells_that_run_at_the_same_time_are_named() -> None:
 def test_a_home_store_that_no_session_can_open_is_not_tried() -> None:
     program = Path("uplink.pyz")
     here = Shipping(program, b"{}", this_machine=True)
-    assert evidence.cannot_ship(here, here=True) == ""
-    assert "a folder" in evidence.cannot_ship(here, here=False)
-    assert evidence.cannot_ship(Shipping(program, b"{}"), here=False) == ""
+    assert here.unusable(here=True) == ""
+    assert "a folder" in here.unusable(here=False)
+    assert Shipping(program, b"{}").unusable(here=False) == ""
     refused = Shipping(program, refusal="it has no registers")
-    assert evidence.cannot_ship(refused, here=True).endswith("it has no registers")
+    assert refused.unusable(here=True).endswith("it has no registers")
 
 
 def test_what_trials_that_died_have_shipped_is_removed(tmp_path: Path) -> None:

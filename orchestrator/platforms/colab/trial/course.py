@@ -326,7 +326,7 @@ class Course:
         store = self._ground.supplies.store
         try:
             shipping = store.shipping()
-            why = evidence.cannot_ship(shipping, here=self._ground.platform.this_machine)
+            why = shipping.unusable(here=self._ground.platform.this_machine)
             if not why:
                 self._ships = session
                 store.begin(session, SESSION)

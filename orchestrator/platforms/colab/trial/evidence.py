@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import wire
 from orchestrator.core.bounds import size_text
 from orchestrator.core.order import AgentStatus, Outcome, Result
 from orchestrator.platforms.colab import surveying
@@ -17,18 +16,8 @@ from orchestrator.platforms.trials.assumption import FAILS, HOLDS, NOT_SEEN, Jud
 from orchestrator.session import saying
 from orchestrator.session.layout import RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect
-from orchestrator.session.staging import Shipping
 
 PYTHON_OLDEST = (3, 11)
-
-
-def cannot_ship(shipping: Shipping, *, here: bool) -> str:
-    """Why a session there cannot open the home store; empty if it can. `here`: it runs on this machine."""
-    if shipping.refusal:
-        return f"no session can open the home store: {shipping.refusal}"
-    if shipping.this_machine and not here:
-        return "the home store is a folder or a server of this machine, which Colab cannot reach"
-    return ""
 
 
 def left_whole(outbox: Outbox, into: Path, otherwise: str) -> Judgement:
@@ -107,5 +96,5 @@ def step(sight: Sight) -> int | None:
 def result(outbox: Outbox) -> Result | None:
     data = outbox.small(RESULT)
     with suppress(ValueError):
-        return wire.decode(Result, data or b"")
+        return None if data is None else saying.result(data)
     return None
