@@ -26,7 +26,7 @@ from orchestrator.core import wire
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
 
-REVISION = "0002"  # the newest script in orchestrator/migrations/versions
+REVISION = "0003"  # the newest script in orchestrator/migrations/versions
 VERSION_TABLE = "orchestrator_version"
 
 metadata = MetaData()
@@ -94,6 +94,47 @@ controller = Table(
     Column("older_store", Text, nullable=False, server_default=""),  # of runs whose submission names none
 )
 CONTROLLER_ROW = 1
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    Column("next_at", Double),  # when something is to be done for it; None: never
+    Column("run", Text),  # the run that it started last
+    Column("body", Text, nullable=False),
+)
+Index("schedules_next", schedules.c.next_at, schedules.c.name)
+
+fires = Table(
+    "fires",
+    metadata,
+    Column("schedule", Text, primary_key=True),
+    Column("planned", Double, primary_key=True),  # the planned instant, in unix seconds: each fires once
+    Column("at", Double, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("run", Text),
+    Column("reason", Text, nullable=False),
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("id", Text, primary_key=True),  # the delivery id, the same in every attempt
+    Column("created_at", Double, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("run", Text),
+    Column("body", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("error", Text, nullable=False),
+)
+Index("notifications_due", notifications.c.state, notifications.c.due_at, notifications.c.id)
 
 
 def run_row(record: RunRecord, due_at: float | None) -> dict[str, Any]:

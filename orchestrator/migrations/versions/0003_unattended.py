@@ -1,0 +1,47 @@
+"""Schedules and their fires, and the notifications to send."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "schedules",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("paused", sa.Boolean, nullable=False),
+        sa.Column("next_at", sa.Double),
+        sa.Column("run", sa.Text),
+        sa.Column("body", sa.Text, nullable=False),
+    )
+    op.create_index("schedules_next", "schedules", ["next_at", "name"])
+    op.create_table(
+        "fires",
+        sa.Column("schedule", sa.Text, primary_key=True),
+        sa.Column("planned", sa.Double, primary_key=True),
+        sa.Column("at", sa.Double, nullable=False),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("run", sa.Text),
+        sa.Column("reason", sa.Text, nullable=False),
+    )
+    op.create_table(
+        "notifications",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("target", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("run", sa.Text),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("due_at", sa.Double, nullable=False),
+        sa.Column("ended_at", sa.Double),
+        sa.Column("error", sa.Text, nullable=False),
+    )
+    op.create_index("notifications_due", "notifications", ["state", "due_at", "id"])
