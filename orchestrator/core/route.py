@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from orchestrator.core import rules as ruling
+from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
@@ -99,11 +100,14 @@ class _Candidate:
 
 def judge(record: RunRecord, case: Case, now: float) -> Route:
     """Where the run should go now."""
+    if record.asleep:
+        return slices.asleep(record, case.offers)
+    offers, short = slices.worth(record, case.offers, now)
     accepted = max((c.ref.step for c in record.accepted), default=0)
     reasons = {platform: why for platform, store, why in case.unreachable if store == record.store}
     found = route(
         record.job,
-        [_reached(each, reasons.get(each.platform)) for each in case.offers] if reasons else case.offers,
+        [_reached(each, reasons.get(each.platform)) for each in offers] if reasons else offers,
         now=now,
         rules=case.rules,
         measurements=case.measurements,
@@ -116,7 +120,7 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
         thorough=case.thorough,
     )
     silent = (each for each in case.silent if may_use(record.job, each.platform))
-    return replace(found, rejections=(*found.rejections, *silent))
+    return replace(found, rejections=(*found.rejections, *short, *silent))
 
 
 def _reached(offer: Offer, why: str | None) -> Offer:
