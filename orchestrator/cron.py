@@ -135,6 +135,11 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
 
 
+def knows(timezone: str) -> bool:
+    """Whether this machine knows the time zone."""
+    return _zone(timezone) is not None
+
+
 # --- Windows ----------------------------------------------------------------------------------------------
 
 

@@ -62,8 +62,8 @@ PROTOCOLS = (
     "orchestrator.stores.abandoned",
 )
 SPOKEN = (
-    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
-    "wire", "wording",
+    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "schedule",
+    "session", "wire", "wording",
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
@@ -137,6 +137,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         DISK,
         "orchestrator.__version__",
         "orchestrator.client",
+        "orchestrator.cron",
         *(f"orchestrator.core.{part}" for part in SPOKEN),
     ),
     "orchestrator.__main__": ("orchestrator.cli",),

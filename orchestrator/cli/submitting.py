@@ -14,6 +14,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, span, units_text
+from orchestrator.errors import InputError
 
 HOPS_SHOWN = 20
 _OLD_SECRETS = (
@@ -26,6 +27,12 @@ def submit(call: Call) -> int:
     if call.options.dry_run:
         return plan(call)
     given = call.options
+    if call.client.schedules.declared(given.job):
+        from orchestrator.cli import scheduling
+
+        return scheduling.submit(call)
+    if given.now:
+        raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
     done = call.client.submit(given.job, platforms=given.platform, unless_running=given.unless_running)
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"
@@ -38,10 +45,10 @@ def submit(call: Call) -> int:
         call.out.remark(sentence(what, runs))
     for warning in done.warnings:
         call.out.remark(warning)
-    return _followed(call, done.run) if given.follow else Exit.OK
+    return followed(call, done.run) if given.follow else Exit.OK
 
 
-def _followed(call: Call, run: Run) -> int:
+def followed(call: Call, run: Run) -> int:
     def lay_out(record: RunRecord) -> Path:
         best = newest(record.accepted)
         assert best is not None
@@ -53,7 +60,7 @@ def _followed(call: Call, run: Run) -> int:
 
 def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
     out, run, job, route, started = call.out, done.run.name, plan.job, plan.route, done.controller_started
-    _tell_unlocked(call, plan)
+    tell_unlocked(call, plan)
     document = {
         "run": run,
         "submitted": True,
@@ -77,7 +84,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
 
 
-def _tell_unlocked(call: Call, plan: Plan) -> None:
+def tell_unlocked(call: Call, plan: Plan) -> None:
     if plan.unlocked:
         call.out.remark(
             f"requirements not locked: {plan.unlocked}\nEach session installs the newest versions, so "
@@ -116,7 +123,7 @@ def plan(call: Call) -> int:
     """Prints the estimate, the hops, every rejection and the rules in force. Launches and writes nothing."""
     found = call.client.plan(call.options.job, platforms=call.options.platform)
     job, route = found.job, found.route
-    _tell_unlocked(call, found)
+    tell_unlocked(call, found)
     claims = [(each.accelerator, routing.claim_text(each)) for each in found.claims]
     call.out.document({
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
@@ -133,6 +140,7 @@ def plan(call: Call) -> int:
         *routing.losses_fact(route.chosen, job),
     ]  # fmt: skip
     out.facts([
+        *_recurrence_facts(job),
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{name}: {text}") for name, text in claims),
@@ -147,6 +155,14 @@ def plan(call: Call) -> int:
     out.say()
     out.say(out.paint("Nothing was launched.", "dim"))
     return {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(found.verdict, Exit.OK)
+
+
+def _recurrence_facts(job: Job) -> list[tuple[str, str]]:
+    if job.schedule is None:
+        return []
+    from orchestrator.cli import scheduling
+
+    return scheduling.recurrence_facts(job.schedule)
 
 
 def _requirements_texts(job: Job) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.schedules import Schedules
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
 
@@ -47,6 +48,7 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
+        self.schedules = Schedules(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -92,7 +94,7 @@ class Client:
         `platforms`: use only these. `unless_running`: submit nothing if a run of this job is under way.
         Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
         leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
-        first.
+        first. A job with a schedule is registered instead: `schedules.register`.
         """
         from orchestrator.client.submitting import submit
 

@@ -145,10 +145,14 @@ def _control(
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 for what, runs in lost.lost(ledger, wired.config).items():
                     say(lost.sentence(what, runs))
+                for schedule, what in lost.schedules(ledger, wired.config).items():
+                    say(lost.schedule_sentence(schedule, what))
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, say)
-                watchers = Watchers(_both(told, depositor.told), writer.reading, writer.silence, unreadable)
+                watchers = Watchers(
+                    _both(told, depositor.told), writer.reading, writer.silence, unreadable, schedule=say
+                )
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)

@@ -225,5 +225,3 @@ def unknown(name: str, known: Iterable[str]) -> InputError:
 
     near = did_you_mean(name, known)
     return InputError(f"there is no schedule called {name!r}; {near}`orchestrator schedule list` lists them")
-
-
