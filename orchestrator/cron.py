@@ -308,6 +308,6 @@ def _version(folder: Path) -> str:
     with suppress(OSError, UnicodeDecodeError, IndexError):
         return (folder / "+VERSION").read_text().split()[0]
     with suppress(OSError, UnicodeDecodeError, IndexError):
-        first = (folder / "tzdata.zi").open(encoding="ascii").readline()
-        return first.rpartition("version ")[2].split()[0]
+        with (folder / "tzdata.zi").open(encoding="ascii") as stream:
+            return stream.readline().rpartition("version ")[2].split()[0]
     return "an unknown version"

@@ -59,7 +59,7 @@ def submit(call: Call) -> int:
         ("route now", routing.choice_text(done.plan.route.chosen, done.plan.job)
          if done.plan.route.chosen is not None else ""),
         ("controller", "started in the background; it stays as long as the schedule fires"
-         if done.controller_started else "running"),
+         if done.controller_started and status.state == "active" else "running"),
     ])  # fmt: skip
     if done.what in ("registered", "edited"):
         shown.show(call.out, done.plan)

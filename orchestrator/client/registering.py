@@ -20,7 +20,16 @@ from orchestrator.core.event import Event, Unscheduled
 from orchestrator.core.job import Mode
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.core.schedule import Fire, Planned, Schedule, Steps, clash, differences, has_more
+from orchestrator.core.schedule import (
+    Fire,
+    Planned,
+    Schedule,
+    Steps,
+    clash,
+    differences,
+    has_more,
+    revived,
+)
 from orchestrator.core.wording import date
 from orchestrator.cron import Upcoming
 from orchestrator.engine import scheduling
@@ -218,7 +227,7 @@ def _put(ledger: Ledger, wanted: Schedule) -> tuple[str, tuple[str, ...]]:
         return "unchanged", ()
     after, freed = _edited(before, wanted, changes, run)
     if restarts:
-        after = replace(after, run="", ended="")
+        after = replace(revived(after, wanted.created_at), run="")
     ledger.schedules.take(before, Steps(after, LOOK_NOW, changes=freed))
     return ("edited" if changes else "restarted"), changes
 
@@ -237,10 +246,11 @@ def _edited(
     if "schedule.mode" in changes:
         goes = run is not None and under_way and before.recurrence.mode is Mode.CONTINUE
         freed = ((run, (Unscheduled(wanted.created_at),)),) if goes and run is not None else ()
-        return replace(after, run="", ended="", waiting=()), freed
+        return replace(revived(after, wanted.created_at), run="", waiting=()), freed
     continues = before.recurrence.mode is Mode.CONTINUE and run is not None
     if continues and run is not None and (under_way or has_more(after, run)):
         _check_goes_on(after, run)
+        after = after if under_way else revived(after, wanted.created_at)
     return after, ()
 
 
@@ -308,13 +318,13 @@ def _refusal(ledger: Ledger, schedule: Schedule, now: float) -> str:
         window = cron.window_text(recurrence.window)
         return f"the schedule {schedule.name} fires only in its window {window}{when}"
     last = next(ledger.records([schedule.run]), None) if schedule.run else None
-    if recurrence.mode is Mode.CONTINUE and last is not None and last.phase is Phase.DONE:
-        if not has_more(schedule, last):
-            return (
-                f"the schedule {schedule.name} has finished: {last.run} is done. Raise work.total, or choose "
-                "mode: fresh, and submit again"
-            )
-    return ""
+    done = recurrence.mode is Mode.CONTINUE and last is not None and last.phase is Phase.DONE
+    if not done or last is None or has_more(schedule, last):
+        return ""
+    return (
+        f"the schedule {schedule.name} has finished: {last.run} is done. Raise work.total, or choose mode: "
+        "fresh, and submit again"
+    )
 
 
 def _fired(client: Client, ledger: Ledger, name: str) -> Fire:

@@ -194,8 +194,12 @@ def _end(draft: _Draft) -> None:
         ended = f"its run {run.run} {'failed' if run.phase is Phase.FAILED else 'was cancelled'}"
     else:
         ended = ""
-    if ended != draft.schedule.ended:
-        draft.change(ended=ended)
+    draft.schedule = replace(draft.schedule, ended=ended) if ended else revived(draft.schedule, draft.now)
+
+
+def revived(schedule: Schedule, now: float) -> Schedule:
+    """The schedule, which fires again if it had ended. What was planned meanwhile is not made up for."""
+    return replace(schedule, ended="", last=max(schedule.last, now)) if schedule.ended else schedule
 
 
 def has_more(schedule: Schedule, run: RunRecord) -> bool:
@@ -208,7 +212,7 @@ def has_more(schedule: Schedule, run: RunRecord) -> bool:
 
 
 def _take_due(draft: _Draft) -> None:
-    due = draft.agenda.due
+    due = [each for each in draft.agenda.due if each.planned > draft.schedule.last]
     if not due:
         return
     fired, missed = _chosen(draft, [each for each in due if each.planned not in draft.agenda.fired])

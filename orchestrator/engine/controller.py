@@ -38,17 +38,17 @@ def run(
     be incomplete, and a new engine finds everything again by looking.
     """
     idle_since: float | None = None
-    stays = ""
+    told = False
     while not stopped():
         wake.clear()
         try:
             pause = engine.tick()
             idle = engine.idle
             if idle and leave_when_idle:
-                told, stays = stays, engine.stays
-                if stays and stays != told:
+                stays = engine.stays
+                if stays and not told:
                     say(stays)
-                idle = not stays
+                told, idle = told or bool(stays), not stays
         except Fenced:
             raise
         except BackendError as error:
