@@ -36,7 +36,11 @@ JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 def test_the_bundled_jobs_validate() -> None:
     demo, full = load(JOBS / "graphmer_demo.yaml"), load(JOBS / "graphmer_50k.yaml")
-    assert demo.source == full.source == JOBS / "graphmer"
+    nightly = load(JOBS / "graphmer_nightly.yaml")
+    assert demo.source == full.source == nightly.source == JOBS / "graphmer"
+    assert nightly.job.work == full.job.work
+    assert nightly.job.schedule is not None
+    assert nightly.job.schedule.window == Window(22 * 60, 7 * 60)
     assert "demo" in demo.job.tags
     profile = demo.job.profile("cpu")
     assert profile is not None
