@@ -204,6 +204,28 @@ class Input:
     sha256: str | None = None
 
 
+class NoticeKind(StrEnum):
+    """What somebody may want to be told."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    MOVED = "moved"  # the run trains on another platform or accelerator than before
+    WAITING = "waiting"  # the run is queued until a person starts a machine
+    QUOTA_LOW = "quota_low"
+    SCHEDULE_MISSED = "schedule_missed"
+
+
+@dataclass(frozen=True)
+class Notify:
+    """What the job wants told, and where: `url` is a reference, `env:NAME`. The address itself is looked up
+    by the controller each time it sends, and recorded nowhere."""
+
+    on: tuple[NoticeKind, ...]
+    url: str
+
+
 DEFAULT = "default"
 
 
@@ -244,6 +266,7 @@ class Job:
     secrets: tuple[str, ...] = ()
     requirements_lock: str | None = None
     variants: tuple[tuple[str, Requirements], ...] = ()
+    notify: Notify | None = None
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:

@@ -66,6 +66,7 @@ class RunRecord:
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
+    `place`: the platform and accelerator of the session that was last seen to run.
     """
 
     run: str
@@ -105,6 +106,7 @@ class RunRecord:
     parked: Order | None = None
     adoptions: int = 0
     adopted_by: str = ""
+    place: tuple[str, str] | None = None
 
     @property
     def standing(self) -> Phase:
@@ -193,13 +195,13 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
-            return replace(record, session=_session(record, began_at=event.at))
+            return replace(record, session=_session(record, began_at=event.at), place=_place(record))
         case StopRequested() | Ended():
             fault = record.fault if record.awaits is None else ""
             return replace(record, session=_session_after(record, event), awaits=None, fault=fault)
         case Started():
             session = _session(record, incarnation=event.incarnation, started_at=event.at)
-            return replace(record, session=session)
+            return replace(record, session=session, place=_place(record))
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -245,6 +247,11 @@ def _wish(record: RunRecord, event: Wished) -> Wish | None:
 def _session(record: RunRecord, **changes: object) -> Session:
     assert record.session is not None
     return replace(record.session, **changes)  # type: ignore[arg-type]
+
+
+def _place(record: RunRecord) -> tuple[str, str]:
+    assert record.session is not None
+    return record.session.order.platform, record.session.order.accelerator
 
 
 def _session_after(
