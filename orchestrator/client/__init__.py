@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
     from orchestrator.client.moving import Move
+    from orchestrator.client.notifications import Notification, Notifications, NotifyTest
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -54,6 +55,9 @@ _HOMES = {
     "LogLine": "client.logs",
     "Move": "client.moving",
     "NoAnswer": "client.quota",
+    "Notification": "client.notifications",
+    "Notifications": "client.notifications",
+    "NotifyTest": "client.notifications",
     "Orphan": "client.leftovers",
     "Owner": "ledger",
     "Part": "freeze.leaving",
@@ -95,6 +99,9 @@ __all__ = [
     "LogLine",
     "Move",
     "NoAnswer",
+    "Notification",
+    "Notifications",
+    "NotifyTest",
     "Orphan",
     "Owner",
     "Part",

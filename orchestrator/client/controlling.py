@@ -148,13 +148,18 @@ def _control(
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, say)
-                watchers = Watchers(_both(told, depositor.told), writer.reading, writer.silence, unreadable)
+                notifier = wired.notifier(ledger, say, unforeseen)
+                ledger.notices = notifier.notices
+                watchers = Watchers(
+                    _both(told, depositor.told), writer.reading, writer.silence, unreadable, notifier.surveyed
+                )
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)
                 with (
                     depositor.at_work(depositing.untold(ledger, wired.folders)),
                     sweeping.at_work(backends, clock, say),
+                    notifier.at_work(),
                 ):
                     outdated = controller.run(
                         engine,
@@ -165,6 +170,7 @@ def _control(
                         outdated=partial(_after_tick, note, changes),
                         say=say,
                         unforeseen=unforeseen,
+                        awaits=partial(getattr, notifier, "pending"),
                     )
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
             # the config, a run that was held may be able to go on.

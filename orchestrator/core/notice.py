@@ -14,7 +14,17 @@ from dataclasses import dataclass
 
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.event import Began, Cancelled, Completed, Deferred, Event, Faulted, GaveUp, Held, Started
+from orchestrator.core.event import (
+    Began,
+    Cancelled,
+    Completed,
+    Deferred,
+    Event,
+    Faulted,
+    GaveUp,
+    Held,
+    Started,
+)
 from orchestrator.core.job import NoticeKind, Notify
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Quota
@@ -149,10 +159,11 @@ def _of_run(kind: NoticeKind, run: RunRecord, at: float, what: str, reason: str,
     accepted = newest(run.accepted)
     step = accepted.ref.step if accepted else None
     order = run.session.order if run.session is not None else None
+    reason = bounds.text(reason, REASON_BYTES_MAX)
     platform, accelerator = (order.platform, order.accelerator) if order else run.place or ("", "")
     reached = "" if step is None else f" at step {step:,} of {run.job.work.total:,}"
     return Notice(
-        kind, at, f"{run.run} {what}{reached}", advice, bounds.text(reason, REASON_BYTES_MAX), run.run, run.job.name, platform, accelerator,
+        kind, at, f"{run.run} {what}{reached}", advice, reason, run.run, run.job.name, platform, accelerator,
         order.session if order else "", run.schedule, step, run.job.work.total,
     )  # fmt: skip
 
@@ -186,8 +197,9 @@ def _quota_low(offer: Offer, quota: Quota, now: float) -> Notice:
         what += f" of {units_text(quota.units(allowed)) if quota.units_per_hour else span(allowed)}"
     if quota.refresh_at is not None and quota.refresh_at > now:
         what += f", until {date(quota.refresh_at)}"
-    return Notice(NoticeKind.QUOTA_LOW, now, what, f"`orchestrator quota {offer.platform}` shows what used it",
-                  platform=offer.platform, accelerator=offer.accelerator)  # fmt: skip
+    advice = f"`orchestrator quota {offer.platform}` shows what used it"
+    place = {"platform": offer.platform, "accelerator": offer.accelerator}
+    return Notice(NoticeKind.QUOTA_LOW, now, what, advice, **place)
 
 
 def _window(quota: Quota, now: float) -> str:
@@ -220,4 +232,3 @@ def addressed(
 
 def delivery_id(*key: str) -> str:
     return hashlib.sha256("\0".join(key).encode("utf-8", "replace")).hexdigest()[:ID_LENGTH]
-

@@ -70,7 +70,7 @@ class Notifications:
     def add(self, connection: Connection, rows: Sequence[Outgoing]) -> None:
         """Adds the rows in the caller's transaction; those that are there already stay as they are."""
         if rows:
-            connection.execute(self._adding(connection), [_columns(row) for row in rows])
+            connection.execute(self._adding(), [_columns(row) for row in rows])
 
     def post(self, rows: Sequence[Outgoing]) -> None:
         """Adds the rows in a transaction of their own."""
@@ -85,7 +85,7 @@ class Notifications:
             for ids in _chunks([row.id for row in rows]):
                 gone = {"state": State.GATHERED.value, "ended_at": digest.at, "error": f"in {identity}"}
                 connection.execute(update(notifications).where(c.id.in_(ids)).values(gone))
-            connection.execute(self._adding(connection), [columns])
+            connection.execute(self._adding(), [columns])
 
     def attempted(self, row: Row, found: Verdict, now: float) -> None:
         """Records an attempt. A row that somebody has changed meanwhile stays as it is."""
@@ -139,7 +139,7 @@ class Notifications:
         """The targets with rows that are due, and when the oldest of these was."""
         query = select(c.target, func.min(c.due_at)).where(*_due(now)).group_by(c.target)
         with self._database.read() as connection:
-            return {target: due_at for target, due_at in connection.execute(query).all()}
+            return {row[0]: row[1] for row in connection.execute(query).all()}
 
     def due_of(self, target: str, now: float, limit: int = PAGE) -> tuple[Row, ...]:
         """The rows of this target that are due, oldest first."""
@@ -174,7 +174,7 @@ class Notifications:
         with self._database.read() as connection:
             return tuple(_read(row) for row in connection.execute(query).all())
 
-    def _adding(self, connection: Connection) -> Insert:
+    def _adding(self) -> Insert:
         """SQLAlchemy has this for each dialect apart."""
         if self._database.path is not None:
             return insert(notifications).prefix_with("OR IGNORE")
@@ -207,7 +207,8 @@ def _read(row: Any) -> Row:
 
     body: Notice | Digest | None
     try:
-        body = wire.decode(Digest if row.kind == DIGEST else Notice, row.body.encode())
+        data = row.body.encode()
+        body = wire.decode(Digest, data) if row.kind == DIGEST else wire.decode(Notice, data)
     except ValueError:
         body = None
     return Row(row.id, row.created_at, row.target, row.kind, row.run or "", State(row.state), row.attempts,

@@ -27,7 +27,7 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _PRECISIONS = tuple(precision.value for precision in Precision)
-_LATER = ("schedule", "notify")
+_LATER = ("schedule",)
 
 
 def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:

@@ -48,8 +48,8 @@ number comes first; a rule has exactly one of require, avoid and prefer and a pa
 source is needed unless image is given; source, requirements, path inputs and image folders exist; inputs
 come from a path, https, kaggle: or drive:; names of inputs, tags and secrets are given once; env names
 neither secrets nor ORCHESTRATOR_ variables, secrets none of the latter, and no word of command looks like a
-secret; dates, durations and image names are possible ones; numbers are finite; schedule and notify are not
-supported yet. The file is UTF-8, one document of at most 256 KiB and 24 levels, without anchors, aliases,
+secret; dates, durations and image names are possible ones; numbers are finite; schedule is not supported
+yet. The file is UTF-8, one document of at most 256 KiB and 24 levels, without anchors, aliases,
 tags, repeated keys and keys that are not text."""
 
 
@@ -162,6 +162,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         without_progress=spec.retry.without_progress,
         env=tuple(sorted(spec.env.items())),
         secrets=tuple(spec.secrets),
+        notify=spec.notify.build() if spec.notify is not None else None,
     )
     return _with(job, requirements)
 
