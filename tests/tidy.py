@@ -102,7 +102,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # Packs the uplink for the controller, and is not shipped.
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
-    "orchestrator.sending": (*PURE, "orchestrator.__version__"),
+    "orchestrator.sending": PURE,
     "orchestrator.spec": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),

@@ -186,14 +186,15 @@ def _agent() -> tuple[State, str]:
 def _targets(home: Home, wired: Wired) -> Iterator[Finding]:
     """Who is told what happens. Sends nothing: `notify test` does."""
     for each in notifications.targets(home, wired):
-        what, waiting = f"notify {each.name}", f"{count_text(each.waiting, 'notification')} to be sent"
+        what = f"notify {each.name}"
+        waiting = f", {count_text(each.waiting, 'notification')} to be sent" if each.waiting else ""
         if each.trouble:
-            yield Finding(what, State.MISSING, f"{each.trouble}; {waiting}", remedy=Remedy.ACT)
+            yield Finding(what, State.MISSING, f"{each.trouble}{waiting}", remedy=Remedy.ACT)
         elif each.dead:
-            text = f"{count_text(each.dead, 'notification')} not delivered and given up, {waiting}"
+            text = f"{count_text(each.dead, 'notification')} not delivered and given up{waiting}"
             yield Finding(what, State.WARNING, text, command=("notify", "list"))
         else:
-            text = f"has an address, {waiting}"
+            text = f"has an address{waiting}"
             yield Finding(what, State.OK, text, "try it", command=("notify", "test", each.name))
 
 

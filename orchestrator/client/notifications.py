@@ -1,7 +1,7 @@
 """What waits to be told, what was given up, and a test of those who are told: `client.notifications`.
 
-Imports lazily, so that a listing loads neither the config nor what sends. Decides nothing about when a message
-is sent: the controller does.
+Imports lazily, so that a listing loads neither the config nor what sends. Decides nothing about when a
+message is sent: the controller does.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from orchestrator.core.job import NoticeKind, Notify
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Quota
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date, quota_text, span, units_text
+from orchestrator.core.wording import date, span, units_text
 
 REASON_BYTES_MAX = 2048
 ID_LENGTH = 32  # hexadecimal digits: 128 bits of a SHA-256
@@ -190,16 +190,19 @@ def _is_low(quota: Quota) -> bool:
 
 def _quota_low(offer: Offer, quota: Quota, now: float) -> Notice:
     name = f"{offer.platform} {quota.pool}".strip()
-    left = max(0.0, quota.left_seconds)
-    what = f"quota of {name} is low: {quota_text(left, quota.units(left))} left"
+    what = f"the quota of {name} is low: {_amount(quota, quota.left_seconds)} left"
     if quota.allowed_seconds is not None:
-        allowed = quota.allowed_seconds
-        what += f" of {units_text(quota.units(allowed)) if quota.units_per_hour else span(allowed)}"
+        what += f" of {_amount(quota, quota.allowed_seconds)}"
     if quota.refresh_at is not None and quota.refresh_at > now:
         what += f", until {date(quota.refresh_at)}"
-    advice = f"`orchestrator quota {offer.platform}` shows what used it"
-    place = {"platform": offer.platform, "accelerator": offer.accelerator}
-    return Notice(NoticeKind.QUOTA_LOW, now, what, advice, **place)
+    platform, accelerator = offer.platform, offer.accelerator
+    advice = f"`orchestrator quota {platform}` shows what used it"
+    return Notice(NoticeKind.QUOTA_LOW, now, what, advice, platform=platform, accelerator=accelerator)
+
+
+def _amount(quota: Quota, seconds: float) -> str:
+    left = max(0.0, seconds)
+    return units_text(quota.units(left)) if quota.units_per_hour else span(left)
 
 
 def _window(quota: Quota, now: float) -> str:
@@ -210,7 +213,7 @@ def _window(quota: Quota, now: float) -> str:
 
 def schedule_missed(schedule: str, job: str, planned: float, now: float, reason: str) -> Notice:
     """The schedule of this job did not start anything at the `planned` time."""
-    what = f"schedule {schedule} missed its start of {date(planned)}"
+    what = f"the schedule {schedule} missed its start of {date(planned)}"
     advice = f"`orchestrator schedule show {schedule}` has its past and next starts"
     reason = bounds.text(reason, REASON_BYTES_MAX)
     return Notice(NoticeKind.SCHEDULE_MISSED, now, what, advice, reason, job=job, schedule=schedule)

@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
-from orchestrator import __version__
 from orchestrator.clock import SystemClock
 from orchestrator.core.delivery import Answer, Delivery
 from orchestrator.core.message import Message
@@ -66,7 +65,7 @@ def _post(parsed: SplitResult, message: Message, watch: _Watch) -> tuple[int, fl
     """The answer's status, and for how many seconds it asks us to wait."""
     headers = {
         "Content-Type": "application/json",
-        "User-Agent": f"orchestrator/{__version__}",
+        "User-Agent": "orchestrator",
         ID_HEADER: message.id,
     }
     login, _, place = parsed.netloc.rpartition("@")
