@@ -23,7 +23,13 @@ INSTALL = "pip install 'accelerator-orchestrator[notify]'"
 MISSING = f"needs the package apprise: {INSTALL}"
 CONNECT_SECONDS, READ_SECONDS = 10, 20
 _LOGGER = "apprise"
-_TALKATIVE = ("urllib3.connectionpool", "urllib3.util.retry", "requests_oauthlib.oauth1_session", "oauthlib")
+_TALKATIVE = (
+    _LOGGER,
+    "urllib3.connectionpool",
+    "urllib3.util.retry",
+    "requests_oauthlib.oauth1_session",
+    "oauthlib",
+)
 _ERROR = re.compile(r"\berror=(\d{3})\b")
 _WITH_FIELDS = frozenset({"json", "jsons", "form", "forms", "xml", "xmls"})
 _WITH_HEADERS = _WITH_FIELDS | {"mailto", "mailtos"}
@@ -36,13 +42,13 @@ def trouble() -> str:
 
 def send(address: str, message: Message) -> Delivery:
     """Sends it. Blocks as long as apprise does: CONNECT_SECONDS and READ_SECONDS by default."""
-    logging.getLogger(_LOGGER).propagate = False
     try:
-        apprise = importlib.import_module("apprise")
+        with _SILENCE:
+            apprise = importlib.import_module("apprise")
     except Exception as error:  # noqa: BLE001 of any kind: it is not ours, and its text may be anything
         return Delivery(Answer.LATER, f"apprise cannot be imported ({type(error).__name__}): {INSTALL}")
     warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # it names the host
-    with _Status() as status:
+    with _SILENCE:
         try:
             sent = _sent(apprise, address, message)
         except Exception as error:  # noqa: BLE001 told by its type alone: its text may hold the address
@@ -51,7 +57,7 @@ def send(address: str, message: Message) -> Delivery:
         return Delivery(Answer.LATER, "its address is none that apprise knows")
     if sent:
         return Delivery(Answer.SENT, "sent through apprise")
-    code = f"answered {status.code}" if status.code else "it was not sent, or not confirmed in time"
+    code = f"answered {_SILENCE.code}" if _SILENCE.code else "it was not sent, or not confirmed in time"
     return Delivery(Answer.LATER, f"{code}, according to apprise")
 
 
@@ -93,30 +99,30 @@ def with_delivery_id(address: str, identity: str) -> str:
     return f"{address}{'&' if '?' in rest else '?'}{urlencode(more, safe=':')}"
 
 
-class _Status(logging.Handler):
-    """Catches what apprise logs in this thread, so that it appears nowhere, and keeps the status code."""
+class _Silence(logging.Filter):
+    """Drops what apprise logs, and what others log in a thread that sends through it: both may hold the
+    address. Keeps the last status code of each thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.code = ""
-        self._thread = threading.get_ident()
+        self._here = threading.local()
 
-    def __enter__(self) -> _Status:
-        logger = logging.getLogger(_LOGGER)
-        logger.setLevel(logging.WARNING)
-        logger.addHandler(self)
+    def __enter__(self) -> None:
         for name in _TALKATIVE:
-            logging.getLogger(name).addFilter(self._of_others)
-        return self
+            logging.getLogger(name).addFilter(self)  # once, however often it is called
+        self._here.sends, self._here.code = True, ""
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger(_LOGGER).removeHandler(self)
-        for name in _TALKATIVE:
-            logging.getLogger(name).removeFilter(self._of_others)
+        self._here.sends = False
 
-    def _of_others(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread
+    @property
+    def code(self) -> str:
+        return str(getattr(self._here, "code", ""))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and (found := _ERROR.search(record.getMessage())):
-            self.code = found[1]
+    def filter(self, record: logging.LogRecord) -> bool:
+        if found := _ERROR.search(record.getMessage()):
+            self._here.code = found[1]
+        return record.name != _LOGGER and not getattr(self._here, "sends", False)
+
+
+_SILENCE = _Silence()
