@@ -9,7 +9,19 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.core.job import CostPhase, Input, Kind, Precision, Prefer, Requirements, RuleEffect
+from orchestrator.core import wire
+from orchestrator.core.job import (
+    CostPhase,
+    Input,
+    Job,
+    Kind,
+    NoticeKind,
+    Notify,
+    Precision,
+    Prefer,
+    Requirements,
+    RuleEffect,
+)
 from orchestrator.errors import InputError, SpecError
 from orchestrator.spec import document, load, parse, schema
 from tests.fuzz.spec_fuzz import fuzz
@@ -220,7 +232,10 @@ name: again
         ({"inputs": "[{name: a, from: x, sha256: abc}]"}, "inputs[0].sha256", ["64 hexadecimal"]),
         ({"image": "UPPER/case"}, "image", ["'UPPER/case'", "ghcr.io/owner/image:tag"]),
         ({"schedule": "{cron: '0 1 * * *'}"}, "schedule", ["not supported yet"]),
-        ({"notify": "{on: [failed], url: env:X}"}, "notify", ["not supported yet"]),
+        ({"notify": "{on: [], url: env:X}"}, "notify.on", ["given a list", "a list of done, failed"]),
+        ({"notify": "{on: [quota_low], url: env:X}"}, "notify.on[0]", ["'quota_low'", "done, failed"]),
+        ({"notify": "{on: [done], url: file:/etc/passwd}"}, "notify.url", ["not shown", "env:NAME"]),
+        ({"notify": "{on: [done]}"}, "notify.url", ["missing", "env:NAME"]),
     ],
 )  # fmt: skip
 def test_a_mistake_says_what_was_given_and_what_is_valid(
@@ -233,6 +248,14 @@ def test_a_mistake_says_what_was_given_and_what_is_valid(
         assert words in found.message
 
 
+def test_a_job_may_say_what_it_wants_told_and_where() -> None:
+    job = parse(
+        with_(notify="{on: [failed, moved, failed], url: env:NOTIFY_URL}").encode(), "job.yaml", None
+    ).job
+    assert job.notify == Notify((NoticeKind.FAILED, NoticeKind.MOVED), "env:NOTIFY_URL")
+    assert wire.decode(Job, wire.encode(job)) == job
+
+
 def test_schedule_and_notify_are_validated_besides() -> None:
     text = with_(
         schedule="{cron: '61 1 * *', timezone: Mars/Olympus, mode: x}",
@@ -241,7 +264,7 @@ def test_schedule_and_notify_are_validated_besides() -> None:
     found = {each.path: each.message for each in mistakes(text)}
     assert set(found) == {
         "schedule", "schedule.cron", "schedule.timezone", "schedule.mode",
-        "notify", "notify.on[0]", "notify.url",
+        "notify.on[0]", "notify.url",
     }  # fmt: skip
     assert "4 fields" in found["schedule.cron"]
     assert "minute '61'" in found["schedule.cron"]

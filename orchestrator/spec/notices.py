@@ -30,8 +30,14 @@ Variable = Annotated[str, Field(pattern=r"^env:[A-Za-z_][A-Za-z0-9_]*$", json_sc
 Reference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$", json_schema_extra=_SECRET)
 ]
-JobKind = Literal["done", "failed", "cancelled", "held", "moved", "waiting", "schedule_missed"]
-Kind = Literal["done", "failed", "cancelled", "held", "moved", "waiting", "quota_low", "schedule_missed"]
+JobKind = Annotated[
+    Literal["done", "failed", "cancelled", "held", "moved", "waiting", "schedule_missed"],
+    Field(description=f"one of {_OF_A_JOB}"),
+]
+Kind = Annotated[
+    Literal["done", "failed", "cancelled", "held", "moved", "waiting", "quota_low", "schedule_missed"],
+    Field(description=f"one of {_EVERY}"),
+]
 
 
 class NotifySection(Section):

@@ -19,7 +19,7 @@ _ENDS = {Phase.DONE: NoticeKind.DONE, Phase.FAILED: NoticeKind.FAILED, Phase.CAN
 
 
 def each_event_is_told_once(world: World) -> list[str]:
-    """Every end, hold and move of a run has one row for each target that wants it, whenever we were killed."""
+    """Every end, hold and move of a run has one row for each target that wants it, despite all kills."""
     rows = world.ledger.notifications.rows(State)
     told = Counter((row.run, row.target, row.kind) for row in rows)
     wanted: Counter[tuple[str, str, str]] = Counter()
