@@ -225,11 +225,11 @@ def test_a_controller_that_leaves_when_idle_waits_for_what_is_new(make: Make) ->
     with webhook(500) as server:
         home = make({"phone": server.url})
         with home.notifier.at_work():
-            wait_until(lambda: not home.notifier.pending, "the outbox to be looked at")
+            wait_until(lambda: not home.notifier.pending(), "the outbox to be looked at")
             home.held()
-            assert home.notifier.pending
+            assert home.notifier.pending()
             home.wait_for(1, State.SENT)
-            wait_until(lambda: not home.notifier.pending, "nothing to wait")
+            wait_until(lambda: not home.notifier.pending(), "nothing to wait")
 
 
 def test_but_not_for_ever(make: Make) -> None:
@@ -238,7 +238,7 @@ def test_but_not_for_ever(make: Make) -> None:
     home.ledger.notifications.post([Outgoing("ab" * 16, "phone", old)])
     with home.notifier.at_work():
         wait_until(lambda: home.said, "the first attempt")
-        wait_until(lambda: not home.notifier.pending, "the controller to be free")
+        wait_until(lambda: not home.notifier.pending(), "the controller to be free")
 
 
 def test_a_message_that_cannot_be_worded_costs_no_other(make: Make) -> None:

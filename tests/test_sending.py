@@ -172,7 +172,7 @@ def test_two_targets_are_sent_to_at_a_time() -> None:
 
 
 def test_without_apprise_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     for attempt in (lambda: sending.trouble("slack://x"), lambda: sending.send("slack://x", told()).said):
         said: Callable[[], str] = attempt
         assert said() == "needs the package apprise: pip install 'accelerator-orchestrator[notify]'"

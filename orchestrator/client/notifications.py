@@ -109,6 +109,7 @@ class Notifications:
         import secrets
 
         from orchestrator import sending
+        from orchestrator.client.notifying import address
         from orchestrator.core.delivery import Answer
         from orchestrator.core.message import test_message
         from orchestrator.errors import OrchestratorError
@@ -117,7 +118,7 @@ class Notifications:
         began = clock.monotonic()
         try:
             told = test_message(secrets.token_hex(16), target, clock.now())
-            found = sending.send(wired.address(target), told)
+            found = sending.send(address(wired.config, target), told)
             delivered, said = found.answer is Answer.SENT, found.said
         except OrchestratorError as error:
             delivered, said = False, str(error)
@@ -152,10 +153,11 @@ def targets(home: Home, wired: Wired) -> tuple[TargetState, ...]:
 
 def _trouble(wired: Wired, target: str) -> str:
     from orchestrator import sending
+    from orchestrator.client.notifying import address
     from orchestrator.errors import OrchestratorError
 
     try:
-        return sending.trouble(wired.address(target))
+        return sending.trouble(address(wired.config, target))
     except OrchestratorError as error:
         return str(error)
 

@@ -15,14 +15,12 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 from orchestrator import config as configuration
-from orchestrator import sending
 from orchestrator.agent import archive
 from orchestrator.client import reaching
 from orchestrator.clock import Clock
 from orchestrator.config import Config, PlatformConfig, StoreConfig
 from orchestrator.engine.engine import Brought, Engine, Watchers
 from orchestrator.engine.market import Market
-from orchestrator.engine.notifying import Notifier
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.workers import ThreadWorkers
 from orchestrator.errors import AccessDenied, InputError, SpecError
@@ -31,7 +29,6 @@ from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
 from orchestrator.platforms.platform import Mailed, Placed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
-from orchestrator.references import REFERENCE
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
 from orchestrator.stores import encryption
@@ -180,26 +177,6 @@ class Wired:
                 "`orchestrator down` and `orchestrator up`, or submit again"
             )
         return value
-
-    def address(self, target: str) -> str:
-        """The address of a notification's target: by its name in the config, or a job's own `env:NAME`.
-
-        Raises InputError if it is not there, and AccessDenied if a job may not refer to it.
-        """
-        given = next((each for each in self.config.targets if each.name == target), None)
-        if given is None:
-            if REFERENCE.fullmatch(target) is None:
-                raise InputError(f"the config has no target {target!r} any more: put it back under `notify`")
-            refusal = self.config.address_refusal(target)
-            if refusal is not None:
-                raise AccessDenied(refusal)
-        return resolve_reference(given.url if given else target, self.config.home).strip()
-
-    def notifier(self, ledger: Ledger, say: Say, unforeseen: Unforeseen = raise_again) -> Notifier:
-        """Sends what the ledger's outbox holds."""
-        targets = tuple(each.target for each in self.config.targets)
-        outbox = ledger.notifications
-        return Notifier(outbox, targets, self.address, sending.send, self.clock, say, unforeseen)
 
     def engine(
         self,

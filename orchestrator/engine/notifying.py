@@ -118,7 +118,6 @@ class Notifier:
         self._stirred_at = self._clock.monotonic()
         self._wake.set()
 
-    @property
     def pending(self) -> bool:
         """Whether something new waits to be sent, for which a controller that is idle should stay."""
         stirred = self._clock.monotonic() - self._stirred_at < 2 * LOOK_SECONDS  # committed and seen by then

@@ -30,12 +30,12 @@ def user(tmp_path: Path) -> Iterator[Caller]:
 def test_a_user_is_told_of_the_end_of_a_run_whatever_the_receivers_do(user: Caller) -> None:
     with webhook(200, 500) as phone, webhook() as mine:
         given = {"PHONE_URL": f"{phone.url}?key={SECRET}", "MINE": f"{mine.url}?key={SECRET}"}
-        answer = user("notify", "test", "phone", **given)
+        answer = user("notify", "test", "phone", **given)  # type: ignore[arg-type]
         assert "phone: delivered after" in answer.out
         job = user.job(total=4)
         with (user.folder / job).open("a") as spec:
             spec.write("notify: {on: [done], url: env:MINE}\n")
-        child = user.start("submit", job, "--follow", **given)
+        child = user.start("submit", job, "--follow", **given)  # type: ignore[arg-type]
         out, err = child.communicate(timeout=240.0)
         assert child.returncode == 0, err
         wait_until(

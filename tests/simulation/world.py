@@ -199,7 +199,7 @@ class World:
 
     def _up(self) -> None:
         self._takeover = self.ledger.take_over("simulation", now=self.clock.now())
-        self.ledger.notices = lambda *happened: notice.outgoing(*happened, TARGETS)
+        self.ledger.notices = lambda before, event, after: notice.outgoing(before, event, after, TARGETS)
         self._engine = Engine(
             self.ledger,
             self._takeover.fence,
