@@ -1,4 +1,4 @@
-"""The outbox in the ledger: its rows come with the event they tell of, or neither does."""
+"""Notifications in the ledger: they come with the event they tell of, or neither does."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_target_that_is_away_for_weeks_does_not_fill_the_ledger(
     assert len(waiting(ledger, "phone")) == 1
 
 
-def test_the_outbox_survives_a_restart(ledger_url: str) -> None:
+def test_notifications_survive_a_restart(ledger_url: str) -> None:
     with Ledger.open(ledger_url) as first:
         first.notices = notices
         first.append(submitted(first), [HELD], due_at=None)
@@ -189,7 +189,7 @@ def test_the_outbox_survives_a_restart(ledger_url: str) -> None:
         assert waiting(second) == before
 
 
-def test_a_listing_costs_nothing_where_there_is_no_outbox(tmp_path: Path) -> None:
+def test_a_listing_costs_nothing_where_there_are_none(tmp_path: Path) -> None:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as empty:
         assert empty.notifications.rows(State) == ()
         assert not empty.notifications.waiting_since(0.0)

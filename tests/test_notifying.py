@@ -15,7 +15,7 @@ import pytest
 from orchestrator import sending
 from orchestrator.core.delivery import BURST, State
 from orchestrator.core.event import Held, Released, Submitted
-from orchestrator.core.job import NoticeKind
+from orchestrator.core.job import NoticeKind, Notify
 from orchestrator.core.notice import Notice, Outgoing, Target
 from orchestrator.core.offer import Offer, Quota
 from orchestrator.engine.notifying import Notifier
@@ -221,11 +221,27 @@ def test_a_low_quota_is_told_once_in_its_window_also_after_a_restart(make: Make)
     assert ["83 min left of 30.0 h" in each.fields["text"] for each in server.got] == [True, False]
 
 
+def test_a_missed_schedule_is_told_once_and_to_its_job(make: Make) -> None:
+    with webhook() as server:
+        home = make({"phone": server.url, "env:MINE": server.url})
+        mine = job(notify=Notify((NoticeKind.SCHEDULE_MISSED,), "env:MINE"))
+        for now in (NOW, NOW + 60.0):
+            home.ledger.notifications.post(
+                home.notifier.missed("nightly", mine, NOW - 3600.0, now, "was down")
+            )
+        with home.notifier.at_work():
+            home.wait_for(2, State.SENT)
+    assert len(set(server.ids)) == 2
+    assert (
+        "the schedule nightly missed its start of 2026-09-21 13:13Z: was down" in server.got[0].fields["text"]
+    )
+
+
 def test_a_controller_that_leaves_when_idle_waits_for_what_is_new(make: Make) -> None:
     with webhook(500) as server:
         home = make({"phone": server.url})
         with home.notifier.at_work():
-            wait_until(lambda: not home.notifier.pending(), "the outbox to be looked at")
+            wait_until(lambda: not home.notifier.pending(), "the first look")
             home.held()
             assert home.notifier.pending()
             home.wait_for(1, State.SENT)

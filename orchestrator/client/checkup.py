@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.client import growth, leftovers, notifications, routing
+from orchestrator.client import deliveries, growth, leftovers, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
@@ -185,7 +185,7 @@ def _agent() -> tuple[State, str]:
 
 def _targets(home: Home, wired: Wired) -> Iterator[Finding]:
     """Who is told what happens. Sends nothing: `notify test` does."""
-    for each in notifications.targets(home, wired):
+    for each in deliveries.targets(home, wired):
         what = f"notify {each.name}"
         waiting = f", {count_text(each.waiting, 'notification')} to be sent" if each.waiting else ""
         if each.trouble:

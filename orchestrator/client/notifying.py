@@ -21,7 +21,7 @@ from orchestrator.unforeseen import Unforeseen, raise_again
 def notifier(
     wired: Wired, ledger: Ledger, say: Callable[[str], None], unforeseen: Unforeseen = raise_again
 ) -> Notifier:
-    """Sends what the ledger's outbox holds, and has the ledger write a row for all that is to be told."""
+    """Sends the ledger's notifications, and has it write one for all that is to be told."""
     config = wired.config
     targets = tuple(each.target for each in config.targets)
     lookup = partial(address, config)

@@ -21,7 +21,7 @@ BURST, BURST_SECONDS = 10, 600.0  # messages to a target in so long; what comes 
 
 
 class State(StrEnum):
-    """Of a row of the outbox."""
+    """Of a notification."""
 
     WAITING = "waiting"  # to be sent, or tried again
     SENT = "sent"  # a receiver has confirmed it

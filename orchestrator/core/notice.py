@@ -1,4 +1,4 @@
-"""Which events somebody should be told of, in which words, and which rows of the outbox that makes.
+"""Which events somebody should be told of, in which words, and which notifications that makes.
 
 Pure: record before × event × record after × targets → rows. Decides the delivery ids: whoever decides again
 gets the same ones, so nothing is told twice as something new. Must never know an address, nor how a message
@@ -42,7 +42,7 @@ _Watched = Completed | GaveUp | Cancelled | Held | Faulted | Deferred | Began | 
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing that happened at `at` (unix seconds), as the outbox keeps it.
+    """One thing that happened at `at` (unix seconds), as the ledger keeps it.
 
     `what`: a sentence about it. `advice`: what a person can do next. `reason`: why, often in the words of
     a platform or session: cut here, and made harmless before it is sent. `step` of `steps` is the
@@ -82,7 +82,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A notice for one target: a row of the outbox. `target` is a name in the config, or a job's own
+    """A notification: a notice for one target. `target` is a name in the config, or a job's own
     reference to an address, `env:NAME`."""
 
     id: str

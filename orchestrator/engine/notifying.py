@@ -1,4 +1,4 @@
-"""Sends what the outbox holds, in threads of its own: one that looks, and one for each target it sends to.
+"""Sends what the ledger has to be told, in threads of its own: one that looks, and one for each target it sends to.
 
 Decides in which order messages go, and when many become one. A target that hangs holds only its own thread.
 What is sent and not yet recorded when the controller dies is sent again, with the same id. Must never be
@@ -26,8 +26,17 @@ from orchestrator.core.delivery import (
     verdict,
 )
 from orchestrator.core.event import Event
+from orchestrator.core.job import Job
 from orchestrator.core.message import Digest, Message, digest, message
-from orchestrator.core.notice import Notice, Outgoing, Target, addressed, outgoing, quotas_low
+from orchestrator.core.notice import (
+    Notice,
+    Outgoing,
+    Target,
+    addressed,
+    outgoing,
+    quotas_low,
+    schedule_missed,
+)
 from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import OrchestratorError
@@ -61,7 +70,7 @@ class Notifier:
 
     def __init__(
         self,
-        outbox: Notifications,
+        notifications: Notifications,
         targets: Sequence[Target],
         address: Callable[[str], str],
         send: Send,
@@ -69,7 +78,7 @@ class Notifier:
         say: Callable[[str], None],
         unforeseen: Unforeseen = raise_again,
     ) -> None:
-        self._outbox = outbox
+        self._notifications = notifications
         self._targets = tuple(targets)
         self._address = address
         self._send = send
@@ -114,6 +123,16 @@ class Notifier:
                 self._quotas.put(fresh)
                 self._stir()
 
+    def missed(
+        self, schedule: str, job: Job, planned: float, now: float, reason: str
+    ) -> tuple[Outgoing, ...]:
+        """The rows for a start of the schedule that did not happen, to write in the same transaction."""
+        notice = schedule_missed(schedule, job.name, planned, now, reason)
+        rows = addressed(notice, self._targets, job.notify, schedule, repr(planned))
+        if rows:
+            self._stir()
+        return rows
+
     def _stir(self) -> None:
         self._stirred_at = self._clock.monotonic()
         self._wake.set()
@@ -157,19 +176,19 @@ class Notifier:
     def _look(self) -> None:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         if self._pruned_at is None or monotonic - self._pruned_at >= PRUNE_SECONDS:
-            self._outbox.prune(now)
+            self._notifications.prune(now)
             self._pruned_at = monotonic
         self._post_quotas()
-        due = self._outbox.due(now)
+        due = self._notifications.due(now)
         for target in sorted(due, key=lambda each: (due[each], each)):
             self._start(target, monotonic)
-        self._waits = self._outbox.waiting_since(now - PENDING_SECONDS)
+        self._waits = self._notifications.waiting_since(now - PENDING_SECONDS)
 
     def _post_quotas(self) -> None:
         while not self._quotas.empty():
             rows = self._quotas.get_nowait()
             try:
-                self._outbox.post(rows)
+                self._notifications.post(rows)
             except BaseException:
                 self._quotas.put(rows)
                 raise
@@ -210,7 +229,7 @@ class Notifier:
     def _send_due(self, target: str, lane: _Lane) -> None:
         """Sends one message after the other, until one fails, none is due, or there were many lately."""
         while not self._leaving and not self._rests(lane):
-            rows = self._outbox.due_of(target, self._clock.now(), ROWS_MAX)
+            rows = self._notifications.due_of(target, self._clock.now(), ROWS_MAX)
             if not rows:
                 return
             if gathered := self._to_gather(lane, rows):
@@ -240,7 +259,7 @@ class Notifier:
     def _gather(self, rows: Sequence[Row]) -> None:
         told = [Outgoing(row.id, row.target, row.body) for row in rows if isinstance(row.body, Notice)]
         identity, one = digest(told, self._clock.now())
-        self._outbox.gather(rows, identity, one)
+        self._notifications.gather(rows, identity, one)
 
     def _attempt(self, row: Row) -> Delivery:
         if not isinstance(row.body, Notice | Digest):
@@ -256,7 +275,7 @@ class Notifier:
     def _record(self, row: Row, lane: _Lane, found: Delivery) -> None:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         becomes = verdict(row.id, row.created_at, row.attempts + 1, found, now)
-        self._outbox.attempted(row, becomes, now)
+        self._notifications.attempted(row, becomes, now)
         if becomes.state is State.DEAD:
             self._say(f"a notification to {row.target} is given up: {becomes.error}")
         if found.answer is not Answer.LATER:

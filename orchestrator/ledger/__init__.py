@@ -2,7 +2,7 @@
 
 Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
 LedgerReader      every query, for the engine and for people                   (reading.py)
-Notifications     the outbox of what somebody is to be told                    (notifications.py)
+Notifications     what somebody is to be told, and was                           (notifications.py)
 Takeover, Owner   who controls this database                                   (takeover.py)
 """
 

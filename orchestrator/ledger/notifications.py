@@ -1,4 +1,4 @@
-"""The outbox of notifications: rows that are written with the event they tell of, and what became of them.
+"""Notifications: rows that are written with the event they tell of, and what became of them.
 
 Decides nothing: `orchestrator.core.notice` says which rows there are, `orchestrator.core.delivery` when each
 is tried again. Never holds an address, only the name of a target or a reference. A row is added once by its
@@ -28,7 +28,7 @@ DUE_NOW = 0.0
 FAR_SECONDS = 2 * PAUSE_SECONDS_MAX
 KEPT_SECONDS = 14 * 86400.0  # rows that were sent
 DEAD_KEPT_SECONDS = 60 * 86400.0
-WAITING_MAX = 20_000  # rows of one target: older ones are given up, so that the outbox has an end
+WAITING_MAX = 20_000  # rows of one target: older ones are given up, so that there is an end
 CROWDED_OUT = f"more than {WAITING_MAX:,} newer ones wait for the same target"
 
 

@@ -81,7 +81,7 @@ _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if fiel
 class LedgerReader(Measured):
     """The queries. Each may raise `Transient` or another BackendError if the database fails.
 
-    `notifications`: the outbox.
+    `notifications`: what somebody is to be told, and was.
     """
 
     def __init__(self, database: Database) -> None:

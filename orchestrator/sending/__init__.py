@@ -1,7 +1,7 @@
 """One attempt to bring a message to an address. Blocks, raises nothing, and never repeats the address.
 
 Decides by the address alone who carries it: our own webhook (webhook.py), or the package apprise, which knows
-about 180 services (services.py). Must never know runs, the outbox, or where an address came from.
+about 180 services (services.py). Must never know runs, what else is to be told, or where an address came from.
 Imports lazily: most programs send nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Whether everybody is told what happened: each event in the ledger has its row in the outbox, once.
+"""Whether everybody is told what happened: each event in the ledger has its notification, once.
 
 Each check is proved by a planted bug: tests/simulation/test_planted_bugs.py.
 """
