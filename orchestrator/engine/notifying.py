@@ -1,4 +1,4 @@
-"""Sends what the ledger has to be told, in threads of its own: one that looks, and one for each target it sends to.
+"""Sends the ledger's notifications, in threads of its own: one that looks, and one for each target.
 
 Decides in which order messages go, and when many become one. A target that hangs holds only its own thread.
 What is sent and not yet recorded when the controller dies is sent again, with the same id. Must never be
@@ -49,7 +49,7 @@ ROWS_MAX = 2000  # of one target that become one message
 TROUBLE_SECONDS = 30.0  # a target is left alone for so long after an error of ours, or of the ledger
 PRUNE_SECONDS = 24 * 3600.0
 PENDING_SECONDS = 900.0  # a controller that leaves when it is idle waits for news that are younger
-LEAVE_SECONDS = 5.0  # for the attempts under way when the controller leaves
+LEAVE_SECONDS = 3.0  # for the attempts under way when the controller leaves
 
 Send = Callable[[str, Message], Delivery]
 

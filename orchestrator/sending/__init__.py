@@ -1,8 +1,8 @@
 """One attempt to bring a message to an address. Blocks, raises nothing, and never repeats the address.
 
 Decides by the address alone who carries it: our own webhook (webhook.py), or the package apprise, which knows
-about 180 services (services.py). Must never know runs, what else is to be told, or where an address came from.
-Imports lazily: most programs send nothing.
+about 180 services (services.py). Must never know runs, what else is to be told, or where an
+address came from. Imports lazily: most programs send nothing.
 """
 
 from __future__ import annotations
