@@ -29,10 +29,12 @@ from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
+from orchestrator.spec.notices import NotifyTarget, Targets, target_problems
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
 _OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
+TARGETS_MAX = 32  # of notifications; each is sent to in a thread of its own
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
 _URL = re.compile(r"([A-Za-z0-9_+.-]+)://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"://[^@]*:[^@]*@|[?&](password|sslpassword)=", re.IGNORECASE)
@@ -66,7 +68,7 @@ class Config:
 
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
-    secrets that jobs may list; None: the config does not say.
+    secrets that jobs may list; None: the config does not say. `targets` are who is told what happens.
     """
 
     home: Path
@@ -77,6 +79,7 @@ class Config:
     rules: tuple[Rule, ...] = ()
     timezone: str = "UTC"
     secrets_allow: tuple[str, ...] | None = None
+    targets: tuple[NotifyTarget, ...] = ()
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
@@ -100,6 +103,20 @@ class Config:
             return f"the secret {name} is not in `secrets.allow`; {told}"
         rest = "jobs then get no other secret, so add all that your jobs list"
         return f"the secret {name} looks like your own login; {told} ({rest})"
+
+    def address_refusal(self, reference: str) -> str | None:
+        """Why the address that a job refers to is not looked up; None: it is. A job, which may be a
+        stranger's, may name the variables that it could list as secrets, and those of the config's targets,
+        but no file."""
+        match = REFERENCE.fullmatch(reference)
+        name = match.group(1) if match is not None else None
+        if name is None:
+            return "a job's `notify.url` must be env:NAME; in the config's `notify` it may also be file:PATH"
+        if any(each.url == reference for each in self.targets):
+            return None
+        refusal = self.secret_refusal(name)
+        target = as_flow({"notify": [{"name": "mine", "url": reference}]})
+        return refusal and f"`notify.url`: {refusal}; or make it a target of the config: {target}"
 
     def _gives(self, name: str) -> bool:
         return not self._is_own(name) if self.secrets_allow is None else _matches(name, self.secrets_allow)
@@ -160,6 +177,7 @@ class _ConfigSection(Section):
     secrets: _SecretsSection = Field(
         default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
     )
+    notify: Targets = Field(default=[], max_length=TARGETS_MAX, description="a list of {name, url, on, jobs}")
 
 
 def load(home: Path) -> Config:
@@ -201,6 +219,7 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         rules=build_rules(section.rules, "config"),
         timezone=section.timezone or machine_timezone(),
         secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
+        targets=tuple(each.build() for each in section.notify),
         document=document,
     )  # fmt: skip
 
@@ -211,6 +230,7 @@ def _given(tree: object, key: str) -> object:
 
 def _problems(tree: object, database: _Database) -> Iterator[Problem]:
     yield from rule_problems(_given(tree, "rules"), ("rules",))
+    yield from target_problems(_given(tree, "notify"), ("notify",))
     zone = _given(tree, "timezone")
     told = zone_problem(zone) if isinstance(zone, str) and zone else None
     if told is not None:
@@ -305,6 +325,12 @@ timezone: {timezone}
 
 # The secrets that jobs may list, by name or pattern. By default, all except credentials of your accounts.
 # secrets: {{allow: [WANDB_API_KEY, HF_*]}}
+
+# Who is told what happens; `orchestrator notify test` tries it. docs/notifications.md has the kinds.
+# notify:
+#   - name: phone
+#     url: env:NOTIFY_URL
+#     on: [done, failed, held]
 
 # Where jobs should run and where not. A job's own rules come before these.
 # rules:

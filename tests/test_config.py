@@ -8,10 +8,12 @@ import pytest
 
 from orchestrator import config
 from orchestrator.config import PlatformConfig, StoreConfig, load, write_default
-from orchestrator.core.job import RuleEffect
+from orchestrator.core.job import NoticeKind, RuleEffect
+from orchestrator.core.notice import Target
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.home import CONFIG
 from orchestrator.references import resolve
+from orchestrator.spec.notices import DEFAULT_KINDS, NotifyTarget
 
 
 def write(home: Path, text: str) -> Path:
@@ -219,6 +221,65 @@ def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path
     pasted = config.load(tmp_path)
     assert [name for name in listed if pasted.secret_refusal(name) is not None] == []
     assert pasted.secret_refusal("AWS_Y") is not None
+
+
+# --- Who is told ----------------------------------------------------------------------------------------
+
+
+def test_a_config_says_who_is_told_what(tmp_path: Path) -> None:
+    text = """\
+notify:
+  - {name: phone, url: env:PHONE}
+  - {name: chat, url: file:hook.txt, on: [moved, moved], jobs: graphmer-*}
+"""
+    phone, chat = load(write(tmp_path, text)).targets
+    assert phone == NotifyTarget(Target("phone", frozenset(DEFAULT_KINDS)), "env:PHONE")
+    assert chat == NotifyTarget(
+        Target("chat", frozenset({NoticeKind.MOVED}), ("graphmer-*",)), "file:hook.txt"
+    )
+
+
+def test_wrong_targets_are_told_without_their_addresses(tmp_path: Path) -> None:
+    text = """\
+notify:
+  - {name: phone, url: "https://hooks.example.org/T0KEN"}
+  - {name: phone, url: env:X, on: [never]}
+  - {url: env:Y, jobs: []}
+"""
+    found = {each.path: each.message for each in mistakes(tmp_path, text)}
+    assert set(found) == {
+        "notify[0].url", "notify[1].name", "notify[1].on[0]", "notify[2].name", "notify[2].jobs"
+    }  # fmt: skip
+    assert "env:NAME or file:PATH" in found["notify[0].url"]
+    assert "another target" in found["notify[1].name"]
+    assert "quota_low" in found["notify[1].on[0]"]
+    assert "T0KEN" not in str(found)
+
+
+def test_a_job_may_refer_to_no_address_that_it_could_not_have_as_a_secret(tmp_path: Path) -> None:
+    def refused(text: str, *references: str) -> list[str]:
+        found = load(write(tmp_path, text))
+        return [each for each in references if found.address_refusal(each) is not None]
+
+    given = (
+        "env:NOTIFY_URL",
+        "env:AWS_X",
+        "env:ORCHESTRATOR_DATABASE",
+        "file:/etc/passwd",
+        "https://x",
+        "phone",
+    )
+    assert refused("", *given) == list(given[1:])
+    assert refused("secrets: {allow: [AWS_*]}", *given) == [given[0], *given[2:]]
+    target = "notify: [{name: phone, url: env:AWS_X}]\nsecrets: {allow: []}"
+    assert refused(target, *given) == [given[0], *given[2:]], "it is known for an address"
+    told = load(write(tmp_path, "secrets: {allow: []}")).address_refusal("env:NOTIFY_URL")
+    assert told is not None
+    assert "secrets.allow" in told
+    assert "notify: [{name: mine, url: 'env:NOTIFY_URL'}]" in told
+
+
+# --- Files and references -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", ["platforms: ", "rules: "])

@@ -104,6 +104,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
+    "orchestrator.sending": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),

@@ -127,6 +127,13 @@ NOW = _flag("--now", help="of a job with a schedule: register it and fire it onc
 SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
 ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
 COUNT = _option("--count", metavar="N", type=int, default=10, help="how many fires (default: 10)")
+TARGET = _option(
+    "target", metavar="TARGET", nargs="?",
+    help="a target of the config, or a job's own env:NAME (default: every target of the config)",
+)  # fmt: skip
+SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 days")
+IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
+EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -184,6 +191,11 @@ COMMANDS = (
     Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
         Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
+    )),
+    Command("notify", "test notifications, and list those not delivered", "notifying:notify", parts=(
+        Command("test", "send a message now, and say what becomes of it", "notifying:notify", (TARGET,)),
+        Command("list", "list what waits to be sent, and what was given up", "notifying:notify", (SENT_TOO,)),
+        Command("retry", "try again what was given up", "notifying:notify", (IDS, EVERY_DEAD)),
     )),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller, Started
+    from orchestrator.client.deliveries import Notification, NotifyTest
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
     from orchestrator.client.moving import Move
+    from orchestrator.client.notifications import Notifications
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -55,6 +57,9 @@ _HOMES = {
     "LogLine": "client.logs",
     "Move": "client.moving",
     "NoAnswer": "client.quota",
+    "Notification": "client.deliveries",
+    "Notifications": "client.notifications",
+    "NotifyTest": "client.deliveries",
     "Orphan": "client.leftovers",
     "Owner": "ledger",
     "Part": "freeze.leaving",
@@ -99,6 +104,9 @@ __all__ = [
     "LogLine",
     "Move",
     "NoAnswer",
+    "Notification",
+    "Notifications",
+    "NotifyTest",
     "Orphan",
     "Owner",
     "Part",

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator import cron
-from orchestrator.client import growth, leftovers, routing
+from orchestrator.client import deliveries, growth, leftovers, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.lost import schedules as lost_schedules
@@ -84,6 +84,9 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
         yield _trouble("config", error)
         return
     leftovers.check_names(home, wired.config, names)
+    if not names:
+        with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
+            yield from _targets(home, wired)
     yield from _platforms(home, wired, names)
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
@@ -181,6 +184,21 @@ def _agent() -> tuple[State, str]:
     from orchestrator.agent import archive
 
     return State.OK, f"builds, {size_text(len(archive.content()))}"
+
+
+def _targets(home: Home, wired: Wired) -> Iterator[Finding]:
+    """Who is told what happens. Sends nothing: `notify test` does."""
+    for each in deliveries.targets(home, wired):
+        what = f"notify {each.name}"
+        waiting = f", {count_text(each.waiting, 'notification')} to be sent" if each.waiting else ""
+        if each.trouble:
+            yield Finding(what, State.MISSING, f"{each.trouble}{waiting}", remedy=Remedy.ACT)
+        elif each.dead:
+            text = f"{count_text(each.dead, 'notification')} not delivered and given up{waiting}"
+            yield Finding(what, State.WARNING, text, command=("notify", "list"))
+        else:
+            text = f"has an address{waiting}"
+            yield Finding(what, State.OK, text, "try it", command=("notify", "test", each.name))
 
 
 def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.notifications import Notifications
 from orchestrator.client.schedules import Schedules
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
@@ -49,6 +50,7 @@ class Client:
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
         self.schedules = Schedules(self)
+        self.notifications = Notifications(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.client import health, live, lost
+from orchestrator.client import health, live, lost, notifying
 from orchestrator.client.home import VARIABLE, Home
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
@@ -150,15 +150,18 @@ def _control(
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, say)
+                notifier = notifying.notifier(wired, ledger, say, unforeseen)
                 watchers = Watchers(
-                    _both(told, depositor.told), writer.reading, writer.silence, unreadable, schedule=say
-                )
+                    _both(told, depositor.told), writer.reading, writer.silence, unreadable, notifier.surveyed,
+                    schedule=say,
+                )  # fmt: skip
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)
                 with (
                     depositor.at_work(depositing.untold(ledger, wired.folders)),
                     sweeping.at_work(backends, clock, say),
+                    notifier.at_work(),
                 ):
                     outdated = controller.run(
                         engine,
@@ -169,6 +172,7 @@ def _control(
                         outdated=partial(_after_tick, note, changes),
                         say=say,
                         unforeseen=unforeseen,
+                        awaits=notifier.pending,
                     )
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
             # the config, a run that was held may be able to go on.

@@ -72,6 +72,7 @@ class RunRecord:
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
+    `place`: the platform and accelerator of the session that was last seen to run.
     """
 
     run: str
@@ -113,6 +114,7 @@ class RunRecord:
     adopted_by: str = ""
     slice: Slice | None = None
     asleep: bool = False
+    place: tuple[str, str] | None = None
 
     @property
     def standing(self) -> Phase:
@@ -210,13 +212,13 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
-            return replace(record, session=_session(record, began_at=event.at))
+            return replace(record, session=_session(record, began_at=event.at), place=_place(record))
         case StopRequested() | Ended():
             fault = record.fault if record.awaits is None else ""
             return replace(record, session=_session_after(record, event), awaits=None, fault=fault)
         case Started():
             session = _session(record, incarnation=event.incarnation, started_at=event.at)
-            return replace(record, session=session)
+            return replace(record, session=session, place=_place(record))
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -270,6 +272,11 @@ def _wish(record: RunRecord, event: Wished) -> Wish | None:
 def _session(record: RunRecord, **changes: object) -> Session:
     assert record.session is not None
     return replace(record.session, **changes)  # type: ignore[arg-type]
+
+
+def _place(record: RunRecord) -> tuple[str, str]:
+    assert record.session is not None
+    return record.session.order.platform, record.session.order.accelerator
 
 
 def _session_after(

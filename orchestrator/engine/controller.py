@@ -29,9 +29,11 @@ def run(
     outdated: Callable[[], bool],
     say: Callable[[str], None],
     unforeseen: Unforeseen = raise_again,
+    awaits: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Ticks until `stopped` is true, or until it is `outdated`, or (with `leave_when_idle`) until nothing is
-    left to do or to wait for. Returns whether the caller should create a new engine: if it is `outdated`.
+    left to do or to wait for; while it `awaits` something, there is. Returns whether the caller should create
+    a new engine: if it is `outdated`.
 
     Waits for a ledger that does not answer. Raises `Fenced` if another controller takes over. After an
     unexpected exception that belongs to no single run, it pauses and returns True: the state in memory may
@@ -43,7 +45,7 @@ def run(
         wake.clear()
         try:
             pause = engine.tick()
-            idle = engine.idle
+            idle = engine.idle and not awaits()
             if idle and leave_when_idle:
                 stays = engine.stays
                 if stays and not told:

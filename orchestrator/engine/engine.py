@@ -8,7 +8,7 @@ platforms together show what must happen next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
@@ -19,6 +19,7 @@ from orchestrator.core.event import Ended, Event, Faulted
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
+from orchestrator.core.offer import Offer
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.engine.learning import learn
@@ -54,13 +55,15 @@ class Watchers:
 
     `event`: an event was journalled. `reading`: a run's current session was read. `silence`: its platform
     or its store did not answer, with the reason. `unreadable`: this version cannot read a run's record, with
-    the reason; called once. `schedule`: a sentence about a schedule.
+    the reason; called once. `surveyed`: a platform answered with these offers. `schedule`: a sentence about a
+    schedule.
     """
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
+    surveyed: Callable[[Sequence[Offer], float], None] = lambda _offers, _now: None
     schedule: Callable[[str], None] = lambda _text: None
 
 
@@ -218,6 +221,7 @@ class Engine:
                 case Surveyed():
                     if self._market.take(brought, now):
                         self._queue_stirred = True
+                    self._watchers.surveyed(brought.offers, now)
                 case Readings():
                     self._take_readings(brought, now, monotonic)
                 case Acted(run, report):

@@ -2,6 +2,7 @@
 
 Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
 LedgerReader      every query, for the engine and for people                   (reading.py)
+Notifications     what somebody is to be told, and was                           (notifications.py)
 Takeover, Owner   who controls this database                                   (takeover.py)
 """
 

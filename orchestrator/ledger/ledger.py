@@ -27,12 +27,14 @@ from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measu
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
     from orchestrator.core.lifetimes import Lifetime
+    from orchestrator.core.notice import Outgoing
     from orchestrator.core.run import RunRecord
     from orchestrator.core.schedule import Steps
     from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0
 Check = Callable[[], None]
+Notices = Callable[["RunRecord", "Event", "RunRecord"], "Sequence[Outgoing]"]
 
 # The queries of every tick, built once.
 _FENCE = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW).with_for_update(read=True)
@@ -65,8 +67,13 @@ class Proposal:
 
 
 class Ledger(LedgerReader):
-    """The ledger of one database. Safe to use from several threads; several processes may open one."""
+    """The ledger of one database. Safe to use from several threads; several processes may open one.
 
+    `notices`: record before × event × record after → what somebody is to be told of it. `append` and
+    `append_many` write these rows with the event, or neither. It must not raise.
+    """
+
+    notices: Notices | None = None
     _takeover: takeover.Takeover | None = None
 
     @classmethod
@@ -175,7 +182,7 @@ class Ledger(LedgerReader):
 
         A conflict leaves its run unchanged and does not affect the others. Raises Fenced as `append` does.
         """
-        drafts = [_draft(proposal) for proposal in proposals]
+        drafts = [_draft(proposal, self.notices) for proposal in proposals]
         assert len({draft.run for draft in drafts}) == len(drafts), "one proposal a run"
         if not drafts:
             return []
@@ -184,6 +191,7 @@ class Ledger(LedgerReader):
             versions = _lock_versions(connection, (draft.run for draft in drafts))
             accepted = [draft for draft in drafts if versions.get(draft.run) == draft.version]
             _write(connection, accepted)
+            self.notifications.add(connection, [row for draft in accepted for row in draft.outgoing])
         taken = {draft.run for draft in accepted}
         return [d.after if d.run in taken else _conflict(d, versions.get(d.run)) for d in drafts]
 
@@ -265,21 +273,24 @@ class _Draft:
     after: RunRecord
     row: dict[str, Any]
     event_rows: list[dict[str, Any]]
+    outgoing: list[Outgoing]
 
 
-def _draft(proposal: Proposal) -> _Draft:
+def _draft(proposal: Proposal, notices: Notices | None = None) -> _Draft:
     from orchestrator.core.run import apply
 
     record = proposal.record
     assert proposal.events, "nothing to append; `schedule` changes a due time"
-    rows = []
+    rows: list[dict[str, Any]] = []
+    outgoing: list[Outgoing] = []
     inputs = proposal.inputs
     for event in proposal.events:
-        record = apply(record, event)
+        before, record = record, apply(record, event)
         rows.append(_event_row(event, record.run, record.version, inputs))
+        outgoing += () if notices is None else notices(before, event, record)
         inputs = None
     row = run_row(record, proposal.due_at)
-    return _Draft(record.run, proposal.record.version, record, row, rows)
+    return _Draft(record.run, proposal.record.version, record, row, rows, outgoing)
 
 
 def _event_row(event: Event, run: str, seq: int, inputs: object | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import Measured
+from orchestrator.ledger.notifications import Notifications
 from orchestrator.ledger.tables import events, measurements, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
@@ -78,10 +79,14 @@ _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if fiel
 
 
 class LedgerReader(Measured):
-    """The queries. Each may raise `Transient` or another BackendError if the database fails."""
+    """The queries. Each may raise `Transient` or another BackendError if the database fails.
+
+    `notifications`: what somebody is to be told, and was.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.notifications = Notifications(database)
         self._unreadable: dict[str, tuple[int, str]] = {}  # run → its version, and why
         self._measured: dict[str, tuple[Measurement, ...]] = {}
         self._controls = False

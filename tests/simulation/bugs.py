@@ -21,6 +21,7 @@ from orchestrator.core import (
     decide,
     ending,
     event,
+    notice,
     reports,
     route,
     run,
@@ -35,6 +36,7 @@ from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import collecting, engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
+from orchestrator.ledger.ledger import Ledger, _draft
 from orchestrator.platforms.simulated import agent as simulated_agent
 from orchestrator.stores import checkpoints as stored
 from orchestrator.uplink import accepting, outbox, registers, shipping
@@ -131,6 +133,22 @@ def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
+
+
+def tells_of_a_run_once_for_each_kind(patch: pytest.MonkeyPatch) -> None:
+    real = notice.addressed
+    patch.setattr(notice, "addressed", lambda told, targets, own, *key: real(told, targets, own, key[0]))
+
+
+def tells_before_it_is_journalled(patch: pytest.MonkeyPatch) -> None:
+    real = Ledger.append_many
+
+    def append_many(self: Any, proposals: Any, **options: Any) -> Any:
+        for proposal in proposals:
+            self.notifications.post(_draft(proposal, self.notices).outgoing)
+        return real(self, proposals, **options)
+
+    patch.setattr(Ledger, "append_many", append_many)
 
 
 def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
