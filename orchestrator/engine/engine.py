@@ -19,6 +19,7 @@ from orchestrator.core.event import Ended, Event, Faulted
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
+from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.engine.learning import learn
@@ -162,6 +163,11 @@ class Engine:
     def faulted(self) -> frozenset[str]:
         """The runs that have something on a platform and are held there until a person acts."""
         return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
+
+    def scene(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+        """For forecasts: the offers and rules, the runs with a session, and those that wait."""
+        running = tuple(t.record for t in self._tracked.values() if t.record.session is not None)
+        return self._market.case(()), running, tuple(self._waiting.values())
 
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
