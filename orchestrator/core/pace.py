@@ -19,6 +19,8 @@ from orchestrator.core.speed import relative_cost, samples_for
 READINGS_MAX = 128
 WINDOW_SECONDS_MIN = 15.0  # a rate over less says little
 STEPS_MIN = 3  # so many readings make a rate
+PARTS = 8  # earlier readings are judged in so many
+SLOWER_MAX = 1.4  # a part that is slower by more belongs to the slow first steps
 BLOCKS = 4  # the window is split into so many, whose rates tell how much the rate varies
 SIGMA_UNKNOWN = 0.1  # if that cannot be told; assumption
 
@@ -67,22 +69,18 @@ def seen(readings: Sequence[Reading], step: int, at: float) -> tuple[Reading, ..
 def pace(work: Work, readings: Sequence[Reading], from_step: int) -> Pace | None:
     """How fast a session that began at `from_step` trains; None if too little was seen.
 
-    Counts the later half of what was seen, so that slow first steps do not count for the rest.
+    First steps that were slow do not count for the rest.
     """
     grown = [each for each in readings if each.step > from_step]
     if len(grown) < STEPS_MIN:
         return None
-    first, last = grown[0], grown[-1]
-    begins = min(first.at + (last.at - first.at) / 2, last.at - WINDOW_SECONDS_MIN)
-    window = [each for each in grown if each.at >= begins]
-    if len(window) < STEPS_MIN:
-        window = grown
-    points = [(each.at, samples_for(work, from_step, each.step)) for each in window]
+    points = [(each.at, samples_for(work, from_step, each.step)) for each in grown]
+    points, last = _window(points), grown[-1]
     speed = _slope(points)
     if speed is None or not 0 < speed < math.inf:
         return None
     middle_at, middle = _middle(points)
-    return Pace(speed, _error(points), last.at - window[0].at, last.at, last.step, middle_at - middle / speed)
+    return Pace(speed, _error(points), last.at - points[0][0], last.at, last.step, middle_at - middle / speed)
 
 
 def told(work: Work, session: Session, status: AgentStatus | None, now: float) -> Pace | None:
@@ -95,6 +93,21 @@ def told(work: Work, session: Session, status: AgentStatus | None, now: float) -
     if not math.isfinite(done):
         return None
     return Pace(speed, SIGMA_UNKNOWN, WINDOW_SECONDS_MIN, now, step, max(session.launched_at, now - done))
+
+
+def _window(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The later half of what was seen, and as much of the earlier as was about as fast."""
+    begins = min((points[0][0] + points[-1][0]) / 2, points[-1][0] - WINDOW_SECONDS_MIN)
+    first = next(place for place, (at, _) in enumerate(points) if at >= begins)
+    first = min(first, len(points) - STEPS_MIN)
+    part = max(STEPS_MIN, len(points) // PARTS)
+    while first > 0:
+        before = max(0, first - part)
+        (since, less), (middle, done), (until, all_) = points[before], points[first], points[-1]
+        if (done - less) * (until - middle) * SLOWER_MAX < (all_ - done) * (middle - since):
+            break
+        first = before
+    return points[first:]
 
 
 def _middle(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
