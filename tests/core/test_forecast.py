@@ -122,7 +122,7 @@ def steady(total: int, budget: float | None, **changes: object) -> Forecast | No
     return forecast(
         view(
             started(work, traits, budget), Offer("here", "cpu", traits), (), NOW + AFTER,
-            pace=pace(work, STEADY, 0), status=status, turn=3.0, **changes,  # type: ignore[arg-type]
+            pace=pace(work, STEADY, 0), status=status, turn=3.0, **changes,
         )
     )  # fmt: skip
 
