@@ -68,7 +68,11 @@ def _closed_seconds(trace: Trace, place: Place, offer: Offer, begin: float, end:
         open_at = next((stop for start, stop in weather.refusals if start <= at < stop), at)
         open_at += offer.traits.setup_seconds
         if open_at > max(begin, until):
-            closed += min(end, open_at) - max(begin, at, until) if min(end, open_at) > max(begin, at, until) else 0.0
+            closed += (
+                min(end, open_at) - max(begin, at, until)
+                if min(end, open_at) > max(begin, at, until)
+                else 0.0
+            )
             until = max(until, open_at)
     return closed
 

@@ -147,7 +147,9 @@ class Month:
 
     def _arrives(self, arrival: Arrival) -> None:
         name = arrival.job.name
-        story = Story(arrival, RunRecord(name, arrival.job, self.now), noise=Random(f"{self.trace.seed} {name}"))
+        story = Story(
+            arrival, RunRecord(name, arrival.job, self.now), noise=Random(f"{self.trace.seed} {name}")
+        )
         self.stories[name] = self.queued[name] = story
 
     # --- Quotas -----------------------------------------------------------------------------------------
@@ -216,7 +218,9 @@ class Month:
         if weather.refuses(self.now):
             pause = cooldown(record, order, self.now, "no capacity")
             record = replace(record, phase=Phase.LAUNCHING)
-            story.record = replace(apply(record, TurnedAway(self.now, "no capacity", pause)), phase=Phase.QUEUED)
+            story.record = replace(
+                apply(record, TurnedAway(self.now, "no capacity", pause)), phase=Phase.QUEUED
+            )
             return False
         stay = self._stay(story, place, order.budget_seconds, record.generation)
         story.stay = stay
@@ -280,7 +284,9 @@ class Month:
             ref = CheckpointRef(step, record.generation, INCARNATION)
             accepted = (Accepted(ref, 1),)
             here = record.session.order.platform, record.session.order.accelerator
-            record = replace(record, cooldowns=tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != here))
+            record = replace(
+                record, cooldowns=tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != here)
+            )
         story.record = replace(record, session=None, phase=Phase.DONE if done else Phase.QUEUED, accepted=accepted,
                                until=None, deferred=False)  # fmt: skip
         story.stay = None

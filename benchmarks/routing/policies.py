@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from benchmarks.routing.months import Decide, Month, Story
 from benchmarks.routing.traces import KAGGLE
+from orchestrator.core.calendar import Opening
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.offer import Route
+from orchestrator.core.queueing import Waiting, lay_out
+from orchestrator.core.route import ways
 
 Pick = Callable[[Route], Route]
 
@@ -36,11 +39,39 @@ def _in_order(pick: Pick) -> Decide:
     return choose
 
 
-def _decide(month: Month, story: Story, pick: Pick) -> float:
+def planned() -> Decide:
+    """The product's: the queue is laid out, and each run judged in the place that it leaves."""
+
+    def choose(month: Month) -> float:
+        month.survey()
+        market, woken = month.market, math.inf
+        if not market.has_room():
+            return woken
+        queue = [
+            Waiting(s.record, ways(s.record, market.case(s.measured), month.now)) for s in month.queued.values()
+        ]
+        others = len(queue)
+        for place in lay_out(queue, market.calendar()):
+            if not market.has_room():
+                break
+            others -= 1
+            if place.start is None or place.start > month.now + 1.0:
+                woken = min(woken, place.start or math.inf)
+                continue
+            story = month.stories[place.waiting.record.run]
+            woken = min(woken, _decide(month, story, _as_it_is, place.openings, others))
+        return woken
+
+    return choose
+
+
+def _decide(
+    month: Month, story: Story, pick: Pick, openings: tuple[Opening, ...] = (), others: int = 0
+) -> float:
     """Decides on one run, and launches. Returns when it is due again."""
     month.decisions += 1
     record = story.record
-    case = month.market.case(story.measured)
+    case = month.market.case(story.measured, openings, others)
     route = month.market.judged(record, case)
     if route is None:
         return math.inf
@@ -51,7 +82,11 @@ def _decide(month: Month, story: Story, pick: Pick) -> float:
     if month.launch(story, made.record):
         month.market.reserve(made.record.session)
         return math.inf
-    return min(c.until for c in story.record.cooldowns if c.until is not None and c.until > month.now)
+    pauses = [c for c in story.record.cooldowns if c.until is not None and c.until > month.now]
+    if openings:
+        for pause in pauses:
+            month.market.refuse(pause)
+    return min(c.until for c in pauses if c.until is not None)
 
 
 def landed() -> Decide:
@@ -77,6 +112,8 @@ def all_on_kaggle() -> Decide:
     def on_kaggle(route: Route) -> Route:
         choices = [c for c in (route.chosen, *route.others) if c is not None and c.offer.platform == KAGGLE]
         kept = tuple(r for r in route.rejections if r.platform == KAGGLE)
-        return replace(route, chosen=choices[0] if choices else None, others=tuple(choices[1:]), rejections=kept)
+        return replace(
+            route, chosen=choices[0] if choices else None, others=tuple(choices[1:]), rejections=kept
+        )
 
     return _in_order(on_kaggle)

@@ -101,7 +101,10 @@ def draw(seed: int) -> Trace:
     """The month of this seed; even seeds are streams, odd ones campaigns."""
     random = Random(seed)
     kind = "campaign" if seed % 2 else "stream"
-    refresh = {KAGGLE: START + random.uniform(0.1, 1.0) * WEEK, COLAB: START + random.uniform(0.2, 1.0) * 30 * DAY}
+    refresh = {
+        KAGGLE: START + random.uniform(0.1, 1.0) * WEEK,
+        COLAB: START + random.uniform(0.2, 1.0) * 30 * DAY,
+    }
     offers = _offers(random, refresh)
     weather = {(o.platform, o.accelerator): _weather(random, o) for o in offers}
     return Trace(seed, kind, tuple(_arrivals(random, kind)), offers, weather, refresh)
