@@ -183,12 +183,13 @@ def _later(job: Job, order: Order, measurements: Sequence[Measurement], mine: Pa
     if profile is None or row is None or order.precision not in row.peak_flops:
         return None
     profile = replace(profile, precision=order.precision)
-    known = [*measurements, *([] if mine is None else [_measurement(job.work, order, mine)])]
+    known = [*measurements, *([] if mine is None else [measurement(job.work, order, mine)])]
     found = rate(job.work, profile, row, known, micro_batch=order.micro_batch)
     return None if found.evidence is Evidence.GUESS else found
 
 
-def _measurement(work: Work, order: Order, mine: Pace) -> Measurement:
+def measurement(work: Work, order: Order, mine: Pace) -> Measurement:
+    """The pace of a session as a measurement of its job."""
     speed = mine.samples_per_second / relative_cost(work, mine.step)
     return Measurement(order.accelerator, order.precision, order.micro_batch, speed, max(1.0, mine.seconds),
                        mine.at, mine.step)  # fmt: skip

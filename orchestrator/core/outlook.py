@@ -1,34 +1,311 @@
-"""What becomes of every run: a scene → a forecast for each. Pure."""
+"""What becomes of every run: a scene → the expected sessions of each run, as the router would decide them.
+
+Running sessions first, then the queue as the router orders it; each run takes its place in one calendar, and
+the next one sees what is left. Everything is a guess with a range. Pure. Decides nothing: the router decides
+anew whenever something changes.
+"""
 
 from __future__ import annotations
 
-from orchestrator.core.forecast import forecast, view
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from orchestrator.core import itinerary as itineraries
+from orchestrator.core.calendar import Calendar, Opening, Stay
+from orchestrator.core.checkpoint import Accepted, CheckpointRef
+from orchestrator.core.forecast import RANGE_Z, Rest, View, costs, forecast, learned, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.offer import Offer
+from orchestrator.core.itinerary import Way
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Hop, Offer
+from orchestrator.core.queueing import Place, Waiting, expected_stay, lay_out
+from orchestrator.core.route import ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
+from orchestrator.core.speed import Measurement
+
+AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
+
+
+class Standing(StrEnum):
+    """Why a run is in the outlook."""
+
+    RUNNING = "running"  # it has a session
+    WAITING = "queued"
+    ASKED = "asked"  # as if it were submitted now
+    SCHEDULED = "scheduled"  # a fire to come
+
+
+@dataclass(frozen=True)
+class Alone:
+    """When a run would end if it used this offer only, in the place that the queue leaves it there."""
+
+    platform: str
+    accelerator: str
+    end: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of one run. `hops` are its sessions, the present one first; empty if none can be told,
+    and `reason` says why. `alone`: how a run that was asked about, or that has a deadline, would end on each
+    offer alone."""
+
+    run: str
+    job: str
+    standing: Standing
+    hops: tuple[Hop, ...] = ()
+    forecast: Forecast | None = None
+    deadline: float | None = None
+    reason: str = ""
+    alone: tuple[Alone, ...] = ()
+
+    @property
+    def quota_seconds(self) -> float:
+        return sum(hop.quota_seconds for hop in self.hops)
+
+    @property
+    def quota_units(self) -> float:
+        return sum(hop.quota_units for hop in self.hops)
+
+    @property
+    def meets_deadline(self) -> bool | None:
+        """None if there is no deadline or no forecast."""
+        if self.deadline is None or self.forecast is None:
+            return None
+        return self.forecast.end <= self.deadline
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One run on its way through the layout, from `starts` on. `view` and `turn` are what is known of its
+    sessions."""
+
+    record: RunRecord
+    standing: Standing
+    starts: float
+    measurements: tuple[Measurement, ...]
+    view: View | None = None
+    turn: float | None = None
+    until: float | None = None
 
 
 def foresee(scene: Scene) -> dict[str, Forecast]:
     """The forecast of every run of which enough is known."""
-    found = {}
+    return {each.run: each.forecast for each in outlook(scene) if each.forecast is not None}
+
+
+def outlook(scene: Scene) -> tuple[Expected, ...]:
+    """What is expected of every run of the scene, in the order of their turns."""
+    items = [*_running(scene), *_waiting(scene), *_scheduled(scene)]
+    middle = _Layout(scene, items, 0.0)
+    early, late = (_Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
+    order = {run: turn for turn, run in enumerate(middle.places)}
+    items.sort(
+        key=lambda each: (each.standing is not Standing.RUNNING, order.get(each.record.run, len(order)))
+    )
+    return tuple(_expected(scene, item, middle, early, late) for item in items)
+
+
+# --- Who is laid out --------------------------------------------------------------------------------------
+
+
+def _running(scene: Scene) -> Iterable[_Item]:
     offers = {(offer.platform, offer.accelerator): offer for offer in scene.case.offers}
     for record in scene.running:
-        expected = _running(scene, record, offers)
-        if expected is not None:
-            found[record.run] = expected
-    return found
-
-
-def _running(scene: Scene, record: RunRecord, offers: dict[tuple[str, str], Offer]) -> Forecast | None:
-    if record.session is None:
-        return None
-    order = record.session.order
-    watched = scene.watched.get(record.run) or Watched(record.run)
-    return forecast(
-        view(
-            record, offers.get((order.platform, order.accelerator)),
-            scene.measurements.get(record.job.name, ()), scene.now,
+        session = record.session
+        if session is None:
+            continue
+        watched = scene.watched.get(record.run) or Watched(record.run)
+        if watched.session != session.name:
+            watched = Watched(record.run, turn=watched.turn)
+        known = scene.measurements.get(record.job.name, ())
+        seen = view(
+            record, offers.get((session.order.platform, session.order.accelerator)), known, scene.now,
             pace=watched.pace, status=watched.status, turn=watched.turn,
+        )  # fmt: skip
+        if watched.pace is not None:
+            known = (*known, measurement(record.job.work, session.order, watched.pace))
+        yield _Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn)
+
+
+def _waiting(scene: Scene) -> Iterable[_Item]:
+    for record, standing in (
+        *((each, Standing.WAITING) for each in scene.waiting),
+        *((each, Standing.ASKED) for each in scene.asked),
+    ):
+        if record.fault or record.wish is not None or record.phase is not Phase.QUEUED:
+            continue
+        starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
+        yield _Item(record, standing, starts, scene.measurements.get(record.job.name, ()))
+
+
+def _scheduled(scene: Scene) -> Iterable[_Item]:
+    for fire in scene.fires:
+        record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
+        known = scene.measurements.get(fire.job.name, ())
+        yield _Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
+
+
+# --- The layout -------------------------------------------------------------------------------------------
+
+
+class _Layout:
+    """One run of the world, if every training is `slower` by so many standard deviations. `places` by run."""
+
+    def __init__(self, scene: Scene, items: Sequence[_Item], slower: float) -> None:
+        self._scene = scene
+        self._slower = slower
+        self.rests = {item.record.run: item.view.rest(slower) for item in items if item.view is not None}
+        self._stays = tuple(self._all_stays(items))
+        calendar = Calendar(scene.case.offers, self._stays, scene.now)
+        queue = [waiting for item in items if (waiting := self._queued(item)) is not None]
+        self.places: dict[str, Place] = {
+            place.waiting.record.run: place for place in lay_out(queue, calendar)
+        }
+
+    @property
+    def starts(self) -> dict[str, float]:
+        return {run: place.legs[0].start for run, place in self.places.items() if place.legs}
+
+    def _all_stays(self, items: Sequence[_Item]) -> Iterable[Stay]:
+        for item in items:
+            record, session = item.record, item.record.session
+            if session is not None and record.holds_slot:
+                stay = expected_stay(session, record.job.work.total, self._scene.now)
+                rest = self.rests.get(record.run)
+                yield stay if rest is None else replace(stay, end=max(self._scene.now, rest.over_at))
+            for stray in record.strays:
+                if not stray.ended:
+                    until = stray.until or self._scene.now
+                    yield Stay(stray.platform, stray.accelerator, stray.since, until)
+
+    def _queued(self, item: _Item) -> Waiting | None:
+        """The run in the queue: now, or when its session is over; None if it is not expected to be there."""
+        record, starts, now = item.record, item.starts, self._scene.now
+        if record.session is not None:
+            rest = self.rests.get(record.run)
+            if rest is None or rest.samples <= 0 or item.view is None:
+                return None
+            record = _after(record, rest)
+            starts = rest.over_at
+        case = replace(
+            self._scene.case,
+            measurements=item.measurements,
+            offers=tuple(_told(record, offer, item) for offer in self._scene.case.offers),
         )
+        found = tuple(self._way(each, starts) for each in ways(record, case, now))
+        return Waiting(record, found, record.deadline or 0.0) if found else None
+
+    def _way(self, way: Way, starts: float) -> Way:
+        stretch = math.exp(self._slower * way.rate.sigma)
+        longest = way.longest + way.offer.wait_seconds  # waiting takes nothing of a session's limit
+        return replace(way, need=way.need * stretch, longest=longest, not_before=max(way.not_before, starts))
+
+
+def _told(record: RunRecord, offer: Offer, item: _Item) -> Offer:
+    """The offer with what a session of this run is known to cost there."""
+    mine = item.view is not None and (offer.platform, offer.accelerator) == (
+        item.view.offer.platform, item.view.offer.accelerator
     )  # fmt: skip
+    if mine and item.view is not None:
+        return learned(record.job, offer, item.view.costs)
+    return learned(record.job, offer, costs(record.job, offer, turn=item.turn))
+
+
+def _after(record: RunRecord, rest: Rest) -> RunRecord:
+    """The run when its session is over and has left a checkpoint."""
+    left = Accepted(CheckpointRef(rest.step, record.generation, ""), 0, {})
+    return replace(record, phase=Phase.QUEUED, session=None, accepted=(*record.accepted, left))
+
+
+# --- The answer -------------------------------------------------------------------------------------------
+
+
+def _expected(
+    scene: Scene, item: _Item, middle: _Layout, early: Mapping[str, float], late: Mapping[str, float]
+) -> Expected:
+    run, record, now = item.record.run, item.record, scene.now
+    found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
+    rest = middle.rests.get(run)
+    place = middle.places.get(run)
+    present = () if rest is None else (_present(item, rest),)
+    if rest is not None and rest.samples <= 0:
+        return replace(found, hops=present, forecast=forecast(item.view))
+    if place is None or not place.legs:
+        return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
+    openings = {(each.platform, each.accelerator): each for each in place.openings}
+    planned = itineraries.itinerary(
+        record.job, place.waiting.ways, openings, now=now, done_steps=_done(place.waiting.record)
+    )
+    if planned is None:
+        return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
+    hops = (*present, *planned.hops)
+    if item.standing is Standing.ASKED or record.deadline is not None:
+        found = replace(found, alone=tuple(_alone(place, openings, now)))
+    if rest is not None and _goes_on(item, rest, planned.hops):
+        return replace(found, hops=hops, forecast=forecast(item.view))
+    turn = costs(record.job, scene.case.offers[0], turn=item.turn).turn if scene.case.offers else 0.0
+    start, end = planned.hops[0].start, planned.finish + turn
+    low = math.hypot(RANGE_Z * (planned.finish - planned.finish_low), start - early.get(run, start))
+    high = math.hypot(RANGE_Z * (planned.finish_high - planned.finish), late.get(run, math.inf) - start)
+    latest = end + high if math.isfinite(high) else None
+    told = Forecast(now, end, max(now, end - low), latest, len(hops))
+    return replace(found, hops=hops, forecast=told if _known(place) else None)
+
+
+def _present(item: _Item, rest: Rest) -> Hop:
+    """The session that the run has."""
+    seen = item.view
+    assert seen is not None
+    session, order = seen.session, seen.session.order
+    begins = session.runs_since or session.launched_at or session.assigned_at
+    quota = seen.offer.quota
+    used = 0.0 if quota is None else rest.over_at - begins
+    why = "done" if rest.samples <= 0 else "session limit"
+    units = 0.0 if quota is None else quota.units(used)
+    return Hop(order.platform, order.accelerator, begins, rest.over_at, order.resume_step, rest.step, used,
+               why, units)  # fmt: skip
+
+
+def _goes_on(item: _Item, rest: Rest, hops: Sequence[Hop]) -> bool:
+    """Whether the run stays on its offer and never waits there: then its own forecast is more exact."""
+    if item.view is None:
+        return False
+    here = item.view.offer.platform, item.view.offer.accelerator
+    at = rest.over_at
+    for hop in hops:
+        if (hop.platform, hop.accelerator) != here or hop.start - at > AT_ONCE_SECONDS:
+            return item.view.offer.quota is not None and (hop.platform, hop.accelerator) == here
+        at = hop.end
+    return True
+
+
+def _alone(place: Place, openings: Mapping[tuple[str, str], Opening], now: float) -> Iterable[Alone]:
+    """On each offer of known speed, the earliest end first."""
+    record, found = place.waiting.record, []
+    for way in place.waiting.ways:
+        ends = itineraries.itinerary(record.job, [way], openings, now=now, done_steps=_done(record))
+        if ends is not None and way.rate.known:
+            low, high = RANGE_Z * (ends.finish - ends.finish_low), RANGE_Z * (ends.finish_high - ends.finish)
+            found.append(Alone(*way.place, ends.finish, max(now, ends.finish - low), ends.finish + high))
+    return sorted(found, key=lambda each: each.end)
+
+
+def _known(place: Place) -> bool:
+    """Whether the speed of its first session is more than a guess."""
+    return place.legs[0].way.rate.known
+
+
+def _nowhere(item: _Item) -> str:
+    if item.standing is Standing.RUNNING:
+        return "it is not known how fast it is"
+    return "no offer is expected to open for it"
+
+
+def _done(record: RunRecord) -> int:
+    return max((each.ref.step for each in record.accepted), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.core.job import Job
 from orchestrator.core.order import AgentStatus
 from orchestrator.core.pace import Pace
 from orchestrator.core.route import Case
@@ -25,15 +26,35 @@ class Watched:
 
 
 @dataclass(frozen=True)
+class Fire:
+    """A schedule that will submit its `job`, or wake its run, at `planned`. The run may run until `until`
+    (None: no limit). Times in unix seconds. `store`: the home store of its runs."""
+
+    schedule: str
+    job: Job
+    planned: float
+    until: float | None = None
+    store: str = ""
+
+    @property
+    def name(self) -> str:
+        """What stands for the run until it has a name."""
+        return f"{self.schedule}@{self.planned:.0f}"
+
+
+@dataclass(frozen=True)
 class Scene:
     """`case` has the offers, minus what our own sessions use of them, and the user's rules; its measurements
     are not used, because those of each job (by name) are in `measurements`. `running` are the runs with a
-    session, `waiting` those without. Nothing is known of a run that is not in `watched`."""
+    session, `waiting` those without, and `asked` those that somebody asks about. `fires` are of schedules.
+    Nothing is known of a run that is not in `watched`."""
 
     now: float
     case: Case
     running: tuple[RunRecord, ...] = ()
     waiting: tuple[RunRecord, ...] = ()
+    asked: tuple[RunRecord, ...] = ()
+    fires: tuple[Fire, ...] = ()
     watched: Mapping[str, Watched] = field(default_factory=dict)
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
 

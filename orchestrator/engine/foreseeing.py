@@ -114,7 +114,7 @@ class Foreseer:
         jobs = {each.job.name for each in (*running, *waiting)}
         self._known = {job: self._known.get(job) or self._measurements(job) for job in jobs}
         watched = {each.run: self._watched(each, now) for each in running if each.run in self._seen}
-        return Scene(now, case, running, waiting, watched, dict(self._known))
+        return Scene(now, case, running, waiting, watched=watched, measurements=dict(self._known))
 
     def _watched(self, record: RunRecord, now: float) -> Watched:
         found, session = self._seen[record.run], record.session
