@@ -1,11 +1,12 @@
 """How well the end of a run is known 60 seconds after its start, on the real process platform.
 
-    python -m benchmarks.forecast [--jobs 20] [--seed 1] [--json]
+    python -m benchmarks.forecast [--jobs 20] [--slots 2] [--seed 1] [--json]
 
 Runs by hand only: jobs of 3 to 8 minutes, several at a time, take half an hour. Three platforms on this
 machine have sessions of 70, 110 and 160 seconds and two slots each, so that every job crosses walls and most
 wait for a slot. The jobs sleep, and differ in what makes an end hard to know: jitter, slow first steps in
-every session, set-up, the time a save takes, and phases in which a step costs more. The forecast is the one
+every session, set-up, the time a save takes, phases in which a step costs more, and a declared cost that is
+wrong by a factor of 1.5 or so. The forecast is the one
 that `show` prints 60 seconds after the launch of the run's first session. Its error is its distance from the
 true end, divided by the time from that launch to the true end; "of the rest" divides by the time that was
 still to come. Fails if more than two of ten errors exceed 15 %, or more than two of ten ends lie outside the
@@ -31,24 +32,26 @@ from random import Random
 
 from orchestrator import Client
 from orchestrator.clock import SystemClock
+from orchestrator.core.accelerators import catalogue
 from orchestrator.core.event import Launched
 from orchestrator.core.foreseen import Forecast
+from orchestrator.core.job import Precision
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "benchmarks" / "forecasting"
 AFTER_SECONDS = 60.0
 WALLS = {"short": 70, "middle": 110, "long": 160}
-SLOTS = 2
 ERROR_MAX, SHARE_MIN = 0.15, 0.8
 PATIENCE_SECONDS = 3600.0
+CPU = catalogue["cpu"]
 CLOCK = SystemClock()
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """One job: `seconds` of training in `steps` steps, the jitter's standard deviation of ln, for how
-    many seconds each session is slow at first and by what factor, set-up and save in seconds, and the cost of the second
-    half in terms of the first."""
+    """One job: `seconds` of training in `steps` steps. `jitter` is the standard deviation of ln step time. For
+    `slow` seconds each session is `slower` at first. A set-up and a save take seconds, too. `later` is the
+    cost of a step of the second half, and `declared` the declared FLOPs, in terms of the true ones."""
 
     name: str
     platform: str
@@ -60,18 +63,20 @@ class Drawn:
     setup: float
     save: float
     later: float
+    declared: float
 
     def spec(self) -> str:
-        phases = ""
-        if self.later != 1.0:
-            first, second = "{from: 0, flops_per_step: 1e6}", f"flops_per_step: {self.later}e6"
-            phases = f", phases: [{first}, {{from: {self.steps // 2}, {second}}}]"
         step = self.seconds / (self.steps * (1 + self.later) / 2)
+        flops = step * self.declared * CPU.mfu * CPU.peak_flops[Precision.FP32]
+        cost = f"flops_per_step: {flops:.3e}"
+        if self.later != 1.0:
+            later = f"{{from: {self.steps // 2}, flops_per_step: {flops * self.later:.3e}}}"
+            cost = f"phases: [{{from: 0, flops_per_step: {flops:.3e}}}, {later}]"
         words = (step, self.jitter, self.slow, self.slower, self.setup, self.save, self.later)
         return (
             f"name: {self.name}\nsource: .\n"
             f"command: {sys.executable} napping.py {{steps}} {' '.join(f'{word:g}' for word in words)}\n"
-            f"work: {{total: {self.steps}, global_batch: 1{phases}}}\n"
+            f"work: {{total: {self.steps}, global_batch: 1, {cost}}}\n"
             "profiles: {default: {micro_batch: 1, precision: fp32}}\n"
         )  # fmt: skip
 
@@ -117,14 +122,15 @@ def drawn(count: int, random: Random) -> Iterator[Drawn]:
             setup=random.uniform(0.5, 8.0),
             save=random.uniform(0.2, 3.0),
             later=random.choice((1.0, 1.0, 1.6)),
+            declared=random.lognormvariate(0.0, 0.4),
         )
 
 
 @contextmanager
-def controlled(home: Path) -> Iterator[Client]:
+def controlled(home: Path, slots: int) -> Iterator[Client]:
     """A home with the platforms, and a controller of it."""
     lines = [
-        f"  {name}: {{type: process, accelerator: cpu, session_seconds: {wall}, slots: {SLOTS}}}"
+        f"  {name}: {{type: process, accelerator: cpu, session_seconds: {wall}, slots: {slots}}}"
         for name, wall in WALLS.items()
     ]
     (home / "config.yaml").write_text("\n".join(["platforms:", *lines]) + "\n")
@@ -136,8 +142,18 @@ def controlled(home: Path) -> Iterator[Client]:
         try:
             yield Client(home)
         finally:
+            _end(Client(home))
             up.send_signal(signal.SIGTERM)
             up.wait(60)
+
+
+def _end(client: Client) -> None:
+    """Leaves no session behind, also after Ctrl-C."""
+    for status in client.runs():
+        client.run(status.run).cancel(discard=True)
+    ends_at = CLOCK.monotonic() + 60.0
+    while client.runs() and CLOCK.monotonic() < ends_at:
+        CLOCK.wait(threading.Event(), 1.0)
 
 
 def launched_at(client: Client, run: str) -> float | None:
@@ -180,6 +196,7 @@ def _row(client: Client, job: Drawn, run: str, began: float, told: Forecast | No
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--slots", type=int, default=2, help="of each platform")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -189,7 +206,7 @@ def main() -> int:
         for each in (home, source):
             each.mkdir(mode=0o700)
         (source / "napping.py").write_bytes((SOURCE / "napping.py").read_bytes())
-        with controlled(home) as client:
+        with controlled(home, options.slots) as client:
             jobs = {}
             for job in drawn(options.jobs, Random(options.seed)):
                 path = source / f"{job.name}.yaml"

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
+from orchestrator.core.prices import Prices
 from orchestrator.errors import InputError, Mistake
 from orchestrator.files import write_whole
 from orchestrator.home import CONFIG, LEDGER
@@ -29,6 +30,7 @@ from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
+from orchestrator.spec.prices import PricesSection, price_problems
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
@@ -66,7 +68,7 @@ class Config:
 
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
-    secrets that jobs may list; None: the config does not say.
+    secrets that jobs may list; None: the config does not say. `prices`: what sessions cost, if it says so.
     """
 
     home: Path
@@ -77,6 +79,7 @@ class Config:
     rules: tuple[Rule, ...] = ()
     timezone: str = "UTC"
     secrets_allow: tuple[str, ...] | None = None
+    prices: Prices | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
@@ -160,6 +163,9 @@ class _ConfigSection(Section):
     secrets: _SecretsSection = Field(
         default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
     )
+    prices: PricesSection | None = Field(
+        default=None, description="a mapping such as {currency: EUR, per_hour: {box: 0.05}}"
+    )
 
 
 def load(home: Path) -> Config:
@@ -201,6 +207,7 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         rules=build_rules(section.rules, "config"),
         timezone=section.timezone or machine_timezone(),
         secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
+        prices=None if section.prices is None else section.prices.build(),
         document=document,
     )  # fmt: skip
 
@@ -219,6 +226,9 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
         yield Problem(("database",), database.problem)
     for key in ("platforms", "stores"):
         yield from _literal_secrets(_given(tree, key), (key,))
+    platforms = _given(tree, "platforms")
+    known = list(platforms) if isinstance(platforms, dict) else [each.name for each in DEFAULT_PLATFORMS]
+    yield from price_problems(_given(tree, "prices"), known, ("prices",))
     stores, home_store = _given(tree, "stores"), _given(tree, "home_store")
     names = list(stores) if isinstance(stores, dict) else [store.name for store in DEFAULT_STORES]
     if isinstance(home_store, str) and home_store not in names:

@@ -145,7 +145,7 @@ def _waiting(scene: Scene) -> Iterable[_Item]:
 
 
 def _scheduled(scene: Scene) -> Iterable[_Item]:
-    for fire in scene.fires:
+    for fire in scene.coming:
         record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
         known = scene.measurements.get(fire.job.name, ())
         yield _Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)

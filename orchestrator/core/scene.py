@@ -26,7 +26,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Fire:
+class Coming:
     """A schedule that will submit its `job`, or wake its run, at `planned`. The run may run until `until`
     (None: no limit). Times in unix seconds. `store`: the home store of its runs."""
 
@@ -46,7 +46,7 @@ class Fire:
 class Scene:
     """`case` has the offers, minus what our own sessions use of them, and the user's rules; its measurements
     are not used, because those of each job (by name) are in `measurements`. `running` are the runs with a
-    session, `waiting` those without, and `asked` those that somebody asks about. `fires` are of schedules.
+    session, `waiting` those without, and `asked` those that somebody asks about. `coming` are of schedules.
     Nothing is known of a run that is not in `watched`."""
 
     now: float
@@ -54,7 +54,7 @@ class Scene:
     running: tuple[RunRecord, ...] = ()
     waiting: tuple[RunRecord, ...] = ()
     asked: tuple[RunRecord, ...] = ()
-    fires: tuple[Fire, ...] = ()
+    coming: tuple[Coming, ...] = ()
     watched: Mapping[str, Watched] = field(default_factory=dict)
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
 
