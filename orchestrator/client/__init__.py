@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
     from orchestrator.client.moving import Move
+    from orchestrator.client.outlooking import Fits, Outlook
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
-    from orchestrator.core.offer import Hop
+    from orchestrator.core.foreseen import Forecast
     from orchestrator.core.lifecycle import Phase
-    from orchestrator.core.offer import Route
+    from orchestrator.core.offer import Hop, Route
+    from orchestrator.core.outlook import Alone, Expected, Standing
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
@@ -43,18 +45,23 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adoption": "client.adopting",
+    "Alone": "core.outlook",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
     "Controller": "client.controlling",
+    "Expected": "core.outlook",
     "Finding": "client.checkup",
+    "Fits": "client.outlooking",
+    "Forecast": "core.foreseen",
     "Health": "client.health",
-    "Hop": "core.estimate",
+    "Hop": "core.offer",
     "JudgedClaim": "client.routing",
     "Leftovers": "client.leftovers",
     "LogLine": "client.logs",
     "Move": "client.moving",
     "NoAnswer": "client.quota",
     "Orphan": "client.leftovers",
+    "Outlook": "client.outlooking",
     "Owner": "ledger",
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
@@ -72,6 +79,7 @@ _HOMES = {
     "RunStatus": "client.status",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
+    "Standing": "core.outlook",
     "Started": "client.controlling",
     "Stored": "ledger",
     "StoredRun": "client.stored",
@@ -83,11 +91,15 @@ _HOMES = {
 
 __all__ = [
     "Adoption",
+    "Alone",
     "Came",
     "Checkpoint",
     "Client",
     "Controller",
+    "Expected",
     "Finding",
+    "Fits",
+    "Forecast",
     "Health",
     "Hop",
     "JudgedClaim",
@@ -96,6 +108,7 @@ __all__ = [
     "Move",
     "NoAnswer",
     "Orphan",
+    "Outlook",
     "Owner",
     "Part",
     "Phase",
@@ -113,6 +126,7 @@ __all__ = [
     "RunStatus",
     "SessionSummary",
     "SetUp",
+    "Standing",
     "Started",
     "Stored",
     "StoredRun",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.client.controlling import Controller
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
+    from orchestrator.client.outlooking import Outlook
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
@@ -85,18 +86,20 @@ class Client:
         *,
         platforms: str | Iterable[str] = (),
         unless_running: bool = False,
+        deadline: str | float | None = None,
     ) -> Submission:
         """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
         unless one runs. The run continues when this program ends.
 
         `platforms`: use only these. `unless_running`: submit nothing if a run of this job is under way.
+        `deadline`: when it should be done, as for `outlook`; the router prefers runs that would miss theirs.
         Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
         leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
         first.
         """
         from orchestrator.client.submitting import submit
 
-        return submit(self, job, _names(platforms), unless_running=unless_running)
+        return submit(self, job, _names(platforms), unless_running=unless_running, deadline=deadline)
 
     def plan(self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = ()) -> Plan:
         """Where and when the job in this YAML file would run. Launches and writes nothing.
@@ -107,6 +110,24 @@ class Client:
         from orchestrator.client.planning import plan
 
         return plan(self, job, _names(platforms))
+
+    def outlook(
+        self,
+        job: str | os.PathLike[str] | None = None,
+        *,
+        platforms: str | Iterable[str] = (),
+        deadline: str | float | None = None,
+    ) -> Outlook:
+        """The expected sessions and the expected end of every run: running, waiting and scheduled.
+
+        With `job`, also of a run of this YAML file, as if it were submitted now; `platforms`: use only these
+        for it. `deadline`: say whether it can be met; unix seconds, or words such as "Fri 09:00" in the
+        config's time zone. Launches and writes nothing. Asks every platform, which takes up to 30 seconds.
+        Raises the same errors as `plan`, and InputError for a deadline that is no time or is over.
+        """
+        from orchestrator.client.outlooking import find
+
+        return find(self, job, _names(platforms), deadline)
 
     def job_schema(self) -> dict[str, Any]:
         """The JSON Schema (draft 2020-12) of a job's YAML file."""

@@ -21,6 +21,15 @@ _DATED = re.compile(
 )
 
 
+def due(given: str | float | None, now: float, timezone: str) -> float | None:
+    """A deadline in words or in unix seconds, or none. Raises InputError as `deadline` does."""
+    if isinstance(given, str):
+        return deadline(given, now, timezone)
+    if given is not None and not now < given < now + YEARS_MAX * 366 * 86400.0:
+        raise InputError(f"the deadline {given} is not a time of the next {YEARS_MAX} years, in unix seconds")
+    return given
+
+
 def deadline(text: str, now: float, timezone: str) -> float:
     """The time in unix seconds that is meant at `now` in this zone. A time of day without a date is its next
     one; a date without a time of day is its end. Raises InputError that lists what is valid."""
