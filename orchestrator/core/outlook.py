@@ -17,11 +17,11 @@ from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.forecast import RANGE_Z, Rest, View, costs, forecast, learned, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.itinerary import Way
+from orchestrator.core.itinerary import SOON_SECONDS, Way
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Hop, Offer
+from orchestrator.core.offer import Hop, Itinerary, Offer
 from orchestrator.core.queueing import Place, Waiting, expected_stay, lay_out
-from orchestrator.core.route import ways
+from orchestrator.core.route import judge, ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import Measurement
@@ -193,27 +193,24 @@ class _Layout:
                 return None
             record = _after(record, rest)
             starts = rest.over_at
-        case = replace(
-            self._scene.case,
-            measurements=item.measurements,
-            offers=tuple(_told(record, offer, item) for offer in self._scene.case.offers),
-        )
-        found = tuple(self._way(each, starts) for each in ways(record, case, now))
+        case = replace(self._scene.case, measurements=item.measurements)
+        found = tuple(_way(each, starts, self._slower) for each in ways(record, case, now))
         return Waiting(record, found, record.deadline or 0.0) if found else None
 
-    def _way(self, way: Way, starts: float) -> Way:
-        stretch = math.exp(self._slower * way.rate.sigma)
-        longest = way.longest + way.offer.wait_seconds  # waiting takes nothing of a session's limit
-        return replace(way, need=way.need * stretch, longest=longest, not_before=max(way.not_before, starts))
+
+def _way(way: Way, starts: float, slower: float = 0.0) -> Way:
+    """The way from `starts` on, if its training is slower by so many standard deviations."""
+    need = way.need * math.exp(slower * way.rate.sigma)
+    return replace(way, need=need, not_before=max(way.not_before, starts))
 
 
 def _told(record: RunRecord, offer: Offer, item: _Item) -> Offer:
     """The offer with what a session of this run is known to cost there."""
-    mine = item.view is not None and (offer.platform, offer.accelerator) == (
-        item.view.offer.platform, item.view.offer.accelerator
-    )  # fmt: skip
-    if mine and item.view is not None:
-        return learned(record.job, offer, item.view.costs)
+    seen = item.view
+    if seen is not None and (offer.platform, offer.accelerator) == (
+        seen.offer.platform, seen.offer.accelerator,
+    ):  # fmt: skip
+        return learned(record.job, offer, seen.costs)
     return learned(record.job, offer, costs(record.job, offer, turn=item.turn))
 
 
@@ -239,9 +236,7 @@ def _expected(
     if place is None or not place.legs:
         return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
     openings = {(each.platform, each.accelerator): each for each in place.openings}
-    planned = itineraries.itinerary(
-        record.job, place.waiting.ways, openings, now=now, done_steps=_done(place.waiting.record)
-    )
+    planned = _itinerary(scene, item, place, openings)
     if planned is None:
         return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
     hops = (*present, *planned.hops)
@@ -256,6 +251,54 @@ def _expected(
     latest = end + high if math.isfinite(high) else None
     told = Forecast(now, end, max(now, end - low), latest, len(hops))
     return replace(found, hops=hops, forecast=told if _known(place) else None)
+
+
+def _itinerary(
+    scene: Scene, item: _Item, place: Place, openings: Mapping[tuple[str, str], Opening]
+) -> Itinerary | None:
+    """The run's sessions where the router places them, with what sessions are known to cost. The router
+    counts less of that: the two may differ in how the run goes on, but not in where its next session is."""
+    record, done = place.waiting.record, _done(place.waiting.record)
+    rough = itineraries.itinerary(record.job, place.waiting.ways, openings, now=scene.now, done_steps=done)
+    if (
+        rough is not None
+        and rough.start <= scene.now + SOON_SECONDS
+        and item.standing is not Standing.RUNNING
+    ):
+        allowed = _allowed(scene, item, place, rough)
+        if len(allowed) < len(place.waiting.ways):
+            rough = itineraries.itinerary(record.job, allowed, openings, now=scene.now, done_steps=done)
+    if rough is None:
+        return None
+    used = {(hop.platform, hop.accelerator) for hop in rough.hops}
+    offers = tuple(_told(record, offer, item) for offer in scene.case.offers)
+    starts = {each.place: each.not_before for each in place.waiting.ways}
+    exact = [
+        replace(_way(each, starts[each.place]), longest=each.longest + each.offer.wait_seconds)
+        for each in ways(
+            record, replace(scene.case, measurements=item.measurements, offers=offers), scene.now
+        )
+        if each.place in used
+    ]  # waiting takes nothing of a session's limit
+    found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
+    same = found is not None and _first(found) == _first(rough)
+    return found if same else rough
+
+
+def _allowed(scene: Scene, item: _Item, place: Place, rough: Itinerary) -> Sequence[Way]:
+    """The ways that the router does not reject: it looks closer than the layout at what is to start now."""
+    case = replace(scene.case, measurements=item.measurements, openings=place.openings, others=1)
+    chosen = judge(place.waiting.record, case, scene.now).chosen
+    if chosen is None:
+        return [each for each in place.waiting.ways if each.place != _first(rough)]
+    where = chosen.offer.platform, chosen.offer.accelerator
+    if where == _first(rough):
+        return place.waiting.ways
+    return [each for each in place.waiting.ways if each.place == where]
+
+
+def _first(planned: Itinerary) -> tuple[str, str]:
+    return planned.hops[0].platform, planned.hops[0].accelerator
 
 
 def _present(item: _Item, rest: Rest) -> Hop:

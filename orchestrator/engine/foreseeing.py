@@ -105,10 +105,11 @@ class Foreseer:
         if now < self._due_at or self._next is not None:
             return
         self._due_at = now + FORESEE_SECONDS
-        self._next = self._scene(*scenery())
+        self._next = self.scene(*scenery())
         self._wake.set()
 
-    def _scene(self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...]) -> Scene:
+    def scene(self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...]) -> Scene:
+        """Everything at this moment, as the engine has it and as it was seen."""
         waiting = tuple(sorted(waiting, key=lambda each: (each.submitted_at, each.run))[:WAITING_MAX])
         now = self._clock.now()
         jobs = {each.job.name for each in (*running, *waiting)}
