@@ -17,7 +17,9 @@ from orchestrator.core.wording import count_text, quota_text, span, units_text
 RUNS_SHOWN = 20
 HOPS_SHOWN = 6  # of each run; of the one that was asked about more
 ASKED_HOPS_SHOWN = 20
-WIDE, MIDDLE = 100, 72  # columns from which a table shows everything, or all but the least important
+MIDDLE = 72  # columns from which there is room for whole names
+TAKES, TO_STEP, QUOTA, COST, ENDS_BY = 3, 4, 5, 6, 7  # columns of the table
+LEAST_NEEDED = (COST, QUOTA, TO_STEP, ENDS_BY, TAKES)  # left out in this order if there is no room
 PIPED_WIDTH = 100
 NAME_WIDTH = 24
 
@@ -30,15 +32,7 @@ def plan(call: Call) -> int:
     call.out.document(_document(found))
     if found.plan is not None:
         submitting.show_plan(call, found.plan)
-    view = _View(call.out, found)
-    asked = found.asked
-    if asked is not None:
-        view.asked(asked)
-    others = [each for each in found.runs if each is not asked]
-    if asked is None and not others:
-        call.out.say("no run is under way, waiting or scheduled")
-    view.others(others)
-    view.timeline()
+    show(call.out, found)
     if found.plan is not None:
         leaving.show(call.out, found.plan)
     call.out.say()
@@ -47,6 +41,18 @@ def plan(call: Call) -> int:
     return (
         {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(verdict, Exit.OK) if verdict else Exit.OK
     )
+
+
+def show(out: Output, found: Outlook) -> None:
+    """Prints the sessions of the job that was asked about, those of the other runs, and a timeline."""
+    view, asked = _View(out, found), found.asked
+    if asked is not None:
+        view.asked(asked)
+    others = [each for each in found.runs if each is not asked]
+    if asked is None and not others:
+        out.say("no run is under way, waiting or scheduled")
+    view.others(others)
+    view.timeline()
 
 
 def _document(found: Outlook) -> Mapping[str, object]:
@@ -156,32 +162,44 @@ class _View:
         return "" if cost is None or prices is None else money_text(cost, prices.currency)
 
     def _hops(self, runs: Iterable[Expected], limit: int, *, named: bool) -> None:
-        rows = [row for run in runs for row in self._rows(run, limit)]
-        columns = [0, 1, 2, 3] if self._width < MIDDLE else [0, 1, 2, 3, 4, 7]
-        if self._width >= WIDE:
-            columns = [0, 1, 2, 3, 4, 5, 6, 7]
-        if not named:
-            columns = columns[1:]
-        headers = ("RUN", "WHERE", "STARTS", "TAKES", "TO STEP", "QUOTA", "COST", "ENDS BY")
+        rows = [row for run in runs for row in self._rows(run, limit, named=named)]
+        headers = (
+            "RUN" if named else "HOP",
+            "WHERE",
+            "STARTS",
+            "TAKES",
+            "TO STEP",
+            "QUOTA",
+            "COST",
+            "ENDS BY",
+        )
+        columns = [0, 1, 2, 3, 4, 5, 6, 7]
         if self._found.prices is None:
-            columns = [column for column in columns if column != 6]
-        right = frozenset(place for place, column in enumerate(columns) if column in (4, 6))
+            columns.remove(COST)
+        widths = [max(map(len, cells)) for cells in zip(headers, *rows, strict=True)]
+        for least in LEAST_NEEDED:
+            if (
+                sum(widths[each] for each in columns) + len(GAP) * len(columns) > self._width
+                and least in columns
+            ):
+                columns.remove(least)
+        right = frozenset(place for place, column in enumerate(columns) if column in (TO_STEP, COST))
         self._out.table(
             [headers[column] for column in columns], [[row[column] for column in columns] for row in rows],
             right=right,
         )  # fmt: skip
 
-    def _rows(self, run: Expected, limit: int) -> list[tuple[str, ...]]:
+    def _rows(self, run: Expected, limit: int, *, named: bool) -> list[tuple[str, ...]]:
         name = _short(run.run, NAME_WIDTH if self._width >= MIDDLE else 14)
         if not run.hops:
-            return [(name, "–", "–", "–", "–", "–", "–", run.reason or "its speed is not known yet")]
+            return [(name, *["–"] * 7)]
         rows: list[tuple[str, ...]] = [
             (
-                name if number == 0 else "", f"{hop.platform}/{hop.accelerator}", self._start_text(hop),
-                span(hop.end - hop.start), f"{hop.to_step:,}", _quota_text(hop), self._hop_cost(hop),
-                hop.why_it_ends,
+                (name if number == 1 else "") if named else str(number),
+                f"{hop.platform}/{hop.accelerator}", self._start_text(hop), span(hop.end - hop.start),
+                f"{hop.to_step:,}", _quota_text(hop), self._hop_cost(hop), hop.why_it_ends,
             )
-            for number, hop in enumerate(run.hops)
+            for number, hop in enumerate(run.hops, start=1)
         ]  # fmt: skip
         if len(rows) <= limit:
             return rows

@@ -26,6 +26,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import Measurement
 
+UNKNOWN = "its speed is unknown until its first session measures it"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
 
@@ -239,6 +240,8 @@ def _expected(
     planned = _itinerary(scene, item, place, openings)
     if planned is None:
         return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
+    if not _known(place):
+        return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
     hops = (*present, *planned.hops)
     if item.standing is Standing.ASKED or record.deadline is not None:
         found = replace(found, alone=tuple(_alone(place, openings, now)))
@@ -250,7 +253,7 @@ def _expected(
     high = math.hypot(RANGE_Z * (planned.finish_high - planned.finish), late.get(run, math.inf) - start)
     latest = end + high if math.isfinite(high) else None
     told = Forecast(now, end, max(now, end - low), latest, len(hops))
-    return replace(found, hops=hops, forecast=told if _known(place) else None)
+    return replace(found, hops=hops, forecast=told)
 
 
 def _itinerary(
@@ -346,7 +349,7 @@ def _known(place: Place) -> bool:
 
 def _nowhere(item: _Item) -> str:
     if item.standing is Standing.RUNNING:
-        return "it is not known how fast it is"
+        return UNKNOWN
     return "no offer is expected to open for it"
 
 

@@ -20,15 +20,16 @@ from orchestrator.engine.engine import Engine, Watchers
 from orchestrator.engine.foreseeing import Foreseer
 from orchestrator.engine.market import Market
 from orchestrator.platforms.simulated import Faults, QuotaWindow, Scenario, SimulatedPlatform
+from tests.simulation.draws import HOUR
 from tests.simulation.workers import SimulatedWorkers
-from tests.simulation.world import CALM_HOURS, HOUR, World
+from tests.simulation.world import CALM_HOURS, World
 
 LONGER = 4.0  # sessions: an agent leaves up to 10 % of a short one unused, and a simulated one does not
 TOLD_AFTER_SECONDS = 120.0  # of training; a poll takes up to half a minute
 
 
 class CalmWorld(World):
-    """`told`: of each run, the first forecast after TOLD_AFTER_SECONDS of its first session, and `queued`: the
+    """`told`: of each run, the first forecast after TOLD_AFTER_SECONDS of its first session. `queued`: the
     first one while it waited for that."""
 
     def __init__(self, seed: int, folder: Path) -> None:
