@@ -128,6 +128,10 @@ NOTEBOOK = (
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
     _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
 )
+NOW = _flag("--now", help="of a job with a schedule: register it and fire it once at once")
+SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
+ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
+COUNT = _option("--count", metavar="N", type=int, default=10, help="how many fires (default: 10)")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -151,9 +155,9 @@ COMMANDS = (
             (NAMES, CLEAN, DISCARD, LIVE, LONG, YES)),
     Command(
         "submit",
-        "freeze a job and its source, and run it",
+        "freeze a job and its source, and run it, or register its schedule",
         "submitting:submit",
-        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, PLATFORM, DEADLINE, OUTPUT),
+        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, OUTPUT),
     ),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
             "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
@@ -171,6 +175,15 @@ COMMANDS = (
             "adopting:adopt", (FROM, RUNS, DRY_RUN, INPUT)),
     Command("copy", "copy a run to another store, which becomes its home store", "adopting:copy",
             (RUN, TO, DELETE_SOURCE)),
+    Command("schedule", "list, pause, fire or remove schedules", "scheduling:schedule", parts=(
+        Command("list", "list the schedules", "scheduling:schedule"),
+        Command("show", "show a schedule, its last and its next fires", "scheduling:schedule", (SCHEDULE,)),
+        Command("next", "list the next fires", "scheduling:schedule", (ANY_SCHEDULE, COUNT)),
+        Command("pause", "fire no more until `resume`", "scheduling:schedule", (SCHEDULE,)),
+        Command("resume", "fire again", "scheduling:schedule", (SCHEDULE,)),
+        Command("run", "fire now", "scheduling:schedule", (SCHEDULE,)),
+        Command("rm", "remove a schedule; its runs stay", "scheduling:schedule", (SCHEDULE,)),
+    )),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),

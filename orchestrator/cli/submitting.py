@@ -13,6 +13,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date
+from orchestrator.errors import InputError
 
 _OLD_SECRETS = (
     "taken from the running controller's environment; if you changed them, `orchestrator down` first"
@@ -26,6 +27,12 @@ def submit(call: Call) -> int:
 
         return outlooking.plan(call)
     given = call.options
+    if call.client.schedules.declared(given.job):
+        from orchestrator.cli import scheduling
+
+        return scheduling.submit(call)
+    if given.now:
+        raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
     done = call.client.submit(
         given.job, platforms=given.platform, unless_running=given.unless_running, deadline=given.deadline
     )
@@ -40,10 +47,10 @@ def submit(call: Call) -> int:
         call.out.remark(sentence(what, runs))
     for warning in done.warnings:
         call.out.remark(warning)
-    return _followed(call, done.run) if given.follow else Exit.OK
+    return followed(call, done.run) if given.follow else Exit.OK
 
 
-def _followed(call: Call, run: Run) -> int:
+def followed(call: Call, run: Run) -> int:
     def lay_out(record: RunRecord) -> Path:
         best = newest(record.accepted)
         assert best is not None
@@ -55,7 +62,7 @@ def _followed(call: Call, run: Run) -> int:
 
 def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
     out, run, job, route, started = call.out, done.run.name, plan.job, plan.route, done.controller_started
-    _tell_unlocked(call, plan)
+    tell_unlocked(call, plan)
     document = {
         "run": run,
         "submitted": True,
@@ -79,7 +86,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
 
 
-def _tell_unlocked(call: Call, plan: Plan) -> None:
+def tell_unlocked(call: Call, plan: Plan) -> None:
     if plan.unlocked:
         call.out.remark(
             f"requirements not locked: {plan.unlocked}\nEach session installs the newest versions, so "
@@ -129,7 +136,7 @@ def plan_json(found: Plan) -> dict[str, object]:
 def show_plan(call: Call, found: Plan) -> None:
     """Prints the estimate, the rules in force and every rejection."""
     job, route, out = found.job, found.route, call.out
-    _tell_unlocked(call, found)
+    tell_unlocked(call, found)
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
     out.say()
     chosen = [] if route.chosen is None else [
@@ -138,6 +145,7 @@ def show_plan(call: Call, found: Plan) -> None:
         *routing.losses_fact(route.chosen, job),
     ]  # fmt: skip
     out.facts([
+        *_recurrence_facts(job),
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
@@ -147,6 +155,14 @@ def show_plan(call: Call, found: Plan) -> None:
         *(("to fix it", command) for command in found.commands if found.verdict is not Verdict.START),
     ])  # fmt: skip
     routing.show_rejections(out, route.rejections)
+
+
+def _recurrence_facts(job: Job) -> list[tuple[str, str]]:
+    if job.schedule is None:
+        return []
+    from orchestrator.cli import scheduling
+
+    return scheduling.recurrence_facts(job.schedule)
 
 
 def _requirements_texts(job: Job) -> list[str]:

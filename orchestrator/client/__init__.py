@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
+    from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
@@ -71,12 +72,15 @@ _HOMES = {
     "Pruned": "client.pruning",
     "Pulled": "client.pulling",
     "Quotas": "client.quota",
+    "Registration": "client.registering",
     "Removal": "client.leftovers",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
     "RunRecord": "core.run",
     "RunStatus": "client.status",
+    "ScheduleChange": "client.registering",
+    "ScheduleStatus": "client.registering",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
     "Standing": "core.outlook",
@@ -118,12 +122,15 @@ __all__ = [
     "Pruned",
     "Pulled",
     "Quotas",
+    "Registration",
     "Removal",
     "Route",
     "Routing",
     "Run",
     "RunRecord",
     "RunStatus",
+    "ScheduleChange",
+    "ScheduleStatus",
     "SessionSummary",
     "SetUp",
     "Standing",

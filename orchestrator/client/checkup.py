@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator import cron
 from orchestrator.client import growth, leftovers, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
+from orchestrator.client.lost import schedules as lost_schedules
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.config import Config
@@ -72,6 +74,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
         yield from _looked_at("ledger", lambda: _ledger(home))
         yield from _grown(home, clock)
         yield from _looked_at("agent", _agent)
+        yield from _looked_at("time zones", _time_zones)
     try:
         wired = Wired.from_home(home.path, clock)
         path = home.folders.config
@@ -226,13 +229,23 @@ def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
     if ledger is None:
         return
     with ledger:
-        found = lost(ledger, config)
+        found, schedules = lost(ledger, config), lost_schedules(ledger, config)
     for what, runs in found.items():
         text = f"no longer in the config, but needed by {', '.join(runs)}"
         advice = "put it back into the config until they are over; they continue once a controller runs"
         yield Finding(
             what.replace("'", ""), State.MISSING, text, advice, Remedy.EDIT, command=("up", "--detach")
         )
+    for name, what in schedules.items():
+        text, advice = f"the config no longer has its {what}", "put it back, or submit its job again"
+        command = ("schedule", "rm", name)
+        yield Finding(f"schedule {name}", State.MISSING, text, advice, Remedy.EDIT, command=command)
+
+
+def _time_zones() -> tuple[State, str]:
+    """The database that schedules use; Python prefers the system's, which may be old."""
+    source, version = cron.database()
+    return (State.OK if cron.knows("Europe/Berlin") else State.MISSING), f"{version}, from {source}"
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

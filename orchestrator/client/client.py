@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.schedules import Schedules
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
 
@@ -48,6 +49,7 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
+        self.schedules = Schedules(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -95,7 +97,7 @@ class Client:
         `deadline`: when it should be done, as for `outlook`; the router prefers runs that would miss theirs.
         Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
         leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
-        first.
+        first. A job with a schedule is registered instead: `schedules.register`.
         """
         from orchestrator.client.submitting import submit
 

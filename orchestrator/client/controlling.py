@@ -150,13 +150,15 @@ def _control(
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 for what, runs in lost.lost(ledger, wired.config).items():
                     say(lost.sentence(what, runs))
+                for schedule, what in lost.schedules(ledger, wired.config).items():
+                    say(lost.schedule_sentence(schedule, what))
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, say)
                 foreseer = Foreseer(clock, ledger.measurements, foreseen.Writer(wired.folders), unforeseen)
                 watchers = Watchers(
                     _all(depositor.told, foreseer.told, told), _all(writer.reading, foreseer.reading),
-                    writer.silence, unreadable,
+                    writer.silence, unreadable, schedule=say,
                 )  # fmt: skip
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)

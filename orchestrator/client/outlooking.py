@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import cron
 from orchestrator.client import deadlines, foreseen, live, planning, routing
 from orchestrator.client.planning import Frozen, Plan
 from orchestrator.client.wiring import Wired
@@ -23,7 +24,7 @@ from orchestrator.core.outlook import Expected, Standing, outlook
 from orchestrator.core.pace import told
 from orchestrator.core.prices import Prices
 from orchestrator.core.run import RunRecord
-from orchestrator.core.scene import Scene, Watched
+from orchestrator.core.scene import Coming, Scene, Watched
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.engine.market import Market
 
 WAITING_MAX = 500  # runs of the queue that are laid out, the oldest first
+COMING_SECONDS = 7 * 86400.0  # how far ahead fires of schedules are laid out
+FIRES_MAX = 7  # of each schedule
 WEEK_SECONDS = 7 * 86400.0
 
 
@@ -49,7 +52,7 @@ class Fits:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is expected at `at`, in unix seconds. `runs` are in the order of their turns.
+    """What is expected at `at`, in unix seconds. `runs`: those that run, then the others as they start.
 
     `plan`: of the job that was asked about, whose run is the one of standing `asked`. `fits`: for each offer
     with a quota. `deadline`: the one that was asked about. `timezone` is the config's, and `prices` are what
@@ -90,11 +93,13 @@ def find(
         now = client.clock.now()
         running, waiting, left_out = _runs(ledger)
         asked = None if frozen is None else RunRecord(frozen.job.name, frozen.job, now, deadline=due)
+        coming = _coming(ledger, now)
         jobs = {each.job.name: each.job for each in (*running, *waiting)}
+        jobs |= {each.job.name: each.job for each in coming}
         if asked is not None:
             jobs[asked.job.name] = asked.job
         scene = Scene(
-            now, market.case(()), running, waiting, () if asked is None else (asked,),
+            now, market.case(()), running, waiting, () if asked is None else (asked,), coming,
             watched=_watched(wired.folders, running, now),
             measurements={name: routing.measured(ledger, each) for name, each in jobs.items()},
         )  # fmt: skip
@@ -134,6 +139,21 @@ def _runs(ledger: Ledger | None) -> tuple[tuple[RunRecord, ...], tuple[RunRecord
     running = tuple(each for each in ledger.live() if each.session is not None)
     waiting = tuple(each for each in ledger.records(oldest) if each.session is None)
     return running, waiting, len(queued) - len(oldest)
+
+
+def _coming(ledger: Ledger | None, now: float) -> tuple[Coming, ...]:
+    """The fires of the next days, at most FIRES_MAX of each schedule."""
+    if ledger is None:
+        return ()
+    schedules = {each.name: each for each in ledger.schedules.all()}
+    counts: dict[str, int] = {}
+    found = []
+    for fire in cron.upcoming(schedules.values(), now, now + COMING_SECONDS) if schedules else ():
+        counts[fire.name] = counts.get(fire.name, 0) + 1
+        if counts[fire.name] <= FIRES_MAX:
+            store = schedules[fire.name].store
+            found.append(Coming(fire.name, fire.job, fire.planned, fire.window_end, store))
+    return tuple(found)
 
 
 def _watched(folders: Folders, running: Iterable[RunRecord], now: float) -> dict[str, Watched]:

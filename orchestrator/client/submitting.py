@@ -27,7 +27,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import AccessDenied, NoRoute, OrchestratorError
+from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.files import open_log
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
@@ -68,7 +68,9 @@ def submit(
     wired = client.wired()
     due = deadlines.due(deadline, client.clock.now(), wired.config.timezone)
     parsed = planning.parse(wired, job, platforms)
-    warnings = _warnings(wired)  # before anything is recorded, because it finds mistakes in the config
+    if parsed.job.schedule is not None:
+        raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
+    warnings = config_warnings(wired)  # before anything is recorded, because it finds mistakes in the config
     with client.ledgers.made() as ledger:
         with _alone(client.home) if unless_running else contextlib.nullcontext():
             run = _running(ledger, parsed.job.name) if unless_running else None
@@ -80,7 +82,7 @@ def submit(
     return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
 
 
-def _warnings(wired: Wired) -> tuple[str, ...]:
+def config_warnings(wired: Wired) -> tuple[str, ...]:
     """What is wrong with the home store, as far as the config alone shows it."""
     trouble = encryption.key_trouble(wired.store(""))
     return (
@@ -110,7 +112,7 @@ def _recorded(
     planning.check_secrets(wired, parsed.job)
     name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, client.clock.now()))
-    _check_route(route)
+    check_route(route)
     for secret in parsed.job.secrets:
         wired.secret(secret)
     frozen = planning.freeze(parsed, wired.folders.home)
@@ -147,7 +149,7 @@ def _is_recorded(ledger: Ledger, run: str) -> bool:
     return any(ledger.records([run]))
 
 
-def _check_route(route: Route) -> None:
+def check_route(route: Route) -> None:
     """Raises NoRoute if no offer can ever take the job, AccessDenied if a human must act first."""
     answer = verdict(route)
     told = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from orchestrator.core import slices
 from orchestrator.core.action import (
     Collect,
     Discard,
@@ -36,6 +37,7 @@ from orchestrator.core.event import (
     Regained,
     Released,
     Retired,
+    Slept,
     Started,
     StopRequested,
     Withdrawn,
@@ -77,6 +79,7 @@ def decide(record: RunRecord, inputs: Inputs) -> Decision:
         take_report(draft, report)
     _read(draft)
     _grant_wish(draft)
+    _sleep(draft)
     _take_route(draft)
     _retire(draft)
     _want(draft)
@@ -198,15 +201,33 @@ def _let_go(draft: Draft, wish: Wish) -> None:
         draft.emit(Held(draft.now, "held on request"))
 
 
+def _sleep(draft: Draft) -> None:
+    """Between two slices of its schedule the run sleeps. Nothing is launched once its window has closed."""
+    record, now = draft.record, draft.now
+    if record.phase is Phase.PREPARING and slices.is_over(record, now):
+        draft.emit(Withdrawn(now, "its window closed before the launch"))
+        record = draft.record
+    given = record.slice
+    if record.phase is not Phase.QUEUED or given is None:
+        return
+    if not (record.asleep or slices.is_over(record, now)):
+        return
+    if given.gone:
+        draft.emit(Held(now, slices.orphaned(record)))
+    elif not (record.asleep and record.deferred):
+        until = given.next_at if given.next_at is not None and given.next_at > now else None
+        draft.emit(Slept(now, slices.sleeping(record, until), until))
+
+
 def _take_route(draft: Draft) -> None:
     record, route, now = draft.record, draft.inputs.route, draft.now
-    if record.phase is not Phase.QUEUED or route is None:
+    if record.phase is not Phase.QUEUED or route is None or record.asleep:
         return
     if record.until is not None and pausing(now, record.paused_at, record.until) and not record.deferred:
         draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
-        order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now)))
+        order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now), now))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return

@@ -17,14 +17,15 @@ from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.forecast import RANGE_Z, Rest, View, costs, forecast, learned, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.itinerary import SOON_SECONDS, Way
+from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest
+from orchestrator.core.job import Mode
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary, Offer
 from orchestrator.core.queueing import Place, Waiting, expected_stay, lay_out
-from orchestrator.core.route import judge, ways
+from orchestrator.core.route import Case, judge, ways
 from orchestrator.core.run import RunRecord
-from orchestrator.core.scene import Scene, Watched
-from orchestrator.core.speed import Measurement
+from orchestrator.core.scene import Coming, Scene, Watched
+from orchestrator.core.speed import Measurement, step_after
 
 UNKNOWN = "its speed is unknown until its first session measures it"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
@@ -101,15 +102,17 @@ def foresee(scene: Scene) -> dict[str, Forecast]:
 
 
 def outlook(scene: Scene) -> tuple[Expected, ...]:
-    """What is expected of every run of the scene, in the order of their turns."""
+    """What is expected of every run of the scene: those that run, then the others as they start."""
     items = [*_running(scene), *_waiting(scene), *_scheduled(scene)]
     middle = _Layout(scene, items, 0.0)
     early, late = (_Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
-    order = {run: turn for turn, run in enumerate(middle.places)}
-    items.sort(
-        key=lambda each: (each.standing is not Standing.RUNNING, order.get(each.record.run, len(order)))
-    )
-    return tuple(_expected(scene, item, middle, early, late) for item in items)
+    found = [_expected(scene, item, middle, early, late) for item in items]
+    return tuple(sorted(found, key=_turn))
+
+
+def _turn(run: Expected) -> tuple[bool, float, str]:
+    start = run.hops[0].start if run.hops else math.inf
+    return run.standing is not Standing.RUNNING, start, run.run
 
 
 # --- Who is laid out --------------------------------------------------------------------------------------
@@ -139,17 +142,58 @@ def _waiting(scene: Scene) -> Iterable[_Item]:
         *((each, Standing.WAITING) for each in scene.waiting),
         *((each, Standing.ASKED) for each in scene.asked),
     ):
-        if record.fault or record.wish is not None or record.phase is not Phase.QUEUED:
+        if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         yield _Item(record, standing, starts, scene.measurements.get(record.job.name, ()))
 
 
 def _scheduled(scene: Scene) -> Iterable[_Item]:
+    """A run for each fire, or a slice of the run that a schedule continues: it begins where the one before is
+    expected to end."""
+    growing = {each.schedule: each for each in (*scene.running, *scene.waiting) if each.schedule}
+    reached: dict[str, int] = {}
     for fire in scene.coming:
-        record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
         known = scene.measurements.get(fire.job.name, ())
+        continues = fire.job.schedule is not None and fire.job.schedule.mode is Mode.CONTINUE
+        record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
+        if continues:
+            before = growing.get(fire.schedule)
+            done = reached.get(fire.schedule, 0 if before is None else _done(before))
+            if done >= fire.job.work.total:
+                continue
+            caps = () if before is None else before.micro_batch_caps
+            record = replace(record, micro_batch_caps=caps, accepted=(_at(done),) if done else ())
+            after = _sliced(record, replace(scene.case, measurements=known), fire)
+            reached[fire.schedule] = fire.job.work.total if after is None else after
         yield _Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
+
+
+def _sliced(record: RunRecord, case: Case, fire: Coming) -> int | None:
+    """The step that a slice reaches on the fastest offer; None if it is not known."""
+    best = fastest(_fitting(ways(record, case, fire.planned), fire.planned, fire.until))
+    if best is None or not best.rate.known:
+        return None
+    return step_after(record.job.work, _done(record), min(best.need, best.longest - best.overhead), best.rate)
+
+
+def _fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Way]:
+    """The ways whose sessions are over by then."""
+    if until is None:
+        return list(found)
+    return [
+        replace(
+            each,
+            longest=min(each.longest, until - starts),
+            need=min(each.need, until - starts - each.overhead),
+        )
+        for each in found
+        if until - starts - each.overhead > 0
+    ]
+
+
+def _at(step: int) -> Accepted:
+    return Accepted(CheckpointRef(step, 0, ""), 0, {})
 
 
 # --- The layout -------------------------------------------------------------------------------------------
@@ -196,6 +240,7 @@ class _Layout:
             starts = rest.over_at
         case = replace(self._scene.case, measurements=item.measurements)
         found = tuple(_way(each, starts, self._slower) for each in ways(record, case, now))
+        found = tuple(_fitting(found, starts, item.until))
         return Waiting(record, found, record.deadline or 0.0) if found else None
 
 
@@ -217,8 +262,7 @@ def _told(record: RunRecord, offer: Offer, item: _Item) -> Offer:
 
 def _after(record: RunRecord, rest: Rest) -> RunRecord:
     """The run when its session is over and has left a checkpoint."""
-    left = Accepted(CheckpointRef(rest.step, record.generation, ""), 0, {})
-    return replace(record, phase=Phase.QUEUED, session=None, accepted=(*record.accepted, left))
+    return replace(record, phase=Phase.QUEUED, session=None, accepted=(*record.accepted, _at(rest.step)))
 
 
 # --- The answer -------------------------------------------------------------------------------------------
@@ -243,6 +287,8 @@ def _expected(
     if not _known(place):
         return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
     hops = (*present, *planned.hops)
+    if item.until is not None and hops[-1].end >= item.until - AT_ONCE_SECONDS:
+        return replace(found, hops=_closed(item, place, hops))
     if item.standing is Standing.ASKED or record.deadline is not None:
         found = replace(found, alone=tuple(_alone(place, openings, now)))
     if rest is not None and _goes_on(item, rest, planned.hops):
@@ -254,6 +300,13 @@ def _expected(
     latest = end + high if math.isfinite(high) else None
     told = Forecast(now, end, max(now, end - low), latest, len(hops))
     return replace(found, hops=hops, forecast=told)
+
+
+def _closed(item: _Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    """The sessions of a slice that its window ends before the run is done."""
+    last, way = hops[-1], place.legs[-1].way
+    step = step_after(item.record.job.work, last.from_step, last.end - last.start - way.overhead, way.rate)
+    return (*hops[:-1], replace(last, to_step=step, why_it_ends="its window closes"))
 
 
 def _itinerary(
@@ -283,6 +336,7 @@ def _itinerary(
         )
         if each.place in used
     ]  # waiting takes nothing of a session's limit
+    exact = _fitting(exact, item.starts, item.until)
     found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
     same = found is not None and _first(found) == _first(rough)
     return found if same else rough

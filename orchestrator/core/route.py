@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from orchestrator.core import rules as ruling
+from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import planned
@@ -106,6 +107,10 @@ class _Candidate:
 
 def judge(record: RunRecord, case: Case, now: float) -> Route:
     """Where the run should go now."""
+    if record.asleep:
+        return slices.asleep(record, case.offers)
+    offers, short = slices.worth(record, case.offers, now)
+    case = replace(case, offers=tuple(offers))
     asked = _asked(record, case, now)
     found, ways = _judged(asked, _reachable(record, case))
     if case.openings and record.job.route.prefer is not Prefer.CHEAPEST:
@@ -113,7 +118,7 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
             record.job, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps
         )
     silent = (each for each in case.silent if may_use(record.job, each.platform))
-    return replace(found, rejections=(*found.rejections, *silent))
+    return replace(found, rejections=(*found.rejections, *short, *silent))
 
 
 def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:

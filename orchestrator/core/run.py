@@ -34,12 +34,16 @@ from orchestrator.core.event import (
     Released,
     Requeued,
     Retired,
+    Slept,
+    Slice,
     Started,
     StopRequested,
     Submitted,
     TurnedAway,
+    Unscheduled,
     Wished,
     Withdrawn,
+    Woken,
 )
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Awaited, Phase, Wish, successor
@@ -67,6 +71,8 @@ class RunRecord:
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
     `deadline`: when it should be done, in unix seconds.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
+    `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
+    run waits for the next one, until `until` if that is known.
     """
 
     run: str
@@ -106,6 +112,8 @@ class RunRecord:
     parked: Order | None = None
     adoptions: int = 0
     adopted_by: str = ""
+    slice: Slice | None = None
+    asleep: bool = False
     deadline: float | None = None
 
     @property
@@ -146,6 +154,7 @@ def submit(event: Submitted) -> RunRecord:
         parameters=event.parameters,
         schedule=event.schedule,
         origin=event.origin,
+        slice=event.slice,
         deadline=event.deadline,
     )
 
@@ -193,6 +202,14 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _adopted(record, event)
         case Moved():
             return replace(record, store=event.store)
+        case Woken():
+            return _woken(record, event)
+        case Slept():
+            return replace(record, asleep=True, until=event.until, paused_at=event.at, deferred=True,
+                           reason=event.reason, start="")  # fmt: skip
+        case Unscheduled():
+            given = None if record.slice is None else replace(record.slice, next_at=None, gone=True)
+            return replace(record, slice=given)
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
@@ -217,6 +234,14 @@ def _adopted(record: RunRecord, event: Adopted) -> RunRecord:
     if record.session is not None:
         return record
     return replace(record, reason=event.reason, until=None, deferred=False)
+
+
+def _woken(record: RunRecord, event: Woken) -> RunRecord:
+    """A pause that was set before it still holds; a wait for the next slice does not."""
+    record = replace(record, slice=event.slice, ended_at=None, job=event.job or record.job)
+    if not record.asleep:
+        return record
+    return replace(record, asleep=False, until=None, deferred=False, reason="")
 
 
 def _noted(record: RunRecord, text: str, times: int) -> RunRecord:
@@ -370,7 +395,9 @@ def _closed(
     if isinstance(event, Requeued):
         return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at)
     if isinstance(event, Released):
-        return replace(record, fruitless=0, cooldowns=(), ended_at=None)
+        given = None if record.slice is None or record.slice.gone else record.slice
+        return replace(record, fruitless=0, cooldowns=(), ended_at=None, slice=given,
+                       asleep=record.asleep and given is not None)  # fmt: skip
     if isinstance(event, Held):
         return replace(record, start_over=record.start_over or event.start_over)
     if isinstance(event, Withdrawn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from orchestrator.core.job import Job
 from orchestrator.core.order import AgentStatus
@@ -27,8 +28,9 @@ class Watched:
 
 @dataclass(frozen=True)
 class Coming:
-    """A schedule that will submit its `job`, or wake its run, at `planned`. The run may run until `until`
-    (None: no limit). Times in unix seconds. `store`: the home store of its runs."""
+    """A fire to come: at `planned`, the `schedule` submits its `job`, or wakes its run for the next slice.
+    The run may run until `until` (None: no window). Times in unix seconds. `store`: the home store of its
+    runs."""
 
     schedule: str
     job: Job
@@ -38,16 +40,16 @@ class Coming:
 
     @property
     def name(self) -> str:
-        """What stands for the run until it has a name."""
-        return f"{self.schedule}@{self.planned:.0f}"
+        """What stands for its run, or the slice of it."""
+        return f"{self.schedule} {datetime.fromtimestamp(self.planned, UTC):%Y-%m-%d %H:%MZ}"
 
 
 @dataclass(frozen=True)
 class Scene:
     """`case` has the offers, minus what our own sessions use of them, and the user's rules; its measurements
     are not used, because those of each job (by name) are in `measurements`. `running` are the runs with a
-    session, `waiting` those without, and `asked` those that somebody asks about. `coming` are of schedules.
-    Nothing is known of a run that is not in `watched`."""
+    session, `waiting` those without, and `asked` those that somebody asks about. `coming` are the fires of
+    schedules, in order. Nothing is known of a run that is not in `watched`."""
 
     now: float
     case: Case

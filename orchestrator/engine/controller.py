@@ -38,11 +38,17 @@ def run(
     be incomplete, and a new engine finds everything again by looking.
     """
     idle_since: float | None = None
+    told = False
     while not stopped():
         wake.clear()
         try:
             pause = engine.tick()
             idle = engine.idle
+            if idle and leave_when_idle:
+                stays = engine.stays
+                if stays and not told:
+                    say(stays)
+                told, idle = told or bool(stays), not stays
         except Fenced:
             raise
         except BackendError as error:

@@ -26,6 +26,7 @@ from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
 from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.scheduling import Scheduling
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
@@ -54,13 +55,14 @@ class Watchers:
 
     `event`: an event was journalled. `reading`: a run's current session was read. `silence`: its platform
     or its store did not answer, with the reason. `unreadable`: this version cannot read a run's record, with
-    the reason; called once.
+    the reason; called once. `schedule`: a sentence about a schedule.
     """
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
+    schedule: Callable[[str], None] = lambda _text: None
 
 
 class _Barrier:
@@ -114,6 +116,9 @@ class Engine:
         self._queue_stirred = True  # offers changed or a slot is free: decide all waiting runs again
         self._due: frozenset[str] = frozenset()  # runs that are due in this tick according to the ledger
         self._waiting: dict[str, RunRecord] = {}  # records without a session, read before
+        self._scheduling = Scheduling(
+            ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
+        )
         self._regained = False  # whether runs whose missing config entry is back were released
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
@@ -145,6 +150,7 @@ class Engine:
             self._market.losses.learn(place, self._ledger.lifetimes(*place))
         if not self._regained:
             self._regain(now)
+        self._scheduling.tick(now, self._tell)
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
@@ -157,7 +163,16 @@ class Engine:
         """Whether nothing is left to do or to wait for: every run that is not final is held."""
         if any(not tracked.record.stands or tracked.busy for tracked in self._tracked.values()):
             return False
-        return self._regained and not self._ledger.anything_left(besides=self.faulted)
+        return self._regained and not self._ledger.anything_left(besides=self.faulted, schedules_too=False)
+
+    @property
+    def stays(self) -> str:
+        """Why an idle controller stays: a schedule will fire. Empty if none will."""
+        return self._scheduling.stays()
+
+    def _tell(self, record: RunRecord, event: Event) -> None:
+        with self._barrier(record.run, "telling of"):
+            self._watchers.event(record, event)
 
     @property
     def faulted(self) -> frozenset[str]:
@@ -173,6 +188,7 @@ class Engine:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
         if self._ahead is not None and ahead < self._ahead - CLOCK_SET_BACK_SECONDS:
             self._queue_stirred = True
+            self._scheduling.stir_all()
         self._ahead = ahead
 
     # --- What nobody foresaw ----------------------------------------------------------------------------
@@ -374,6 +390,7 @@ class Engine:
         return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
 
     def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
+        self._scheduling.stir(decision.record, decision.events)
         with self._barrier(before.run, "telling of"):
             for event in decision.events:
                 self._watchers.event(decision.record, event)

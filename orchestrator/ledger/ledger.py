@@ -21,12 +21,14 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import place_key
 from orchestrator.ledger.migration import migrate
 from orchestrator.ledger.reading import CHUNK, LedgerReader
+from orchestrator.ledger.schedules import Schedules
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
     from orchestrator.core.lifetimes import Lifetime
     from orchestrator.core.run import RunRecord
+    from orchestrator.core.schedule import Steps
     from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0
@@ -94,6 +96,26 @@ class Ledger(LedgerReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of this ledger, and their fires."""
+        return Schedules(self._database, self._take_steps, _check_fence)
+
+    def _take_steps(self, connection: Connection, steps: Steps) -> None:
+        """Writes what a schedule does to runs. Raises LedgerConflict if one of them has changed."""
+        from orchestrator.core.run import submit
+
+        drafts = [_draft(Proposal(record, events, DUE_NOW)) for record, events in steps.changes]
+        versions = _lock_versions(connection, (draft.run for draft in drafts))
+        for draft in drafts:
+            if versions.get(draft.run) != draft.version:
+                raise _conflict(draft, versions.get(draft.run))
+        for event in steps.submissions:
+            record = submit(event)
+            connection.execute(insert(runs), run_row(record, DUE_NOW))
+            connection.execute(insert(events), _event_row(event, record.run, record.version, None))
+        _write(connection, drafts)
 
     # --- Events -----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import Measured
-from orchestrator.ledger.tables import events, measurements, runs
+from orchestrator.ledger.tables import events, measurements, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event
@@ -216,8 +216,9 @@ class LedgerReader(Measured):
         with self._database.read() as connection:
             return cast("float | None", connection.execute(query).scalar())
 
-    def anything_left(self, besides: Collection[str] = ()) -> bool:
-        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
+    def anything_left(self, besides: Collection[str] = (), *, schedules_too: bool = True) -> bool:
+        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up). If
+        `schedules_too`: or any schedule will fire.
 
         For the runs in `besides` only a due time counts; runs that cannot be read do not count. A controller
         that exits because of this must check again after it has released its takeover: a process that
@@ -229,6 +230,9 @@ class LedgerReader(Measured):
         if self.next_due() is not None:
             return True
         with self._database.read() as connection:
+            fires = select(func.min(schedules.c.next_at))
+            if schedules_too and connection.execute(fires).scalar() is not None:
+                return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
     # --- Size and control -------------------------------------------------------------------------------

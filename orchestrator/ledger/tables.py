@@ -117,6 +117,7 @@ fires = Table(
     Column("outcome", Text, nullable=False),
     Column("run", Text),
     Column("reason", Text, nullable=False),
+    Column("count", Integer, nullable=False),  # of planned instants: missed ones are one row
 )
 
 notifications = Table(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
 
 from orchestrator.core.calendar import Calendar
-from orchestrator.core.job import Claim, Job, Precision, Profile, Work
+from orchestrator.core.job import Claim, Job, Mode, Precision, Profile, Recurrence, Work
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, until_human, until_time
 from orchestrator.core.outlook import Expected, Standing, foresee, outlook
@@ -19,7 +20,7 @@ from orchestrator.core.queueing import Waiting, lay_out
 from orchestrator.core.route import Case, judge, ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Coming, Scene, Watched
-from tests.core.runs import NOW, job, record, running
+from tests.core.runs import NOW, accepted, job, record, running
 
 HOUR = 3600.0
 KAGGLE = Offer(
@@ -245,3 +246,62 @@ def test_a_range_holds_the_end_and_never_lies_in_the_past() -> None:
             if told is not None:
                 assert NOW <= told.low <= told.end <= (told.high or math.inf), (seed, each.run)
                 assert told.end >= each.hops[-1].end - 1.0
+
+
+# --- Schedules ----------------------------------------------------------------------------------------------
+
+
+def nightly(hours: float, mode: Mode) -> Job:
+    return replace(claiming(hours, "nightly"), schedule=Recurrence("0 1 * * *", mode=mode))
+
+
+def fires(job: Job, window: float | None, days: int = 3) -> tuple[Coming, ...]:
+    return tuple(
+        Coming("nightly", job, at, None if window is None else at + window * HOUR)
+        for at in (NOW + (5.0 + 24.0 * day) * HOUR for day in range(days))
+    )
+
+
+def test_each_fire_of_a_fresh_schedule_is_a_run_of_its_own() -> None:
+    found = outlook(Scene(NOW, Case((BOX,)), coming=fires(nightly(2.0, Mode.FRESH), None)))
+    assert [hours_of(each) for each in found] == [[("box", at, at + 2.0)] for at in (5.0, 29.0, 53.0)]
+    assert all(each.hops[0].to_step == 2 * 3600 for each in found)
+    assert len({each.run for each in found}) == 3
+
+
+def test_a_schedule_that_continues_trains_a_slice_in_each_window_until_it_is_done() -> None:
+    """Nine hours in windows of four: the third slice is shorter, and the fourth fire has nothing to do."""
+    found = outlook(Scene(NOW, Case((BOX,)), coming=fires(nightly(9.0, Mode.CONTINUE), 4.0, days=4)))
+    assert [hours_of(each)[0][:2] for each in found] == [("box", 5.0), ("box", 29.0), ("box", 53.0)]
+    ends = [each.hops[-1].end - (NOW + at * HOUR) for each, at in zip(found, (5.0, 29.0, 53.0), strict=True)]
+    assert all(end <= 4 * HOUR + 1.0 for end in ends[:2])
+    assert ends[2] < 2 * HOUR
+    steps = [each.hops[-1].to_step for each in found]
+    assert steps[0] < steps[1] < steps[2] == 9 * 3600
+    assert [each.hops[-1].why_it_ends for each in found] == ["its window closes", "its window closes", "done"]
+
+
+def test_a_sleeping_run_goes_on_where_it_is() -> None:
+    sleeper = _slept(waiting("nightly-abcdefgh", 9.0, schedule="nightly", asleep=True), step=7 * 3600)
+    scene = Scene(
+        NOW, Case((BOX,)), waiting=(sleeper,), coming=fires(nightly(9.0, Mode.CONTINUE), 4.0, days=3)
+    )
+    [found] = outlook(scene)
+    assert found.hops[0].from_step == 7 * 3600
+    assert found.hops[-1].to_step == 9 * 3600
+
+
+def _slept(record: RunRecord, step: int) -> RunRecord:
+    return replace(record, accepted=(accepted(step),))
+
+
+def test_a_fire_takes_its_place_from_runs_that_wait() -> None:
+    """A run of ten hours is submitted now; the fire's run of two hours needs the only slot in five."""
+    scene = Scene(
+        NOW, Case((BOX,)), waiting=(waiting("long", 10.0),), coming=fires(nightly(2.0, Mode.FRESH), None, 1)
+    )
+    found = by_run(scene)
+    assert found["long"].forecast is not None
+    assert len({hop.start for each in found.values() for hop in each.hops}) >= 2
+    spans = sorted((hop.start, hop.end) for each in found.values() for hop in each.hops)
+    assert all(before[1] <= after[0] + 60.0 for before, after in pairwise(spans)), spans

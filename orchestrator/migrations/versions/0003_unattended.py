@@ -29,6 +29,7 @@ def upgrade() -> None:
         sa.Column("outcome", sa.Text, nullable=False),
         sa.Column("run", sa.Text),
         sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("count", sa.Integer, nullable=False),
     )
     op.create_table(
         "notifications",
