@@ -20,12 +20,13 @@ from orchestrator.core.estimate import save_seconds
 from orchestrator.core.offer import Offer
 
 GRID = 12 * HOUR  # arrivals count from the grid point before them, which only relaxes
+LATE_SECONDS = 3 * DAY  # those of the last days decide, and count from their own time
 
 
 def makespan(trace: Trace, feasible_by: float) -> float:
     """The least makespan in seconds. `feasible_by` is one that some policy reached."""
     marks = _marks(trace, START + feasible_by)
-    last = max(_released(each) for each in trace.arrivals)
+    last = max(_released(trace, each) for each in trace.arrivals)
     low, high = next(k for k, mark in enumerate(marks) if mark >= last), len(marks) - 2
     low = min(low, high)
     while low < high:
@@ -38,20 +39,22 @@ def makespan(trace: Trace, feasible_by: float) -> float:
     return (marks[high] + into if into is not None else marks[high + 1]) - START
 
 
-def _released(arrival: Arrival) -> float:
+def _released(trace: Trace, arrival: Arrival) -> float:
+    if arrival.at > max(each.at for each in trace.arrivals) - LATE_SECONDS:
+        return arrival.at
     return START + (arrival.at - START) // GRID * GRID
 
 
 def _marks(trace: Trace, end: float) -> list[float]:
     """The ends of all spans in which nothing changes: arrivals, refreshes of quotas, days."""
-    marks = {START, end, *(_released(each) for each in trace.arrivals)}
+    marks = {START, end, *(_released(trace, each) for each in trace.arrivals)}
     for offer in trace.offers:
         if offer.quota is not None and offer.quota.window_seconds is not None:
             at = trace.refresh_at[offer.platform]
             while at < end:
                 marks.add(at)
                 at += offer.quota.window_seconds
-    last = max(_released(each) for each in trace.arrivals)
+    last = max(_released(trace, each) for each in trace.arrivals)
     while last + DAY < end:
         last += DAY
         marks.add(last)
@@ -99,7 +102,7 @@ def _solve(trace: Trace, marks: Sequence[float]) -> float | None:
         for m, offer in enumerate(trace.offers):
             if offer.accelerator in arrival.rates:
                 for i, (begin, _) in enumerate(spans):
-                    if begin >= _released(arrival):
+                    if begin >= _released(trace, arrival):
                         names[j, m, i] = count
                         count += 1
 

@@ -16,7 +16,7 @@ from random import Random
 from benchmarks.routing.traces import HORIZON, START, Arrival, Place, Trace
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.closing import cooldown
-from orchestrator.core.estimate import SAVE_SECONDS_MIN, interval_seconds, save_seconds
+from orchestrator.core.estimate import interval_seconds, save_seconds
 from orchestrator.core.event import TurnedAway
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.lifetimes import LIFETIMES_MAX, Lifetime, summed
@@ -266,7 +266,9 @@ class Month:
         if offer.platform != "here" or offer.accelerator != "cpu":
             self.spent.all += seconds
             self.spent.useful += stay.samples / story.arrival.rates[stay.place[1]]
-            self.spent.best += self._best(story, offer, stay)
+            self.spent.best += seconds * self._best(story, offer)
+            if story.sessions == 1:  # which no run can do without
+                self.spent.best -= offer.traits.setup_seconds + save_seconds(story.arrival.job, offer)
         story.samples += stay.samples
         work = story.arrival.job.work
         step = int(story.samples / work.global_batch + 1e-6)
@@ -295,16 +297,15 @@ class Month:
         else:
             self.queued[run] = story
 
-    def _best(self, story: Story, offer: Offer, stay: Stay) -> float:
-        """Of this session's seconds, what the best interval leaves for training: all but its set-up and last
-        save, and with the true rate of losses, what an optimal interval costs."""
-        losses = self.trace.weather[stay.place].losses
+    def _best(self, story: Story, offer: Offer) -> float:
+        """The share of session time that the best interval leaves for training, in sessions of full length and
+        at the true rate of losses: all but one set-up and save a session, and what losses and saves cost."""
+        losses = self.trace.weather[offer.platform, offer.accelerator].losses
         every = (losses[-1] - START) / max(1, len(losses))
-        job = story.arrival.job
-        cost = max(SAVE_SECONDS_MIN, save_seconds(job, offer))
-        share = 1.0 - math.sqrt(2.0 * STALL_SECONDS / every) - cost / every
-        setup = offer.traits.setup_seconds + (0.0 if stay.lost else save_seconds(job, offer))
-        return max(0.0, stay.end - stay.start - setup) * share
+        setup, save = offer.traits.setup_seconds, save_seconds(story.arrival.job, offer)
+        whole = offer.traits.session_seconds
+        ends = 0.0 if whole is None else (setup + save) / (whole - offer.traits.wall_margin_seconds)
+        return 1.0 - math.sqrt(2.0 * STALL_SECONDS / every) - (setup + save) / every - ends
 
     def _outcome(self) -> Outcome:
         stories = self.stories.values()

@@ -48,7 +48,8 @@ def planned() -> Decide:
         if not market.has_room():
             return woken
         queue = [
-            Waiting(s.record, ways(s.record, market.case(s.measured), month.now)) for s in month.queued.values()
+            Waiting(s.record, ways(s.record, market.case(s.measured), month.now))
+            for s in month.queued.values()
         ]
         others = len(queue)
         for place in lay_out(queue, market.calendar()):
@@ -82,7 +83,7 @@ def _decide(
     if month.launch(story, made.record):
         month.market.reserve(made.record.session)
         return math.inf
-    pauses = [c for c in story.record.cooldowns if c.until is not None and c.until > month.now]
+    pauses = [c for c in story.record.cooldowns if c.since == month.now and c.until is not None]
     if openings:
         for pause in pauses:
             month.market.refuse(pause)

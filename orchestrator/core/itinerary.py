@@ -25,9 +25,13 @@ from orchestrator.core.job import Job
 from orchestrator.core.offer import Hop, Itinerary, Offer
 from orchestrator.core.speed import Rate, seconds_for, step_after, step_seconds
 
+GAIN = 0.02  # by so much the time until the finish must be shorter for a slower offer to be used, too
 LEGS_MAX = 24  # planned one by one; the rest is assumed to go on at the same pace
 MOVE_SECONDS_MIN = 7200.0  # a session is not ended earlier than this for a faster offer
 WINDOWS_MAX = 12  # how far ahead a quota is looked for
+DONE, LIMIT, QUOTA = "done", "session limit", "quota used up"
+PROMISED, FASTER = "a more urgent run needs the slot", "a faster offer opens"
+MAKES_ROOM = frozenset({PROMISED, FASTER})  # why a session ends that could go on
 SOON_SECONDS = 1.0  # what opens within so much is open
 
 
@@ -171,16 +175,16 @@ def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[tuple[_Road, fl
                     break
         if chosen is None:
             return math.inf, []
-        why = "session limit"
+        why = LIMIT
         if lasts < chosen.longest:
-            why = "quota used up" if chosen.metered else "slot promised"
+            why = QUOTA if chosen.metered else PROMISED
         if faster - start >= max(MOVE_SECONDS_MIN, 4 * chosen.overhead) and faster - start < lasts:
-            lasts, why = faster - start, "a faster offer opens"
+            lasts, why = faster - start, FASTER
         productive = min(share * chosen.need, lasts - chosen.overhead)
         end = start + chosen.overhead + productive
         done = productive / chosen.need if chosen.need else share
         if done >= share * (1 - 1e-9):
-            legs.append((chosen, start, end, share, "done"))
+            legs.append((chosen, start, end, share, DONE))
             return end, legs
         legs.append((chosen, start, end, done, why))
         share -= done
@@ -206,10 +210,10 @@ def _best(
 ) -> tuple[float, list[tuple[_Road, float, float, float, str]], list[_Road]]:
     """The earliest finish of all sets of roads, its legs, and the set."""
     best: tuple[float, list[tuple[_Road, float, float, float, str]], list[_Road]] = (math.inf, [], [])
-    for several in range(len(roads), 0, -1):
+    for several in range(1, len(roads) + 1):
         chosen = roads[:several]
         finish, legs = _go(chosen, now)
-        if finish < best[0] - SOON_SECONDS:
+        if finish < best[0] - GAIN * (best[0] - now) or (legs and best[0] == math.inf):
             best = finish, legs, chosen
     for road in roads[1:]:
         finish, legs = _go([road], now)
@@ -266,7 +270,7 @@ def _hops(
     hops, step = [], done_steps
     for road, start, end, share, why in legs:
         offer, trained = road.way.offer, share * (road.way.need - road.way.loss)
-        reached = job.work.total if why == "done" else step_after(job.work, step, trained, road.way.rate)
+        reached = job.work.total if why == DONE else step_after(job.work, step, trained, road.way.rate)
         used = end - start if offer.quota is not None else 0.0
         units = offer.quota.units(used) if offer.quota is not None else 0.0
         hops.append(Hop(offer.platform, offer.accelerator, start, end, step, reached, used, why, units))

@@ -114,9 +114,7 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
     asked = _asked(record, case, now)
     found, ways = _judged(asked, _reachable(record, case))
     if case.openings and record.job.route.prefer is not Prefer.CHEAPEST:
-        found = planned(
-            record.job, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps
-        )
+        found = planned(record, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps)
     silent = (each for each in case.silent if may_use(record.job, each.platform))
     return replace(found, rejections=(*found.rejections, *short, *silent))
 

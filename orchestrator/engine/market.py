@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.claims import Claim, claim_of, claims, less, used
-from orchestrator.core.job import Rule
 from orchestrator.core.event import Cooldown
+from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
     Rejection,
@@ -24,12 +24,12 @@ from orchestrator.core.offer import (
     until_time,
 )
 from orchestrator.core.pause import pausing
-from orchestrator.core.queueing import expected_stay
+from orchestrator.core.queueing import Waiting, expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
-from orchestrator.core.wording import span
 from orchestrator.core.speed import Measurement
+from orchestrator.core.wording import span
 from orchestrator.engine.losses import Losses
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError, Preparing
 from orchestrator.platforms.platform import Platform
@@ -38,6 +38,7 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 SURVEY_SECONDS = 60.0
 START_SECONDS = 10.0  # while a person may be about to start a machine
 OUTAGE_SECONDS = 60.0
+REFUSED_SECONDS_MAX = 900.0  # for which one run's refusal keeps the others away
 FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer before runs go elsewhere
 
 
@@ -109,6 +110,9 @@ class Market:
         self._stays: tuple[Stay, ...] = ()
         self._refused: dict[tuple[str, str], Cooldown] = {}
         self.losses = Losses()
+        self.upcoming: tuple[
+            Waiting, ...
+        ] = ()  # runs that schedules will submit soon: places are kept for them
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
 
@@ -150,6 +154,11 @@ class Market:
         self._offers.pop(name, None)
 
     @property
+    def now(self) -> float:
+        """The time of the last `begin`, in unix seconds."""
+        return self._now
+
+    @property
     def complete(self) -> bool:
         """Whether every platform has answered, if only with an error."""
         return all(name in self._as_of for name in self._platforms)
@@ -183,9 +192,23 @@ class Market:
         self._claims = (*self._claims, claim_of(session, self._as_of))
         self._count()
 
-    def refuse(self, cooldown: Cooldown) -> None:
-        """A platform had no room for a run there, so it has none for the others either."""
-        self._refused[cooldown.platform, cooldown.accelerator] = cooldown
+    def refuse(self, refused: Cooldown) -> None:
+        """A platform had no room for a run there, so it has none for the others either, for a while.
+
+        The pause doubles while they are refused, too. Every run may ask again after REFUSED_SECONDS_MAX.
+        """
+        if refused.until is None:
+            return
+        place, pause = (refused.platform, refused.accelerator), refused.until - refused.since
+        before = self._refused.get(place)
+        if before is not None and before.until is not None:
+            if pausing(self._now, before.since, before.until):
+                return
+            lasted = before.until - before.since
+            if refused.since - before.until < lasted:
+                pause = max(pause, 2.0 * lasted)
+        pause = min(pause, REFUSED_SECONDS_MAX)
+        self._refused[place] = replace(refused, until=refused.since + pause)
         self._count()
 
     def _count(self) -> None:
