@@ -134,7 +134,8 @@ def controlled(home: Path, slots: int) -> Iterator[Client]:
         for name, wall in WALLS.items()
     ]
     (home / "config.yaml").write_text("\n".join(["platforms:", *lines]) + "\n")
-    environ = {**os.environ, "ORCHESTRATOR_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "ORCHESTRATOR_HOME": str(home), "PYTHONPATH": paths}
     with (home / "up.log").open("wb") as log:
         up = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "up"], env=environ, stdout=log, stderr=log, cwd=home

@@ -17,11 +17,11 @@ from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.forecast import RANGE_Z, Rest, View, costs, forecast, learned, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest
+from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest, hops_of
 from orchestrator.core.job import Mode
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary, Offer
-from orchestrator.core.queueing import Place, Waiting, expected_stay, lay_out
+from orchestrator.core.queueing import RESERVE_SECONDS, Place, Waiting, expected_stay, in_order, place
 from orchestrator.core.route import Case, judge, ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Coming, Scene, Watched
@@ -207,11 +207,27 @@ class _Layout:
         self._slower = slower
         self.rests = {item.record.run: item.view.rest(slower) for item in items if item.view is not None}
         self._stays = tuple(self._all_stays(items))
-        calendar = Calendar(scene.case.offers, self._stays, scene.now)
         queue = [waiting for item in items if (waiting := self._queued(item)) is not None]
-        self.places: dict[str, Place] = {
-            place.waiting.record.run: place for place in lay_out(queue, calendar)
-        }
+        self.places = {each.waiting.record.run: each for each in self._placed(queue)}
+
+    def _calendar(self) -> Calendar:
+        return Calendar(self._scene.case.offers, self._stays, self._scene.now)
+
+    def _placed(self, queue: Sequence[Waiting]) -> Iterable[Place]:
+        """First the runs that the router starts now: it does not know yet who will come back from a session.
+        Then the others in its order, and last the fires for which it keeps no room yet."""
+        now = self._scene.now
+        ordered, calendar = in_order(queue, now), self._calendar()
+        seen = (place(each, calendar) for each in ordered if each.record.run not in self.rests)
+        starting = [each for each in seen if each.start is not None and each.start <= now + SOON_SECONDS]
+        yield from starting
+        calendar = self._calendar()
+        for each in starting:
+            calendar.book(hops_of(each.legs))
+        names = {each.waiting.record.run for each in starting}
+        yield from (place(each, calendar) for each in ordered if each.record.run not in names)
+        later = (each for each in queue if each.planned > now + RESERVE_SECONDS)
+        yield from (place(each, calendar) for each in sorted(later, key=lambda each: each.planned))
 
     @property
     def starts(self) -> dict[str, float]:
@@ -241,7 +257,8 @@ class _Layout:
         case = replace(self._scene.case, measurements=item.measurements)
         found = tuple(_way(each, starts, self._slower) for each in ways(record, case, now))
         found = tuple(_fitting(found, starts, item.until))
-        return Waiting(record, found, record.deadline or 0.0) if found else None
+        planned = starts if item.standing is Standing.SCHEDULED else 0.0
+        return Waiting(record, found, record.deadline or 0.0, planned) if found else None
 
 
 def _way(way: Way, starts: float, slower: float = 0.0) -> Way:
@@ -274,23 +291,23 @@ def _expected(
     run, record, now = item.record.run, item.record, scene.now
     found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
     rest = middle.rests.get(run)
-    place = middle.places.get(run)
+    where = middle.places.get(run)
     present = () if rest is None else (_present(item, rest),)
     if rest is not None and rest.samples <= 0:
         return replace(found, hops=present, forecast=forecast(item.view))
-    if place is None or not place.legs:
+    if where is None or not where.legs:
         return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
-    openings = {(each.platform, each.accelerator): each for each in place.openings}
-    planned = _itinerary(scene, item, place, openings)
+    openings = {(each.platform, each.accelerator): each for each in where.openings}
+    planned = _itinerary(scene, item, where, openings)
     if planned is None:
         return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
-    if not _known(place):
+    if not _known(where):
         return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
     hops = (*present, *planned.hops)
     if item.until is not None and hops[-1].end >= item.until - AT_ONCE_SECONDS:
-        return replace(found, hops=_closed(item, place, hops))
+        return replace(found, hops=_closed(item, where, hops))
     if item.standing is Standing.ASKED or record.deadline is not None:
-        found = replace(found, alone=tuple(_alone(place, openings, now)))
+        found = replace(found, alone=tuple(_alone(where, openings, now)))
     if rest is not None and _goes_on(item, rest, planned.hops):
         return replace(found, hops=hops, forecast=forecast(item.view))
     turn = costs(record.job, scene.case.offers[0], turn=item.turn).turn if scene.case.offers else 0.0
