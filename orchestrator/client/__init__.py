@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
     from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.layout import Standing
     from orchestrator.core.lifecycle import Phase
     from orchestrator.core.offer import Hop, Route
-    from orchestrator.core.outlook import Alone, Expected, Standing
+    from orchestrator.core.outlook import Alone, Expected
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
@@ -83,7 +84,7 @@ _HOMES = {
     "ScheduleStatus": "client.registering",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
-    "Standing": "core.outlook",
+    "Standing": "core.layout",
     "Started": "client.controlling",
     "Stored": "ledger",
     "StoredRun": "client.stored",

@@ -18,9 +18,10 @@ from orchestrator.client import deadlines, foreseen, live, planning, routing
 from orchestrator.client.planning import Frozen, Plan
 from orchestrator.client.wiring import Wired
 from orchestrator.core.estimate import quota_allowed
+from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Choice, Route
-from orchestrator.core.outlook import Expected, Standing, outlook
+from orchestrator.core.outlook import Expected, outlook
 from orchestrator.core.pace import told
 from orchestrator.core.prices import Prices
 from orchestrator.core.run import RunRecord

@@ -10,34 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from orchestrator.core import itinerary as itineraries
-from orchestrator.core.calendar import Calendar, Opening, Stay
-from orchestrator.core.checkpoint import Accepted, CheckpointRef
-from orchestrator.core.forecast import RANGE_Z, Rest, View, costs, forecast, learned, measurement, view
+from orchestrator.core.calendar import Opening
+from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest, hops_of
+from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest
 from orchestrator.core.job import Mode
+from orchestrator.core.layout import Item, Layout, Standing, as_known, at_step, fitting, from_then
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Hop, Itinerary, Offer
-from orchestrator.core.queueing import RESERVE_SECONDS, Place, Waiting, expected_stay, in_order, place
+from orchestrator.core.offer import Hop, Itinerary
+from orchestrator.core.queueing import Place
 from orchestrator.core.route import Case, judge, ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Coming, Scene, Watched
-from orchestrator.core.speed import Measurement, step_after
+from orchestrator.core.speed import step_after
 
 UNKNOWN = "its speed is unknown until its first session measures it"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
-
-
-class Standing(StrEnum):
-    """Why a run is in the outlook."""
-
-    RUNNING = "running"  # it has a session
-    WAITING = "queued"
-    ASKED = "asked"  # as if it were submitted now
-    SCHEDULED = "scheduled"  # a fire to come
 
 
 @dataclass(frozen=True)
@@ -82,20 +72,6 @@ class Expected:
         return self.forecast.end <= self.deadline
 
 
-@dataclass(frozen=True)
-class _Item:
-    """One run on its way through the layout, from `starts` on. `view` and `turn` are what is known of its
-    sessions."""
-
-    record: RunRecord
-    standing: Standing
-    starts: float
-    measurements: tuple[Measurement, ...]
-    view: View | None = None
-    turn: float | None = None
-    until: float | None = None
-
-
 def foresee(scene: Scene) -> dict[str, Forecast]:
     """The forecast of every run of which enough is known."""
     return {each.run: each.forecast for each in outlook(scene) if each.forecast is not None}
@@ -104,8 +80,8 @@ def foresee(scene: Scene) -> dict[str, Forecast]:
 def outlook(scene: Scene) -> tuple[Expected, ...]:
     """What is expected of every run of the scene: those that run, then the others as they start."""
     items = [*_running(scene), *_waiting(scene), *_scheduled(scene)]
-    middle = _Layout(scene, items, 0.0)
-    early, late = (_Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
+    middle = Layout(scene, items, 0.0)
+    early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
     return tuple(sorted(found, key=_turn))
 
@@ -118,7 +94,7 @@ def _turn(run: Expected) -> tuple[bool, float, str]:
 # --- Who is laid out --------------------------------------------------------------------------------------
 
 
-def _running(scene: Scene) -> Iterable[_Item]:
+def _running(scene: Scene) -> Iterable[Item]:
     offers = {(offer.platform, offer.accelerator): offer for offer in scene.case.offers}
     for record in scene.running:
         session = record.session
@@ -134,10 +110,10 @@ def _running(scene: Scene) -> Iterable[_Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield _Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn)
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn)
 
 
-def _waiting(scene: Scene) -> Iterable[_Item]:
+def _waiting(scene: Scene) -> Iterable[Item]:
     for record, standing in (
         *((each, Standing.WAITING) for each in scene.waiting),
         *((each, Standing.ASKED) for each in scene.asked),
@@ -145,10 +121,10 @@ def _waiting(scene: Scene) -> Iterable[_Item]:
         if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
-        yield _Item(record, standing, starts, scene.measurements.get(record.job.name, ()))
+        yield Item(record, standing, starts, scene.measurements.get(record.job.name, ()))
 
 
-def _scheduled(scene: Scene) -> Iterable[_Item]:
+def _scheduled(scene: Scene) -> Iterable[Item]:
     """A run for each fire, or a slice of the run that a schedule continues: it begins where the one before is
     expected to end."""
     growing = {each.schedule: each for each in (*scene.running, *scene.waiting) if each.schedule}
@@ -163,130 +139,25 @@ def _scheduled(scene: Scene) -> Iterable[_Item]:
             if done >= fire.job.work.total:
                 continue
             caps = () if before is None else before.micro_batch_caps
-            record = replace(record, micro_batch_caps=caps, accepted=(_at(done),) if done else ())
+            record = replace(record, micro_batch_caps=caps, accepted=(at_step(done),) if done else ())
             after = _sliced(record, replace(scene.case, measurements=known), fire)
             reached[fire.schedule] = fire.job.work.total if after is None else after
-        yield _Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
+        yield Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
 
 
 def _sliced(record: RunRecord, case: Case, fire: Coming) -> int | None:
     """The step that a slice reaches on the fastest offer; None if it is not known."""
-    best = fastest(_fitting(ways(record, case, fire.planned), fire.planned, fire.until))
+    best = fastest(fitting(ways(record, case, fire.planned), fire.planned, fire.until))
     if best is None or not best.rate.known:
         return None
     return step_after(record.job.work, _done(record), min(best.need, best.longest - best.overhead), best.rate)
-
-
-def _fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Way]:
-    """The ways whose sessions are over by then."""
-    if until is None:
-        return list(found)
-    return [
-        replace(
-            each,
-            longest=min(each.longest, until - starts),
-            need=min(each.need, until - starts - each.overhead),
-        )
-        for each in found
-        if until - starts - each.overhead > 0
-    ]
-
-
-def _at(step: int) -> Accepted:
-    return Accepted(CheckpointRef(step, 0, ""), 0, {})
-
-
-# --- The layout -------------------------------------------------------------------------------------------
-
-
-class _Layout:
-    """One run of the world, if every training is `slower` by so many standard deviations. `places` by run."""
-
-    def __init__(self, scene: Scene, items: Sequence[_Item], slower: float) -> None:
-        self._scene = scene
-        self._slower = slower
-        self.rests = {item.record.run: item.view.rest(slower) for item in items if item.view is not None}
-        self._stays = tuple(self._all_stays(items))
-        queue = [waiting for item in items if (waiting := self._queued(item)) is not None]
-        self.places = {each.waiting.record.run: each for each in self._placed(queue)}
-
-    def _calendar(self) -> Calendar:
-        return Calendar(self._scene.case.offers, self._stays, self._scene.now)
-
-    def _placed(self, queue: Sequence[Waiting]) -> Iterable[Place]:
-        """First the runs that the router starts now: it does not know yet who will come back from a session.
-        Then the others in its order, and last the fires for which it keeps no room yet."""
-        now = self._scene.now
-        ordered, calendar = in_order(queue, now), self._calendar()
-        seen = (place(each, calendar) for each in ordered if each.record.run not in self.rests)
-        starting = [each for each in seen if each.start is not None and each.start <= now + SOON_SECONDS]
-        yield from starting
-        calendar = self._calendar()
-        for each in starting:
-            calendar.book(hops_of(each.legs))
-        names = {each.waiting.record.run for each in starting}
-        yield from (place(each, calendar) for each in ordered if each.record.run not in names)
-        later = (each for each in queue if each.planned > now + RESERVE_SECONDS)
-        yield from (place(each, calendar) for each in sorted(later, key=lambda each: each.planned))
-
-    @property
-    def starts(self) -> dict[str, float]:
-        return {run: place.legs[0].start for run, place in self.places.items() if place.legs}
-
-    def _all_stays(self, items: Sequence[_Item]) -> Iterable[Stay]:
-        for item in items:
-            record, session = item.record, item.record.session
-            if session is not None and record.holds_slot:
-                stay = expected_stay(session, record.job.work.total, self._scene.now)
-                rest = self.rests.get(record.run)
-                yield stay if rest is None else replace(stay, end=max(self._scene.now, rest.over_at))
-            for stray in record.strays:
-                if not stray.ended:
-                    until = stray.until or self._scene.now
-                    yield Stay(stray.platform, stray.accelerator, stray.since, until)
-
-    def _queued(self, item: _Item) -> Waiting | None:
-        """The run in the queue: now, or when its session is over; None if it is not expected to be there."""
-        record, starts, now = item.record, item.starts, self._scene.now
-        if record.session is not None:
-            rest = self.rests.get(record.run)
-            if rest is None or rest.samples <= 0 or item.view is None:
-                return None
-            record = _after(record, rest)
-            starts = rest.over_at
-        case = replace(self._scene.case, measurements=item.measurements)
-        found = tuple(_way(each, starts, self._slower) for each in ways(record, case, now))
-        found = tuple(_fitting(found, starts, item.until))
-        planned = starts if item.standing is Standing.SCHEDULED else 0.0
-        return Waiting(record, found, record.deadline or 0.0, planned) if found else None
-
-
-def _way(way: Way, starts: float, slower: float = 0.0) -> Way:
-    """The way from `starts` on, if its training is slower by so many standard deviations."""
-    need = way.need * math.exp(slower * way.rate.sigma)
-    return replace(way, need=need, not_before=max(way.not_before, starts))
-
-
-def _told(record: RunRecord, offer: Offer, item: _Item) -> Offer:
-    """The offer with what a session of this run is known to cost there."""
-    seen = item.view
-    if seen is not None and (offer.platform, offer.accelerator) == (
-        seen.offer.platform, seen.offer.accelerator,
-    ):  # fmt: skip
-        return learned(record.job, offer, seen.costs)
-    return learned(record.job, offer, costs(record.job, offer, turn=item.turn))
-
-
-def _after(record: RunRecord, rest: Rest) -> RunRecord:
-    """The run when its session is over and has left a checkpoint."""
-    return replace(record, phase=Phase.QUEUED, session=None, accepted=(*record.accepted, _at(rest.step)))
 
 
 # --- The answer -------------------------------------------------------------------------------------------
 
 
 def _expected(
-    scene: Scene, item: _Item, middle: _Layout, early: Mapping[str, float], late: Mapping[str, float]
+    scene: Scene, item: Item, middle: Layout, early: Mapping[str, float], late: Mapping[str, float]
 ) -> Expected:
     run, record, now = item.record.run, item.record, scene.now
     found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
@@ -319,7 +190,7 @@ def _expected(
     return replace(found, hops=hops, forecast=told)
 
 
-def _closed(item: _Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+def _closed(item: Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
     """The sessions of a slice that its window ends before the run is done."""
     last, way = hops[-1], place.legs[-1].way
     step = step_after(item.record.job.work, last.from_step, last.end - last.start - way.overhead, way.rate)
@@ -327,7 +198,7 @@ def _closed(item: _Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]
 
 
 def _itinerary(
-    scene: Scene, item: _Item, place: Place, openings: Mapping[tuple[str, str], Opening]
+    scene: Scene, item: Item, place: Place, openings: Mapping[tuple[str, str], Opening]
 ) -> Itinerary | None:
     """The run's sessions where the router places them, with what sessions are known to cost. The router
     counts less of that: the two may differ in how the run goes on, but not in where its next session is."""
@@ -344,22 +215,22 @@ def _itinerary(
     if rough is None:
         return None
     used = {(hop.platform, hop.accelerator) for hop in rough.hops}
-    offers = tuple(_told(record, offer, item) for offer in scene.case.offers)
+    offers = tuple(as_known(record, offer, item) for offer in scene.case.offers)
     starts = {each.place: each.not_before for each in place.waiting.ways}
     exact = [
-        replace(_way(each, starts[each.place]), longest=each.longest + each.offer.wait_seconds)
+        replace(from_then(each, starts[each.place]), longest=each.longest + each.offer.wait_seconds)
         for each in ways(
             record, replace(scene.case, measurements=item.measurements, offers=offers), scene.now
         )
         if each.place in used
     ]  # waiting takes nothing of a session's limit
-    exact = _fitting(exact, item.starts, item.until)
+    exact = fitting(exact, item.starts, item.until)
     found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
     same = found is not None and _first(found) == _first(rough)
     return found if same else rough
 
 
-def _allowed(scene: Scene, item: _Item, place: Place, rough: Itinerary) -> Sequence[Way]:
+def _allowed(scene: Scene, item: Item, place: Place, rough: Itinerary) -> Sequence[Way]:
     """The ways that the router does not reject: it looks closer than the layout at what is to start now."""
     case = replace(scene.case, measurements=item.measurements, openings=place.openings, others=1)
     chosen = judge(place.waiting.record, case, scene.now).chosen
@@ -375,7 +246,7 @@ def _first(planned: Itinerary) -> tuple[str, str]:
     return planned.hops[0].platform, planned.hops[0].accelerator
 
 
-def _present(item: _Item, rest: Rest) -> Hop:
+def _present(item: Item, rest: Rest) -> Hop:
     """The session that the run has."""
     seen = item.view
     assert seen is not None
@@ -389,7 +260,7 @@ def _present(item: _Item, rest: Rest) -> Hop:
                why, units)  # fmt: skip
 
 
-def _goes_on(item: _Item, rest: Rest, hops: Sequence[Hop]) -> bool:
+def _goes_on(item: Item, rest: Rest, hops: Sequence[Hop]) -> bool:
     """Whether the run stays on its offer and never waits there: then its own forecast is more exact."""
     if item.view is None:
         return False
@@ -418,7 +289,7 @@ def _known(place: Place) -> bool:
     return place.legs[0].way.rate.known
 
 
-def _nowhere(item: _Item) -> str:
+def _nowhere(item: Item) -> str:
     if item.standing is Standing.RUNNING:
         return UNKNOWN
     return "no offer is expected to open for it"

@@ -12,9 +12,10 @@ import pytest
 
 from orchestrator.core.calendar import Calendar
 from orchestrator.core.job import Claim, Job, Mode, Precision, Profile, Recurrence, Work
+from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, until_human, until_time
-from orchestrator.core.outlook import Expected, Standing, foresee, outlook
+from orchestrator.core.outlook import Expected, foresee, outlook
 from orchestrator.core.pace import Pace
 from orchestrator.core.queueing import Waiting, lay_out
 from orchestrator.core.route import Case, judge, ways
