@@ -49,9 +49,9 @@ CLOCK = SystemClock()
 
 @dataclass(frozen=True)
 class Drawn:
-    """One job: `seconds` of training in `steps` steps. `jitter` is the standard deviation of ln step time. For
-    `slow` seconds each session is `slower` at first. A set-up and a save take seconds, too. `later` is the
-    cost of a step of the second half, and `declared` the declared FLOPs, in terms of the true ones."""
+    """One job: `seconds` of training in `steps` steps. `jitter` is the standard deviation of ln step time.
+    For `slow` seconds each session is `slower` at first. A set-up and a save take seconds, too. `later` is
+    the cost of a step of the second half, and `declared` the declared FLOPs, in terms of the true ones."""
 
     name: str
     platform: str

@@ -25,7 +25,7 @@ from orchestrator.unforeseen import Unforeseen
 
 FORESEE_SECONDS = 5.0
 BUSY_SHARE_MAX = 0.1  # of one core, however long the queue is
-WAITING_MAX = 200  # runs of the queue that are laid out
+WAITING_MAX = 100  # runs of the queue that are laid out
 TURN_SECONDS_MAX = 900.0  # more is a wait for a slot or a quota, which is laid out by itself
 LATE_SECONDS_MAX = 30.0  # between an agent's status and its reading; else the clocks differ
 
@@ -98,6 +98,11 @@ class Foreseer:
             late = now - status.written_at
             at = status.written_at if 0.0 <= late <= LATE_SECONDS_MAX else now
             found.readings = seen(found.readings, status.step, at)
+
+    @property
+    def watches(self) -> int:
+        """How many runs it remembers."""
+        return len(self._seen)
 
     def after_tick(self, scenery: Scenery) -> None:
         """Hands over what was seen, if the other thread is done with the last."""
