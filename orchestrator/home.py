@@ -25,8 +25,7 @@ PLATFORMS = "platforms"
 RESULTS = "results"
 TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
-FORECASTS = "forecasts.json"
-WATCHED = "watched.json"
+FORECASTS = "forecasts.json"  # when each run is expected to end, for viewers; not durable
 PREPARING = "preparing"
 UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
 DEPOSITED = "deposited"  # what the run's home store was last told of it
@@ -63,16 +62,6 @@ class Folders:
     def tick(self) -> Path:
         """The note of the controller's newest tick, for `health`."""
         return self.home / "tick.json"
-
-    @property
-    def forecasts(self) -> Path:
-        """When each run is expected to end, for viewers. Not durable."""
-        return self.home / FORECASTS
-
-    @property
-    def watched(self) -> Path:
-        """What the forecasts were made from, for plans. Not durable."""
-        return self.home / WATCHED
 
     @property
     def agent(self) -> Path:

@@ -11,8 +11,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import GAP, Output
 from orchestrator.cli.timeline import Timeline, when, zone_text
 from orchestrator.client import Alone, Expected, Fits, Hop, Outlook, Verdict
-from orchestrator.core.prices import money_text
-from orchestrator.core.wording import count_text, quota_text, span, units_text
+from orchestrator.core.wording import count_text, money_text, quota_text, span, units_text
 
 RUNS_SHOWN = 20
 HOPS_SHOWN = 6  # of each run; of the one that was asked about more

@@ -5,12 +5,11 @@ from __future__ import annotations
 from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
-from orchestrator.client import SessionSummary
+from orchestrator.client import Forecast, SessionSummary
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
-from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route

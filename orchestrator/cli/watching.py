@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text, waiting_text
 from orchestrator.cli.terminal import plain
+from orchestrator.client import Forecast
 from orchestrator.client.looking import Look
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
-from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
 

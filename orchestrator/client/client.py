@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.client.ahead import Ahead
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
 from orchestrator.client.schedules import Schedules
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.client.controlling import Controller
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
-    from orchestrator.client.outlooking import Outlook
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
@@ -50,6 +50,7 @@ class Client:
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
         self.schedules = Schedules(self)
+        self.outlook = Ahead(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -112,24 +113,6 @@ class Client:
         from orchestrator.client.planning import plan
 
         return plan(self, job, _names(platforms))
-
-    def outlook(
-        self,
-        job: str | os.PathLike[str] | None = None,
-        *,
-        platforms: str | Iterable[str] = (),
-        deadline: str | float | None = None,
-    ) -> Outlook:
-        """The expected sessions and the expected end of every run: running, waiting and scheduled.
-
-        With `job`, also of a run of this YAML file, as if it were submitted now; `platforms`: use only these
-        for it. `deadline`: say whether it can be met; unix seconds, or words such as "Fri 09:00" in the
-        config's time zone. Launches and writes nothing. Asks every platform, which takes up to 30 seconds.
-        Raises the same errors as `plan`, and InputError for a deadline that is no time or is over.
-        """
-        from orchestrator.client.outlooking import find
-
-        return find(self, job, _names(platforms), deadline)
 
     def job_schema(self) -> dict[str, Any]:
         """The JSON Schema (draft 2020-12) of a job's YAML file."""

@@ -1,7 +1,7 @@
 """When each run is expected to end: the controller's newest forecasts, and what it made them from.
 
-Two files of the home. They may be lost: the controller writes them every few seconds, views read them, and
-nothing is decided from them. Imported for listings, so it imports little.
+One file of the home. It may be lost: the controller writes it every few seconds, views read the part that
+they need, and nothing is decided from it. Imported for listings, so it imports little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator import files
 from orchestrator.core import wire
 from orchestrator.core.foreseen import Forecast
 from orchestrator.files import Odd, write_whole
-from orchestrator.home import Folders
+from orchestrator.home import FORECASTS, Folders
 
 if TYPE_CHECKING:
     from orchestrator.core.scene import Scene, Watched
@@ -42,23 +42,26 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class Writer:
-    """Keeps the files current. If the disk is full, only the views suffer."""
+    """Keeps the file current. If the disk is full, only the views suffer."""
 
     folders: Folders
 
     def __call__(self, scene: Scene, found: Mapping[str, Forecast]) -> None:
         from orchestrator.core.scene import Sightings
 
-        forecasts = Forecasts(scene.now, tuple(Foreseen(run, each) for run, each in found.items()))
-        watched = Sightings(scene.now, tuple(scene.watched.values()))
-        for path, value in ((self.folders.forecasts, forecasts), (self.folders.watched, watched)):
-            with contextlib.suppress(OSError, ValueError):
-                write_whole(path, wire.encode(value), sync=False)
+        told = Forecasts(scene.now, tuple(Foreseen(run, each) for run, each in found.items()))
+        seen = Sightings(scene.now, tuple(scene.watched.values()))
+        with contextlib.suppress(OSError, ValueError):
+            write_whole(path(self.folders), wire.encode(wire.to_json(seen) | wire.to_json(told)), sync=False)
+
+
+def path(folders: Folders) -> Path:
+    return folders.home / FORECASTS
 
 
 def forecasts(folders: Folders, now: float) -> dict[str, Forecast]:
     """The newest forecasts by run; empty if no controller of this home has made any lately."""
-    found = _read(Forecasts, folders.forecasts)
+    found = _read(Forecasts, path(folders))
     if found is None or abs(now - found.at) > STALE_SECONDS:
         return {}
     return {each.run: each.forecast for each in found.runs}
@@ -68,14 +71,14 @@ def watched(folders: Folders, now: float) -> dict[str, Watched]:
     """What the controller of this home has lately seen of its sessions, by run."""
     from orchestrator.core.scene import Sightings
 
-    found = _read(Sightings, folders.watched)
+    found = _read(Sightings, path(folders))
     if found is None or abs(now - found.at) > STALE_SECONDS:
         return {}
-    return {each.run: each for each in found.runs}
+    return {each.run: each for each in found.watched}
 
 
-def _read(of: type[T], path: Path) -> T | None:
+def _read(of: type[T], file: Path) -> T | None:
     try:
-        return wire.decode(of, files.read(path.parent, path.name, BYTES_MAX))
+        return wire.decode(of, files.read(file.parent, file.name, BYTES_MAX))
     except (OSError, ValueError, Odd):
         return None

@@ -84,7 +84,7 @@ def find(
     platforms: tuple[str, ...],
     deadline: str | float | None,
 ) -> Outlook:
-    """See `Client.outlook`."""
+    """See `orchestrator.client.ahead`."""
     wired, now = client.wired(), client.clock.now()
     zone = wired.config.timezone
     due = deadlines.due(deadline, now, zone)

@@ -31,8 +31,3 @@ class Prices:
 def _at(hop: Hop, prices: tuple[tuple[Where, float], ...]) -> float:
     known = dict(prices)
     return known.get((hop.platform, hop.accelerator), known.get((hop.platform, ""), 0.0))
-
-
-def money_text(amount: float, currency: str) -> str:
-    """`12.30 EUR`."""
-    return f"{amount:,.2f} {currency}"

@@ -66,4 +66,4 @@ class Sightings:
     """What was seen of each run at `at`, in unix seconds."""
 
     at: float
-    runs: tuple[Watched, ...] = ()
+    watched: tuple[Watched, ...] = ()

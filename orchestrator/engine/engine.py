@@ -22,6 +22,7 @@ from orchestrator.core.needs import missing, regained, wanting
 from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
+from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
@@ -63,26 +64,6 @@ class Watchers:
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
     schedule: Callable[[str], None] = lambda _text: None
-
-
-class _Barrier:
-    """Passes an unexpected exception to `hold`. It is entered for every reading of a tick, so it is small."""
-
-    __slots__ = ("_doing", "_hold", "_run")
-
-    def __init__(self, hold: Callable[[str, str, Exception], None], run: str, doing: str) -> None:
-        self._hold = hold
-        self._run = run
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, OrchestratorError):
-            return False
-        self._hold(self._run, self._doing, error)
-        return True
 
 
 class Engine:
@@ -194,10 +175,10 @@ class Engine:
 
     # --- What nobody foresaw ----------------------------------------------------------------------------
 
-    def _barrier(self, run: str, doing: str) -> _Barrier:
+    def _barrier(self, run: str, doing: str) -> Barrier:
         """An unexpected exception affects only this run, which is held at its next decision. The ledger's own
         errors concern every run and pass through."""
-        return _Barrier(self._hold, run, doing)
+        return Barrier(self._hold, run, doing)
 
     def _hold(self, run: str, doing: str, error: Exception) -> None:
         self._faults[run] = self._met(f"{doing} {run}", error)

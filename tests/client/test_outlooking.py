@@ -111,8 +111,7 @@ def test_views_show_the_newest_forecast_but_no_old_one(home: Path) -> None:
 )
 def test_a_damaged_file_of_forecasts_is_as_none(home: Path, content: str) -> None:
     run = run_after(home, *running())
-    Folders(home).forecasts.write_text(content)
-    Folders(home).watched.write_text(content)
+    foreseen.path(Folders(home)).write_text(content)
     assert run.status().forecast is None
     assert len(client(home).outlook().runs) == 1
 
