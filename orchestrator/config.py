@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
+from orchestrator.core.prices import Prices
 from orchestrator.errors import InputError, Mistake
 from orchestrator.files import write_whole
 from orchestrator.home import CONFIG, LEDGER
@@ -30,6 +31,7 @@ from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Se
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
 from orchestrator.spec.notices import NotifyTarget, Targets, target_problems
+from orchestrator.spec.prices import PricesSection, price_problems
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
@@ -69,6 +71,7 @@ class Config:
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
     secrets that jobs may list; None: the config does not say. `targets` are who is told what happens.
+    `prices`: what sessions cost, if it says so.
     """
 
     home: Path
@@ -80,6 +83,7 @@ class Config:
     timezone: str = "UTC"
     secrets_allow: tuple[str, ...] | None = None
     targets: tuple[NotifyTarget, ...] = ()
+    prices: Prices | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
@@ -178,6 +182,9 @@ class _ConfigSection(Section):
         default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
     )
     notify: Targets = Field(default=[], max_length=TARGETS_MAX, description="a list of {name, url, on, jobs}")
+    prices: PricesSection | None = Field(
+        default=None, description="a mapping such as {currency: EUR, per_hour: {box: 0.05}}"
+    )
 
 
 def load(home: Path) -> Config:
@@ -220,6 +227,7 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         timezone=section.timezone or machine_timezone(),
         secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
         targets=tuple(each.build() for each in section.notify),
+        prices=None if section.prices is None else section.prices.build(),
         document=document,
     )  # fmt: skip
 
@@ -239,6 +247,9 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
         yield Problem(("database",), database.problem)
     for key in ("platforms", "stores"):
         yield from _literal_secrets(_given(tree, key), (key,))
+    platforms = _given(tree, "platforms")
+    known = list(platforms) if isinstance(platforms, dict) else [each.name for each in DEFAULT_PLATFORMS]
+    yield from price_problems(_given(tree, "prices"), known, ("prices",))
     stores, home_store = _given(tree, "stores"), _given(tree, "home_store")
     names = list(stores) if isinstance(stores, dict) else [store.name for store in DEFAULT_STORES]
     if isinstance(home_store, str) and home_store not in names:

@@ -25,6 +25,7 @@ PLATFORMS = "platforms"
 RESULTS = "results"
 TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
+FORECASTS = "forecasts.json"  # when each run is expected to end, for viewers; not durable
 PREPARING = "preparing"
 UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
 DEPOSITED = "deposited"  # what the run's home store was last told of it

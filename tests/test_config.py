@@ -10,6 +10,7 @@ from orchestrator import config
 from orchestrator.config import PlatformConfig, StoreConfig, load, write_default
 from orchestrator.core.job import NoticeKind, RuleEffect
 from orchestrator.core.notice import Target
+from orchestrator.core.offer import Hop
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.home import CONFIG
 from orchestrator.references import resolve
@@ -353,3 +354,41 @@ def test_the_time_zone_is_the_machine_s_unless_named(tmp_path: Path, monkeypatch
     assert load(write(tmp_path, "timezone: Europe/Berlin\n")).timezone == "Europe/Berlin"
     monkeypatch.setenv("TZ", "nowhere")
     assert load(write(tmp_path, "")).timezone != "nowhere"
+
+
+# --- Prices ---------------------------------------------------------------------------------------------
+
+
+def test_prices_are_of_a_platform_or_of_one_of_its_accelerators(tmp_path: Path) -> None:
+    text = (
+        "platforms: {box: {type: docker}, colab: {type: colab}}\n"
+        "prices: {currency: EUR, per_hour: {box: 0.05, box/RTX3050: 0.06}, per_unit: {colab: 0.1}}\n"
+    )
+    prices = load(write(tmp_path, text)).prices
+    assert prices is not None
+    hour = [Hop("box", accelerator, 0.0, 3600.0, 0, 1, 0.0, "done") for accelerator in ("RTX3050", "cpu")]
+    units = Hop("colab", "T4", 0.0, 3600.0, 0, 1, 3600.0, "done", quota_units=1.5)
+    assert prices.cost(hour) == pytest.approx(0.11)
+    assert prices.cost([units]) == pytest.approx(0.15)
+    assert prices.cost([Hop("free", "T4", 0.0, 3600.0, 0, 1, 0.0, "done")]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("prices", "told"),
+    [
+        ("{currency: EUR}", "given no price; valid: per_hour or per_unit"),
+        ("{currency: euro, per_hour: {process: 1}}", "valid: three capital letters, such as EUR"),
+        ("{per_hour: {process: 1}}", "prices.currency: missing"),
+        ("{currency: EUR, per_hour: {proces: 1}}", "unknown platform 'proces'; did you mean 'process'?"),
+        ("{currency: EUR, per_unit: {process/T5: 1}}", "unknown accelerator 'T5'"),
+        ("{currency: EUR, per_hour: {process: -1}}", "given -1; valid: a number, zero or more"),
+        ("{currency: EUR, per_hour: {process: .nan}}", "valid: a number, zero or more"),
+        ("{currency: EUR, per_hour: {process: cheap}}", "given 'cheap'; valid: a number, zero or more"),
+        ("{currency: EUR, per_day: {process: 1}}", "unknown key"),
+        ("12", "given 12; valid: a mapping such as {currency: EUR"),
+    ],
+)
+def test_mistakes_in_prices(tmp_path: Path, prices: str, told: str) -> None:
+    found = mistakes(tmp_path, f"prices: {prices}\n")
+    assert any(told in str(each) for each in found), [str(each) for each in found]
+    assert all(each.line == 1 for each in found)

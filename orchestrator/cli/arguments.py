@@ -43,6 +43,11 @@ HOME = _option(
 EVERYWHERE = (JSON, HOME)
 
 JOB = _option("job", metavar="JOB", help="the job's YAML file")
+ANY_JOB = _option("job", metavar="JOB", nargs="?", help="also a run of this job, as if it were submitted now")
+DEADLINE = _option(
+    "--deadline", metavar="TIME",
+    help="when it should be done, such as 'Fri 09:00', '2026-11-27 09:00' or +36h",
+)  # fmt: skip
 RUN = _option("run", metavar="RUN", help="the run: its name, a unique prefix of it, or its job's name")
 FOLLOW = _flag("-f", "--follow", help="keep showing what happens; Ctrl-C ends the view, never the run")
 DRY_RUN = _flag("--dry-run", help="show what would happen, but change nothing")
@@ -159,9 +164,10 @@ COMMANDS = (
         "submit",
         "freeze a job and its source, and run it, or register its schedule",
         "submitting:submit",
-        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, OUTPUT),
+        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, OUTPUT),
     ),
-    Command("plan", "show where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
+    Command("plan", "show when every run is expected to run and to end, or where a job would run",
+            "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
     Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),

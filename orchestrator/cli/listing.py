@@ -30,9 +30,8 @@ def ps(call: Call) -> int:
         more = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
         call.out.say(f"no run is under way{more}" if hidden else "there are no runs yet")
         return Exit.OK
-    headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE")
-    call.out.table(headers, [_row(status) for status in found], right=frozenset({2, 3, 4, 5, 6}))
-    now = call.clock.now()
+    headers, now = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE"), call.clock.now()
+    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}))
     notes = [(status.run, note) for status in found if (note := _note(status, now))]
     if notes:  # below the table: beside eight columns a narrow terminal has no room for them
         call.out.say()
@@ -71,7 +70,8 @@ def say_no_runs(call: Call, store: str) -> None:
     call.out.say(f"the store {store} has no runs{f': {why}' if why else ''}")
 
 
-def _row(status: RunStatus) -> tuple[str, ...]:
+def _row(status: RunStatus, now: float) -> tuple[str, ...]:
+    left = status.seconds_left if status.forecast is None else status.forecast.end - now
     where = f"{status.platform}/{status.accelerator}" if status.platform else "–"
     return (
         status.run,
@@ -80,7 +80,7 @@ def _row(status: RunStatus) -> tuple[str, ...]:
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
         number_text(status.loss),
-        "–" if status.seconds_left is None else clock_text(status.seconds_left),
+        "–" if left is None else clock_text(left),
         where,
     )
 

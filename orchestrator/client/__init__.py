@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.client.logs import LogLine
     from orchestrator.client.moving import Move
     from orchestrator.client.notifications import Notifications
+    from orchestrator.client.outlooking import Fits, Outlook
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
-    from orchestrator.core.estimate import Hop
+    from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.layout import Standing
     from orchestrator.core.lifecycle import Phase
-    from orchestrator.core.offer import Route
+    from orchestrator.core.offer import Hop, Route
+    from orchestrator.core.outlook import Alone, Expected
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
@@ -46,12 +49,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adoption": "client.adopting",
+    "Alone": "core.outlook",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
     "Controller": "client.controlling",
+    "Expected": "core.outlook",
     "Finding": "client.checkup",
+    "Fits": "client.outlooking",
+    "Forecast": "core.foreseen",
     "Health": "client.health",
-    "Hop": "core.estimate",
+    "Hop": "core.offer",
     "JudgedClaim": "client.routing",
     "Leftovers": "client.leftovers",
     "LogLine": "client.logs",
@@ -61,6 +68,7 @@ _HOMES = {
     "Notifications": "client.notifications",
     "NotifyTest": "client.deliveries",
     "Orphan": "client.leftovers",
+    "Outlook": "client.outlooking",
     "Owner": "ledger",
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
@@ -81,6 +89,7 @@ _HOMES = {
     "ScheduleStatus": "client.registering",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
+    "Standing": "core.layout",
     "Started": "client.controlling",
     "Stored": "ledger",
     "StoredRun": "client.stored",
@@ -92,11 +101,15 @@ _HOMES = {
 
 __all__ = [
     "Adoption",
+    "Alone",
     "Came",
     "Checkpoint",
     "Client",
     "Controller",
+    "Expected",
     "Finding",
+    "Fits",
+    "Forecast",
     "Health",
     "Hop",
     "JudgedClaim",
@@ -108,6 +121,7 @@ __all__ = [
     "Notifications",
     "NotifyTest",
     "Orphan",
+    "Outlook",
     "Owner",
     "Part",
     "Phase",
@@ -128,6 +142,7 @@ __all__ = [
     "ScheduleStatus",
     "SessionSummary",
     "SetUp",
+    "Standing",
     "Started",
     "Stored",
     "StoredRun",

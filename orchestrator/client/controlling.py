@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ParamSpec
 
-from orchestrator.client import health, live, lost, notifying
+from orchestrator.client import foreseen, health, live, lost, notifying
 from orchestrator.client.home import VARIABLE, Home
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
@@ -27,6 +28,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import controller, depositing, sweeping, tidying
 from orchestrator.engine.depositing import Depositor
 from orchestrator.engine.engine import Watchers
+from orchestrator.engine.foreseeing import Foreseer
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
@@ -39,6 +41,9 @@ TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run the
 STOP_SECONDS = 30.0
 LOG_BYTES_MAX = 8 * 1024 * 1024
 SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
+
+
+Told = ParamSpec("Told")
 
 
 def _never() -> bool:
@@ -151,9 +156,10 @@ def _control(
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, say)
                 notifier = notifying.notifier(wired, ledger, say, unforeseen)
+                foreseer = Foreseer(clock, ledger.measurements, foreseen.Writer(wired.folders), unforeseen)
                 watchers = Watchers(
-                    _both(told, depositor.told), writer.reading, writer.silence, unreadable, notifier.surveyed,
-                    schedule=say,
+                    _all(depositor.told, foreseer.told, told), _all(writer.reading, foreseer.reading),
+                    writer.silence, unreadable, notifier.surveyed, schedule=say,
                 )  # fmt: skip
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
@@ -162,6 +168,7 @@ def _control(
                     depositor.at_work(depositing.untold(ledger, wired.folders)),
                     sweeping.at_work(backends, clock, say),
                     notifier.at_work(),
+                    foreseer.at_work(),
                 ):
                     outdated = controller.run(
                         engine,
@@ -169,7 +176,9 @@ def _control(
                         wake,
                         stopped,
                         leave_when_idle=until_idle,
-                        outdated=partial(_after_tick, note, changes),
+                        outdated=partial(
+                            _after_tick, note, partial(foreseer.after_tick, engine.scene), changes
+                        ),
                         say=say,
                         unforeseen=unforeseen,
                         awaits=notifier.pending,
@@ -183,14 +192,12 @@ def _control(
     return outdated
 
 
-def _both(
-    told: Callable[[RunRecord, Event], None], also: Callable[[RunRecord, Event], None]
-) -> Callable[[RunRecord, Event], None]:
-    def both(record: RunRecord, event: Event) -> None:
-        also(record, event)
-        told(record, event)
+def _all(*told: Callable[Told, None]) -> Callable[Told, None]:
+    def tell(*args: Told.args, **kwargs: Told.kwargs) -> None:
+        for each in told:
+            each(*args, **kwargs)
 
-    return both
+    return tell
 
 
 def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:
@@ -204,8 +211,9 @@ def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str],
     tidying.begin(backends, records, known, clock, say)
 
 
-def _after_tick(note: Callable[[], None], outdated: Callable[[], bool]) -> bool:
+def _after_tick(note: Callable[[], None], foresee: Callable[[], None], outdated: Callable[[], bool]) -> bool:
     note()
+    foresee()
     return outdated()
 
 

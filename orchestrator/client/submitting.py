@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.client import controlling, interrupt, lost, planning, routing
+from orchestrator.client import controlling, deadlines, interrupt, lost, planning, routing
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
@@ -60,11 +60,13 @@ class Submission:
 
 
 def submit(
-    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool
-) -> Submission:
+    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool,
+    deadline: str | float | None = None,
+) -> Submission:  # fmt: skip
     """See `Client.submit`."""
     client.home.tighten()
     wired = client.wired()
+    due = deadlines.due(deadline, client.clock.now(), wired.config.timezone)
     parsed = planning.parse(wired, job, platforms)
     if parsed.job.schedule is not None:
         raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
@@ -74,7 +76,7 @@ def submit(
             run = _running(ledger, parsed.job.name) if unless_running else None
             plan = None
             if run is None:
-                run, plan = _recorded(client, wired, ledger, parsed)
+                run, plan = _recorded(client, wired, ledger, parsed, due)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
     return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
@@ -104,7 +106,9 @@ def _running(ledger: Ledger, name: str) -> str | None:
     return next((found.run for found in ledger.summaries(active) if found.name == name), None)
 
 
-def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[str, Plan]:
+def _recorded(
+    client: Client, wired: Wired, ledger: Ledger, parsed: Parsed, deadline: float | None
+) -> tuple[str, Plan]:
     planning.check_secrets(wired, parsed.job)
     name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, client.clock.now()))
@@ -113,7 +117,8 @@ def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> t
         wired.secret(secret)
     frozen = planning.freeze(parsed, wired.folders.home)
     plan = planning.planned(wired, frozen, route, ledger)
-    _record(wired, ledger, Submitted(name, frozen.job, client.clock.now(), store=wired.config.home_store))
+    store, now = wired.config.home_store, client.clock.now()
+    _record(wired, ledger, Submitted(name, frozen.job, now, store=store, deadline=deadline))
     return name, plan
 
 

@@ -69,6 +69,7 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
+    `deadline`: when it should be done, in unix seconds.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
@@ -115,6 +116,7 @@ class RunRecord:
     slice: Slice | None = None
     asleep: bool = False
     place: tuple[str, str] | None = None
+    deadline: float | None = None
 
     @property
     def standing(self) -> Phase:
@@ -155,6 +157,7 @@ def submit(event: Submitted) -> RunRecord:
         schedule=event.schedule,
         origin=event.origin,
         slice=event.slice,
+        deadline=event.deadline,
     )
 
 

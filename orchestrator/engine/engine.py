@@ -15,16 +15,19 @@ from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Failed, Report, Trouble
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event, Faulted
+from orchestrator.core.event import Ended, Event, Faulted, TurnedAway
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
 from orchestrator.core.offer import Offer
+from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
+from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
+from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.scheduling import Scheduling
 from orchestrator.engine.tracking import Tracked
@@ -36,7 +39,6 @@ from orchestrator.session.outbox import Outbox
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
-QUEUE_PAGE = 256
 CLOCK_SET_BACK_SECONDS = 60.0  # within a tick; then waiting runs are decided again
 
 
@@ -65,26 +67,6 @@ class Watchers:
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
     surveyed: Callable[[Sequence[Offer], float], None] = lambda _offers, _now: None
     schedule: Callable[[str], None] = lambda _text: None
-
-
-class _Barrier:
-    """Passes an unexpected exception to `hold`. It is entered for every reading of a tick, so it is small."""
-
-    __slots__ = ("_doing", "_hold", "_run")
-
-    def __init__(self, hold: Callable[[str, str, Exception], None], run: str, doing: str) -> None:
-        self._hold = hold
-        self._run = run
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, OrchestratorError):
-            return False
-        self._hold(self._run, self._doing, error)
-        return True
 
 
 class Engine:
@@ -121,6 +103,7 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
+        self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
@@ -181,6 +164,11 @@ class Engine:
         """The runs that have something on a platform and are held there until a person acts."""
         return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
 
+    def scene(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+        """For forecasts: the offers and rules, the runs with a session, and those that wait."""
+        running = tuple(t.record for t in self._tracked.values() if t.record.session is not None)
+        return self._market.case(()), running, tuple(self._waiting.values())
+
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
         if self._ahead is not None and ahead < self._ahead - CLOCK_SET_BACK_SECONDS:
@@ -190,10 +178,10 @@ class Engine:
 
     # --- What nobody foresaw ----------------------------------------------------------------------------
 
-    def _barrier(self, run: str, doing: str) -> _Barrier:
+    def _barrier(self, run: str, doing: str) -> Barrier:
         """An unexpected exception affects only this run, which is held at its next decision. The ledger's own
         errors concern every run and pass through."""
-        return _Barrier(self._hold, run, doing)
+        return Barrier(self._hold, run, doing)
 
     def _hold(self, run: str, doing: str, error: Exception) -> None:
         self._faults[run] = self._met(f"{doing} {run}", error)
@@ -298,20 +286,21 @@ class Engine:
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
         self._expectant = self._market.expectant
-        page = [record for record in due if not self._has_session(record)]
-        page.sort(key=lambda record: (record.submitted_at, record.run))
-        self._decide_page(page, now, monotonic)
-        if not self._queue_stirred or not self._market.is_worth_asking():
-            return
-        self._ledger.wake_queued()
-        after: tuple[float, str] | None = None
-        while self._market.is_worth_asking():
-            page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
-            self._decide_page(page, now, monotonic)
-            if len(page) < QUEUE_PAGE:
-                self._queue_stirred = False
-                return
-            after = (page[-1].submitted_at, page[-1].run)
+        if self._queue_stirred and self._market.is_worth_asking():
+            self._ledger.wake_queued()
+            self._queue.stir(self._load_waiting())
+            self._queue_stirred = False
+        self._decide_page([record for record in due if not self._has_session(record)], now, monotonic)
+
+    def _load_waiting(self) -> list[str]:
+        """All runs that wait for a place to run."""
+        known = {run: record.version for run, record in self._waiting.items()}
+        names = []
+        for record in self._ledger.waiting(known):
+            if not isinstance(record, str):
+                self._keep(record)
+            names.append(record if isinstance(record, str) else record.run)
+        return names
 
     def _has_session(self, record: RunRecord) -> bool:
         """Whether the run has a session, or had one when this tick began and has just been decided."""
@@ -319,7 +308,7 @@ class Engine:
         return (record if tracked is None else tracked.record).session is not None
 
     def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
-        decisions, parked = [], []
+        decisions, parked, due = [], [], {}
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
@@ -328,21 +317,38 @@ class Engine:
                 parked.append(record)
                 if tracked is None:
                     self._waiting[record.run] = record
-                continue
-            route = case = None
-            with self._barrier(record.run, "finding a place for"):
-                if wants_route:
-                    case = self._market.case(self._ledger.measurements(record.job.name))
-                    route = self._market.judged(record, case)
-            inputs = tracked.inputs(now, monotonic) if tracked else Inputs(now, monotonic)
-            if route is not None:
-                inputs = replace(inputs, route=route, case=case)
-            decision = self._decided(record, inputs)
-            if decision.record.session is not None:
-                self._market.reserve(decision.record.session)
-            decisions.append((record, inputs, decision))
+            elif wants_route:
+                due[record.run] = record
+            else:
+                decisions.append(self._decided_alone(record, Inputs(now, monotonic)))
+        if due or self._queue.stirred:
+            known = {run: tracked.record for run, tracked in self._tracked.items()}
+            for turn in self._queue.turns(due, {**self._waiting, **known}, now):
+                decisions.append(self._routed(turn, Inputs(now, monotonic)))
         self._ledger.schedule([(record, None) for record in parked], fence=self._fence)
         self._commit(decisions)
+
+    def _routed(self, turn: Turn, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        """The decision on a run that waits for a place to run, in the place that the queue leaves it."""
+        route = case = None
+        with self._barrier(turn.record.run, "finding a place for"):
+            measurements = self._ledger.measurements(turn.record.job.name)
+            case = self._market.case(measurements, turn.openings, turn.others)
+            route = self._market.judged(turn.record, case)
+        return self._decided_alone(
+            turn.record, inputs if route is None else replace(inputs, route=route, case=case)
+        )
+
+    def _decided_alone(self, record: RunRecord, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        tracked = self._tracked.get(record.run)
+        if tracked is not None:
+            inputs = replace(
+                tracked.inputs(inputs.now, inputs.monotonic), route=inputs.route, case=inputs.case
+            )
+        decision = self._decided(record, inputs)
+        if decision.record.session is not None:
+            self._market.reserve(decision.record.session)
+        return record, inputs, decision
 
     # --- Journal first, then act --------------------------------------------------------------------------
 
@@ -394,6 +400,8 @@ class Engine:
                 self._watchers.event(decision.record, event)
                 if isinstance(event, Ended):
                     learn(self._ledger, self._market, before, event, inputs)
+                if isinstance(event, TurnedAway) and not event.cooldown.refusals:
+                    self._market.refuse(event.cooldown)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)
