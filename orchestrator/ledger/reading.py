@@ -248,6 +248,10 @@ class LedgerReader(Measured):
         does so no more; None if nobody ever did."""
         return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
+    def standbys(self) -> tuple[takeover.Standby, ...]:
+        """The controllers that wait for their turn, the longest first."""
+        return takeover.standbys(self._database)
+
     # --- Rows -------------------------------------------------------------------------------------------
 
     def _all(self, query: Any) -> list[Any]:
