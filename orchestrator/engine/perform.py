@@ -39,6 +39,7 @@ from orchestrator.errors import (
     AccessDenied,
     BackendError,
     CorruptCheckpoint,
+    Fenced,
     InputError,
     NameTaken,
     NoCapacity,
@@ -83,7 +84,8 @@ def _remove(folder: Path) -> None:
 @dataclass(frozen=True)
 class Backends:
     """The configured platforms and stores by name, a lookup for secrets, and a handler for unexpected
-    exceptions. `home_store` is the store in which new runs keep their checkpoints."""
+    exceptions. `home_store` is the store in which new runs keep their checkpoints. `confirm` raises Fenced if
+    another controller has taken over."""
 
     platforms: Mapping[str, Platform]
     stores: Mapping[str, Store]
@@ -91,6 +93,7 @@ class Backends:
     folders: Folders
     secret: Callable[[str], str]
     unforeseen: Unforeseen = raise_again
+    confirm: Callable[[], None] = lambda: None
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected if the user removed the platform from the config after a session began there."""
@@ -188,7 +191,7 @@ def _reported(action: Action, backends: Backends) -> Report:
         return Failed(action, Trouble.NAME_TAKEN, str(error))
     except (Rejected, InputError) as error:
         return Failed(action, Trouble.REJECTED, str(error))
-    except (Transient, BackendError) as error:
+    except (Transient, BackendError, Fenced) as error:  # nothing of a fenced controller is journalled
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
         trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
@@ -203,6 +206,8 @@ def _disk_text(error: OSError) -> str:
 
 
 def _perform(action: Action, backends: Backends) -> Report:
+    if not isinstance(action, Collect):  # a process that was frozen may have lost control since it decided
+        backends.confirm()
     if isinstance(action, Prepare | Launch):
         _check_ours(action, backends)
     match action:

@@ -2,15 +2,16 @@
 
 Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
 LedgerReader      every query, for the engine and for people                   (reading.py)
-Takeover, Owner   who controls this database                                   (takeover.py)
-Waiting, Standby  who waits for its turn                                       (takeover.py)
+Takeover, Waiting control of this database, and the line for it                (takeover.py)
+Owner, Standby    who controls it, and who waits                               (lock.py)
 """
 
 from __future__ import annotations
 
 from orchestrator.ledger.ledger import DUE_NOW, Ledger, Proposal
+from orchestrator.ledger.lock import Owner, Standby
 from orchestrator.ledger.reading import LedgerReader, RunSummary, Stored
-from orchestrator.ledger.takeover import Owner, Standby, Takeover, Waiting
+from orchestrator.ledger.takeover import Takeover, Waiting
 
 __all__ = [
     "DUE_NOW", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Standby", "Stored", "Takeover",

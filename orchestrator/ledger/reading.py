@@ -20,6 +20,7 @@ from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.lock import Owner, Standby
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.tables import events, measurements, runs
 
@@ -243,12 +244,12 @@ class LedgerReader(Measured):
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
 
-    def owner(self, *, last: bool = False) -> takeover.Owner | None:
+    def owner(self, *, last: bool = False) -> Owner | None:
         """Who controls this database now; None if no controller is running. `last`: who did last, even if it
         does so no more; None if nobody ever did."""
         return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
-    def standbys(self) -> tuple[takeover.Standby, ...]:
+    def standbys(self) -> tuple[Standby, ...]:
         """The controllers that wait for their turn, the longest first."""
         return takeover.standbys(self._database)
 

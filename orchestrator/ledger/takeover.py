@@ -36,6 +36,11 @@ class Takeover:
         self._us = us
 
     @property
+    def owner(self) -> Owner:
+        """This controller, as others see it."""
+        return self._us
+
+    @property
     def may_be_lost(self) -> bool:
         """Whether the lock can end before this process does, as with a server."""
         return self._database.path is None
