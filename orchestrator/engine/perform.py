@@ -32,7 +32,7 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import parcels
+from orchestrator.engine import bringing, parcels
 from orchestrator.engine.collecting import bring, look
 from orchestrator.engine.outboxes import outboxes
 from orchestrator.errors import (
@@ -52,7 +52,6 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.files import set_aside, write_whole
-from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.outbox import Outbox
@@ -277,12 +276,13 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
             return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
+    store = backends.store(action.store)
     materials = Materials(
-        bundle=folders.bundle(order.bundle),
+        bundle=bringing.archive(store, order.run, order.bundle, folders.bundle(order.bundle)),
         agent=folders.agent,
         resume=staged,
-        inputs=inputs.stage(order.inputs, folders.inputs),
-        image=None if image is None else folders.image(image),
+        inputs=bringing.stage(store, order.run, order.inputs, folders.inputs),
+        image=None if image is None else bringing.archive(store, order.run, image, folders.image(image)),
         secrets={name: backends.secret(name) for name in order.secrets},
         shipping=_shipping(action, backends),
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
@@ -290,7 +290,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     try:
         if action.fetches and materials.shipping is not None and not materials.shipping.refusal:
             try:
-                materials = _parcelled(materials, order, backends.store(action.store), keys, key)
+                materials = _parcelled(materials, order, store, keys, key)
             except QuotaExhausted as error:  # the home store's
                 return Failed(action, Trouble.FULL, str(error))
         pinned = backends.platform(order.platform).prepare(order, materials)

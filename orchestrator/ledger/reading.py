@@ -234,6 +234,11 @@ class LedgerReader(Measured):
 
     # --- Size and control -------------------------------------------------------------------------------
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines can use it, too."""
+        return self._database.path is None
+
     def size(self) -> int:
         """The size of the ledger on disk, in bytes: all of SQLite's files, or the server's tables."""
         path = self._database.path
