@@ -216,7 +216,7 @@ class _Controlling:
             for what, runs in lost.lost(ledger, wired.config).items():
                 say(lost.sentence(what, runs))
             writer = live.Writer(wired.folders)
-            backends = replace(wired.backends(unforeseen), confirm=takeover.confirm)
+            backends = replace(wired.backends(unforeseen), confirm=takeover.confirm, shared=ledger.is_shared)
             depositor = Depositor(backends, clock, say)
             watchers = Watchers(_both(self.told, depositor.told), writer.reading, writer.silence, unreadable)
             engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)

@@ -23,8 +23,6 @@ def archive(store: Store, run: str, sha256: str, target: Path) -> Path:
     Raises Transient if the store does not have it either: the machine that submitted the run may still put it
     there.
     """
-    if target.exists():
-        return target
     try:
         fetch(store, run, sha256, target)
     except (NotFound, CorruptCheckpoint) as error:

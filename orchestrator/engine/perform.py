@@ -52,6 +52,7 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.files import set_aside, write_whole
+from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
 from orchestrator.session.outbox import Outbox
@@ -84,7 +85,7 @@ def _remove(folder: Path) -> None:
 class Backends:
     """The configured platforms and stores by name, a lookup for secrets, and a handler for unexpected
     exceptions. `home_store` is the store in which new runs keep their checkpoints. `confirm` raises Fenced if
-    another controller has taken over."""
+    another controller has taken over. `shared`: other machines may have submitted runs of this ledger."""
 
     platforms: Mapping[str, Platform]
     stores: Mapping[str, Store]
@@ -93,6 +94,7 @@ class Backends:
     secret: Callable[[str], str]
     unforeseen: Unforeseen = raise_again
     confirm: Callable[[], None] = lambda: None
+    shared: bool = False
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected if the user removed the platform from the config after a session began there."""
@@ -276,13 +278,12 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
             return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
-    store = backends.store(action.store)
     materials = Materials(
-        bundle=bringing.archive(store, order.run, order.bundle, folders.bundle(order.bundle)),
+        bundle=_archive(action, backends, order.bundle, folders.bundle(order.bundle)),
         agent=folders.agent,
         resume=staged,
-        inputs=bringing.stage(store, order.run, order.inputs, folders.inputs),
-        image=None if image is None else bringing.archive(store, order.run, image, folders.image(image)),
+        inputs=_inputs(action, backends),
+        image=None if image is None else _archive(action, backends, image, folders.image(image)),
         secrets={name: backends.secret(name) for name in order.secrets},
         shipping=_shipping(action, backends),
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
@@ -290,7 +291,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     try:
         if action.fetches and materials.shipping is not None and not materials.shipping.refusal:
             try:
-                materials = _parcelled(materials, order, store, keys, key)
+                materials = _parcelled(materials, order, backends.store(action.store), keys, key)
             except QuotaExhausted as error:  # the home store's
                 return Failed(action, Trouble.FULL, str(error))
         pinned = backends.platform(order.platform).prepare(order, materials)
@@ -299,6 +300,19 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _archive(action: Prepare, backends: Backends, sha256: str, target: Path) -> Path:
+    if not backends.shared or target.exists():
+        return target
+    return bringing.archive(backends.store(action.store), action.order.run, sha256, target)
+
+
+def _inputs(action: Prepare, backends: Backends) -> Path | None:
+    order, into = action.order, backends.folders.inputs
+    if not backends.shared:
+        return inputs.stage(order.inputs, into)
+    return bringing.stage(backends.store(action.store), order.run, order.inputs, into)
 
 
 def _parcelled(materials: Materials, order: Order, store: Store, keys: SessionKeys, key: str) -> Materials:
