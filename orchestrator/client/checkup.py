@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.client import growth, leftovers, routing
+from orchestrator.client import growth, leftovers, likeness, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.wiring import Wired
@@ -85,6 +85,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
             yield from _taken_out(home, wired.config)
+            yield from _alike(home, wired)
     for given in wired.config.stores:
         if not names or given.name in names:
             yield from _looked_at(
@@ -154,8 +155,9 @@ def _ledger(home: Home) -> tuple[State, str]:
         return State.OK, "none yet: the first submit creates it"
     with ledger:
         runs, size = len(ledger.summaries()), ledger.size()
-        owner = ledger.owner()
+        owner, standbys = ledger.owner(), ledger.standbys()
     controls = f"controlled by {owner}" if owner else "no controller is running; submit starts one"
+    controls += "".join(f"; standing by: {each}" for each in standbys)
     return State.OK, f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
 
 
@@ -233,6 +235,19 @@ def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
         yield Finding(
             what.replace("'", ""), State.MISSING, text, advice, Remedy.EDIT, command=("up", "--detach")
         )
+
+
+def _alike(home: Home, wired: Wired) -> Iterator[Finding]:
+    """Whether this machine can take over from another one that uses the same ledger."""
+    ledger = home.existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        found = tuple(likeness.doubts(ledger, wired)) if ledger.is_shared else None
+    for doubt in found or ():
+        yield Finding("taking over", State.WARNING, doubt)
+    if found == ():
+        yield Finding("taking over", State.OK, "this machine has what the ledger's other controllers have")
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

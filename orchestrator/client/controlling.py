@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.client import health, live, lost, standing_by
+from orchestrator.client import health, likeness, live, lost, standing_by
 from orchestrator.client.home import VARIABLE, Home
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
@@ -171,6 +171,8 @@ class _Controlling:
     def run(self, *, until_idle: bool, standby: bool) -> bool:
         """Returns whether a new process should continue."""
         outdated = False
+        for doubt in likeness.doubts(self.ledger, self.wired) if standby else ():
+            self.say(f"before this machine can take over: {doubt}")
         while not self.stopped():
             takeover = self._turn("submit" if until_idle else "up", standby)
             if takeover is None:
@@ -213,6 +215,8 @@ class _Controlling:
         say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
         keeper = Keeper(takeover, clock, say, wake)
         with keeper.at_work():
+            if ledger.is_shared:
+                likeness.tell(takeover, likeness.settle(ledger, wired, say))
             for what, runs in lost.lost(ledger, wired.config).items():
                 say(lost.sentence(what, runs))
             writer = live.Writer(wired.folders)

@@ -254,6 +254,10 @@ class LedgerReader(Measured):
         does so no more; None if nobody ever did."""
         return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
+    def alike(self) -> str:
+        """What the last controller told the others (`Takeover.tell`)."""
+        return takeover.told(self._database)
+
     def standbys(self) -> tuple[Standby, ...]:
         """The controllers that wait for their turn, the longest first."""
         return takeover.standbys(self._database)

@@ -71,6 +71,12 @@ class Takeover:
         if current != self.fence:
             raise self._fenced()
 
+    def tell(self, text: str) -> None:
+        """Keeps a text for the next controllers. Nothing is changed if another one has taken over."""
+        mine = controller.c.fence == self.fence
+        with self._database.write() as connection:
+            connection.execute(update(controller).where(mine).values(alike=text))
+
     def _fenced(self) -> Fenced:
         other = _row_owner(self._database)
         who = "another controller" if other == self._us else f"another controller, {other},"
@@ -175,6 +181,12 @@ def standbys(database: Database) -> tuple[Standby, ...]:
     if database.path is None:
         return serverlock.standbys(database)
     return filelock.standbys(database.path, socket.gethostname())
+
+
+def told(database: Database) -> str:
+    """What the last controller told the others; empty if none ever did."""
+    with database.read() as connection:
+        return str(connection.execute(select(controller.c.alike)).scalar_one())
 
 
 def last_owner(database: Database) -> Owner | None:
