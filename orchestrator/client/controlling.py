@@ -34,6 +34,7 @@ from orchestrator.errors import BackendError, Fenced, InputError, OrchestratorEr
 from orchestrator.files import open_log
 from orchestrator.home import OLDER_CONTROLLER_LOG
 from orchestrator.ledger import Ledger, Owner, Standby, Takeover
+from orchestrator.platforms import catalog
 from orchestrator.unforeseen import Reporter
 
 START_SECONDS = 60.0
@@ -170,9 +171,18 @@ class _Controlling:
 
     def run(self, *, until_idle: bool, standby: bool) -> bool:
         """Returns whether a new process should continue."""
-        outdated = False
         for doubt in likeness.doubts(self.ledger, self.wired) if standby else ():
             self.say(f"before this machine can take over: {doubt}")
+        if not self.ledger.is_shared:
+            return self._run(until_idle, standby)
+        likeness.settle(self.ledger, self.wired, self.say)
+        bound = {each.name: self.wired.platform(each) for each in self.wired.config.platforms
+                 if each.type in catalog.BOUND}  # fmt: skip
+        with tidying.ending_closed(bound, self.ledger, self.clock, self.say, Reporter(self.say)):
+            return self._run(until_idle, standby)
+
+    def _run(self, until_idle: bool, standby: bool) -> bool:
+        outdated = False
         while not self.stopped():
             takeover = self._turn("submit" if until_idle else "up", standby)
             if takeover is None:

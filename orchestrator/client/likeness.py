@@ -169,8 +169,8 @@ def _of_home_store(ledger: Ledger, wired: Wired) -> Iterator[str]:
     newest = record.accepted[-1].name if record is not None else ""
     if record is not None and not checkpoints.present(store, record.run, [newest]):
         yield (
-            f"the store {name} here does not have the checkpoint {newest} of {record.run}: is it the same one "
-            "as on the other machine?"
+            f"the store {name} here does not have the checkpoint {newest} of {record.run}: is it the same "
+            "one as on the other machine?"
         )
     elif is_on_this_machine(store):
         yield f"the home store {name} is on this machine: the other machines must see the same one, always"

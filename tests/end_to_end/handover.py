@@ -58,6 +58,9 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Starts it, if need be once it has left."""
+        if self.process is not None:
+            self.process.wait()
         given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -169,8 +172,6 @@ class World:
         if loss is Loss.FROZEN:
             active.signal(signal.SIGCONT)
         elif loss in (Loss.KILLED, Loss.STOPPED):
-            assert active.process is not None
-            active.process.wait()
             active.start()
         wait_until(self.both_there, lambda: f"after it was {loss}: both there again\n{self.story()}")
 

@@ -18,6 +18,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.ledger import Ledger
+from orchestrator.session.folder import SessionFolder
 from tests import postgresql
 from tests.end_to_end import handover
 from tests.end_to_end.handover import TAKEN_SECONDS_MAX, Loss, Machine, World
@@ -50,19 +51,19 @@ def test_thirty_losses_double_nothing(world: World, capsys: pytest.CaptureFixtur
 @contextmanager
 def two_homes(folder: Path, server: postgresql.Server) -> Iterator[tuple[Machine, Machine]]:
     """Two machines with a store that both see, and a platform of their own each, of the same name."""
-    machines = []
+    machines, url = [], server.new_schema("two")
     for name in ("first", "second"):
         home = folder / name
         home.mkdir()
         config = {
-            "database": server.new_schema("two") if not machines else machines[0][1],
+            "database": url,
             "platforms": {"here": {**QUICK, "setup_seconds": 0.0}},
             "stores": {"both": {"type": "folder", "path": str(folder / "store")}},
             "home_store": "both",
         }
         (home / "config.yaml").write_text(yaml.safe_dump(config))
-        machines.append((Machine(home, folder / f"{name}.log"), config["database"]))
-    first, second = machines[0][0], machines[1][0]
+        machines.append(Machine(home, folder / f"{name}.log"))
+    first, second = machines
     try:
         yield first, second
     finally:
@@ -96,7 +97,7 @@ def test_a_second_machine_goes_on_with_what_the_first_submitted(
     job.write_text(yaml.safe_dump(spec))
     with two_homes(tmp_path, postgresql) as (first, second):
         here, there = Client(first.home), Client(second.home)
-        first.start()
+        first.start()  # nobody else controls, so it does at once
         wait_until(lambda: here.health().state is State.TICKS, lambda: first.log.read_text())
         run = here.submit(job).run.name
         wait_for(here, run, lambda record: record.accepted, "a checkpoint")
@@ -117,4 +118,9 @@ def test_a_second_machine_goes_on_with_what_the_first_submitted(
         resumed = [event.order for event in events if isinstance(event, Assigned)][1].resume_step
         accepted = [event.checkpoint.ref for event in events if isinstance(event, CheckpointAccepted)]
         assert resumed == max(ref.step for ref in accepted if ref.generation == 1)
+        first.start()  # as a standby now, which frees its machine
+        told = "was given up by another machine's controller"
+        wait_until(lambda: told in first.log.read_text(), lambda: first.log.read_text())
+        left = first.home / "platforms" / "here" / f"{run}-s01"
+        wait_until(lambda: not SessionFolder(left).alive(), "the end of what the first machine still did")
         assert not list((second.home / "platforms" / "here").glob(f"{run}-s01")), "it was not looked for"
