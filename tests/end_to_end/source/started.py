@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 
 total, pace, starts = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
@@ -12,6 +12,7 @@ checkpoints = Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"])
 request = Path(os.environ["ORCHESTRATOR_SAVE_REQUEST"])
 resume = os.environ.get("ORCHESTRATOR_RESUME_FROM")
 stop: list[int] = []
+never = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 
 
@@ -32,7 +33,7 @@ with starts.open("a") as lines:
 answered = asked()
 while step < total:
     step += 1
-    time.sleep(pace)
+    never.wait(pace)
     with Path(os.environ["ORCHESTRATOR_PROGRESS"]).open("a") as progress:
         progress.write(json.dumps({"step": step}) + "\n")
     if stop or asked() != answered or step == total:
