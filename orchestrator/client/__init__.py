@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.client.adopting import Adoption, Came
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
-    from orchestrator.client.controlling import Controller, Started
+    from orchestrator.client.controlling import Controller, Started, Stopped
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
-    from orchestrator.ledger import Owner, Stored
+    from orchestrator.ledger import Owner, Standby, Stored
 
 _HOMES = {
     "Adoption": "client.adopting",
@@ -72,7 +72,9 @@ _HOMES = {
     "RunStatus": "client.status",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
+    "Standby": "ledger",
     "Started": "client.controlling",
+    "Stopped": "client.controlling",
     "Stored": "ledger",
     "StoredRun": "client.stored",
     "Submission": "client.submitting",
@@ -113,7 +115,9 @@ __all__ = [
     "RunStatus",
     "SessionSummary",
     "SetUp",
+    "Standby",
     "Started",
+    "Stopped",
     "Stored",
     "StoredRun",
     "Submission",

@@ -35,7 +35,7 @@ from orchestrator.files import open_log
 from orchestrator.home import OLDER_CONTROLLER_LOG
 from orchestrator.ledger import Ledger, Owner, Standby, Takeover
 from orchestrator.platforms import catalog
-from orchestrator.unforeseen import Reporter
+from orchestrator.unforeseen import Reporter, Unforeseen
 
 START_SECONDS = 60.0
 TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
@@ -112,9 +112,8 @@ class Controller:
             return Stopped()
         with ledger:
             here = socket.gethostname()
-            mine = tuple(each for each in ledger.standbys() if each.is_on(here))
-            for standby in mine:
-                _end_standby(standby, ledger, self.home, self.clock)
+            there = [each for each in ledger.standbys() if each.is_on(here)]
+            mine = tuple(each for each in there if _end_standby(each, ledger, self.home, self.clock))
             owner = running(ledger, self.clock)
             if owner is not None and owner.pid and owner.host != here:
                 return Stopped(standbys=mine, goes_on=owner)
@@ -171,15 +170,25 @@ class _Controlling:
 
     def run(self, *, until_idle: bool, standby: bool) -> bool:
         """Returns whether a new process should continue."""
-        for doubt in likeness.doubts(self.ledger, self.wired) if standby else ():
-            self.say(f"before this machine can take over: {doubt}")
+        unforeseen = Reporter(self.say)
+        if standby:  # in a thread, because the home store may not answer
+            threading.Thread(target=self._tell_doubts, args=(unforeseen,), name="doubts", daemon=True).start()
         if not self.ledger.is_shared:
             return self._run(until_idle, standby)
         likeness.settle(self.ledger, self.wired, self.say)
         bound = {each.name: self.wired.platform(each) for each in self.wired.config.platforms
                  if each.type in catalog.BOUND}  # fmt: skip
-        with tidying.ending_closed(bound, self.ledger, self.clock, self.say, Reporter(self.say)):
+        with tidying.ending_closed(bound, self.ledger, self.clock, self.say, unforeseen):
             return self._run(until_idle, standby)
+
+    def _tell_doubts(self, unforeseen: Unforeseen) -> None:
+        try:
+            for doubt in likeness.doubts(self.ledger, self.wired):
+                self.say(f"before this machine can take over: {doubt}")
+        except (OrchestratorError, OSError) as error:
+            self.say(f"whether this machine can take over is unknown: {error}")
+        except Exception as error:  # noqa: BLE001 the barrier: told, and it stands by all the same
+            unforeseen("looking at what this machine lacks", error)
 
     def _run(self, until_idle: bool, standby: bool) -> bool:
         outdated = False
@@ -193,7 +202,7 @@ class _Controlling:
                     outdated, faulted = self._controlled(takeover, until_idle)
             except Fenced as error:
                 if not standby:
-                    raise
+                    raise Fenced(f"{error}; `orchestrator up --standby` waits for its turn") from error
                 self.say(f"{error}; this process starts again as a standby")
                 return not self.stopped()
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
@@ -377,9 +386,10 @@ def _end(owner: Owner, ledger: Ledger, home: Home, clock: Clock) -> None:
         )
 
 
-def _end_standby(standby: Standby, ledger: Ledger, home: Home, clock: Clock) -> None:
+def _end_standby(standby: Standby, ledger: Ledger, home: Home, clock: Clock) -> bool:
+    """False if it is another machine's after all, such as a container with this one's name."""
     if not is_ours(standby.pid, unknown=True):
-        return
+        return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(standby.pid, signal.SIGTERM)
 
@@ -392,6 +402,7 @@ def _end_standby(standby: Standby, ledger: Ledger, home: Home, clock: Clock) -> 
             f"kill it without harm: kill -9 {standby.pid}",
             backend="controller",
         )
+    return True
 
 
 def elsewhere(owner: Owner) -> str:

@@ -73,20 +73,29 @@ class Reach:
 
     def is_unknown(self, record: RunRecord, monotonic: float) -> bool:
         """Whether to leave the run alone until its platforms have answered."""
-        bound = _bound(record)
-        if not bound or monotonic - self._began > FIRST_ANSWER_SECONDS:
+        if monotonic - self._began > FIRST_ANSWER_SECONDS:
             return False
-        return any(name in self._platforms and name not in self._machines for name, _ in bound.values())
+        session = record.session
+        bound = [each.platform for each in record.strays if each.machine]
+        if session is not None and session.traits.machine:
+            bound.append(session.order.platform)
+        return any(name in self._platforms and name not in self._machines for name in bound)
 
     def elsewhere(self, record: RunRecord) -> dict[str, OutOfReach]:
         """The run's sessions that are out of reach, each with its platform as seen from here."""
-        session = record.session
-        current = None if session is None else session.name
-        return {
-            name: OutOfReach(platform, host_of(machine), gone=name != current)
-            for name, (platform, machine) in _bound(record).items()
-            if not is_same_machine(self._machines.get(platform, machine), machine)
+        found = {
+            each.session: OutOfReach(each.platform, host_of(each.machine), gone=True)
+            for each in record.strays
+            if self._is_elsewhere(each.platform, each.machine)
         }
+        session = record.session
+        if session is not None and self._is_elsewhere(session.order.platform, session.traits.machine):
+            found[session.name] = OutOfReach(session.order.platform, host_of(session.traits.machine))
+        return found
+
+    def _is_elsewhere(self, platform: str, machine: str) -> bool:
+        mine = self._machines.get(platform)
+        return bool(machine and mine) and mine != machine and not is_same_machine(str(mine), machine)
 
     def beyond(self, record: RunRecord) -> str:
         """The host of the machine on which the run's session is out of reach; empty if it is not."""
@@ -104,12 +113,3 @@ class Reach:
             asked = replace(action, store=record.store, generation=session.generation if ships else None)
         alone = replace(backends, platforms={**backends.platforms, there.name: there})
         return replace(perform(asked, alone), action=action)
-
-
-def _bound(record: RunRecord) -> dict[str, tuple[str, str]]:
-    """The run's sessions, and remains of such, that are bound to a machine → platform, machine."""
-    found = {each.session: (each.platform, each.machine) for each in record.strays if each.machine}
-    session = record.session
-    if session is not None and session.traits.machine:
-        found[session.name] = (session.order.platform, session.traits.machine)
-    return found

@@ -82,8 +82,8 @@ def test_a_standby_takes_over_and_is_told_of(tmp_path: Path) -> None:
         with standing(tmp_path) as waiting:
             wait_until(lambda: ledger.standbys(), "the standby")
             assert client.health().state is State.WAITS
-            assert waiting.says("a standby on another machine cannot use it")
-            assert waiting.says("standing by for another")
+            wait_until(lambda: waiting.says("a standby on another machine cannot use it"), "the doubt")
+            wait_until(lambda: waiting.says("standing by for another"), "what it waits for")
             takeover.release()
             wait_until(lambda: client.health().state is State.TICKS, "its turn")
             assert client.health().standbys == ()
