@@ -102,6 +102,7 @@ RAW = _flag(
 )
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
+STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
@@ -203,9 +204,9 @@ COMMANDS = (
         Command("list", "list what waits to be sent, and what was given up", "notifying:notify", (SENT_TOO,)),
         Command("retry", "try again what was given up", "notifying:notify", (IDS, EVERY_DEAD)),
     )),
-    Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
+    Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE, STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
-    Command("health", "succeed while the controller ticks; for probes", "health:health"),
+    Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
     Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
     Command("completion", "print a completion script for your shell", "editors:completion", (SHELL,)),
 )  # fmt: skip

@@ -13,11 +13,12 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.clock import utc_text
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
+from orchestrator.errors import InputError
 
 
 def up(call: Call) -> int:
-    """Runs the controller here until a signal stops it; with --detach, makes sure that one runs in the
-    background."""
+    """Runs the controller here until a signal stops it; with --standby, once no other one runs. With
+    --detach, makes sure that one runs in the background."""
     if call.options.detach:
         started = call.client.controller.start()
         call.out.document({"started": started.by_us, "controller": started.owner})
@@ -30,7 +31,9 @@ def up(call: Call) -> int:
     shield.up()
     outdated = _control(call)
     sys.stdout.flush()
-    if outdated:  # a new process, so that no work of this one runs beside the next controller
+    if (
+        outdated
+    ):  # a new process, so that no work of this one runs beside the next controller, or as a standby
         os.execv(sys.executable, [sys.executable, "-P", "-m", "orchestrator", *sys.argv[1:]])
     # The workers' unfinished actions are idempotent, and the next controller decides them again.
     os._exit(Exit.OK)
@@ -65,16 +68,32 @@ def _control(call: Call) -> bool:
         write({"at": now, "run": record.run, "event": event}, text)
 
     return call.client.controller.run(
-        until_idle=call.options.until_idle, stopped=lambda: stop_asked, told=told, say=say
+        until_idle=call.options.until_idle,
+        standby=call.options.standby,
+        stopped=lambda: stop_asked,
+        told=told,
+        say=say,
     )
 
 
 def down(call: Call) -> int:
-    """Stops the controller, but not the sessions."""
-    owner = call.client.controller.stop()
-    call.out.document({"ended": owner})
-    if owner is None:
+    """Stops the controller and the standbys of this machine, but not the sessions."""
+    done = call.client.controller.end()
+    if done.goes_on is not None and not done.standbys:
+        from orchestrator.client.controlling import elsewhere
+
+        raise InputError(elsewhere(done.goes_on))
+    call.out.document({"ended": done.owner, "standbys_ended": done.standbys, "standbys": done.waiting})
+    for each in done.standbys:
+        call.out.say(f"stopped the standby ({each})")
+    if done.goes_on is not None:
+        call.out.say(f"the controller goes on: {done.goes_on}")
+    elif done.owner is not None:
+        call.out.say(f"stopped the controller (process {done.owner.pid}); sessions continue without it")
+    elif not done.standbys:
         call.out.say("no controller is running")
-    else:
-        call.out.say(f"stopped the controller (process {owner.pid}); sessions continue without it")
+    if done.waiting:
+        call.out.say(
+            f"a standby takes over: {done.waiting[0]}; to stop all of it, run `orchestrator down` there"
+        )
     return Exit.OK

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.client.adopting import Adoption, Came
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
-    from orchestrator.client.controlling import Controller, Started
+    from orchestrator.client.controlling import Controller, Started, Stopped
     from orchestrator.client.deliveries import Notification, NotifyTest
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
-    from orchestrator.ledger import Owner, Stored
+    from orchestrator.ledger import Owner, Standby, Stored
 
 _HOMES = {
     "Adoption": "client.adopting",
@@ -90,7 +90,9 @@ _HOMES = {
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
     "Standing": "core.layout",
+    "Standby": "ledger",
     "Started": "client.controlling",
+    "Stopped": "client.controlling",
     "Stored": "ledger",
     "StoredRun": "client.stored",
     "Submission": "client.submitting",
@@ -143,7 +145,9 @@ __all__ = [
     "SessionSummary",
     "SetUp",
     "Standing",
+    "Standby",
     "Started",
+    "Stopped",
     "Stored",
     "StoredRun",
     "Submission",

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator import cron
-from orchestrator.client import deliveries, growth, leftovers, routing
+from orchestrator.client import deliveries, growth, leftovers, likeness, routing
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.lost import schedules as lost_schedules
@@ -91,6 +91,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
             yield from _taken_out(home, wired.config)
+            yield from _alike(home, wired)
     for given in wired.config.stores:
         if not names or given.name in names:
             yield from _looked_at(
@@ -160,8 +161,9 @@ def _ledger(home: Home) -> tuple[State, str]:
         return State.OK, "none yet: the first submit creates it"
     with ledger:
         runs, size = len(ledger.summaries()), ledger.size()
-        owner = ledger.owner()
+        owner, standbys = ledger.owner(), ledger.standbys()
     controls = f"controlled by {owner}" if owner else "no controller is running; submit starts one"
+    controls += "".join(f"; standing by: {each}" for each in standbys)
     return State.OK, f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
 
 
@@ -264,6 +266,19 @@ def _time_zones() -> tuple[State, str]:
     """The database that schedules use; Python prefers the system's, which may be old."""
     source, version = cron.database()
     return (State.OK if cron.knows("Europe/Berlin") else State.MISSING), f"{version}, from {source}"
+
+
+def _alike(home: Home, wired: Wired) -> Iterator[Finding]:
+    """Whether this machine can take over from another one that uses the same ledger."""
+    ledger = home.existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        found = tuple(likeness.doubts(ledger, wired)) if ledger.is_shared else None
+    for doubt in found or ():
+        yield Finding("taking over", State.WARNING, doubt)
+    if found == ():
+        yield Finding("taking over", State.OK, "this machine has what the ledger's other controllers have")
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

@@ -143,8 +143,10 @@ class Client:
         from orchestrator.client.owning import running
 
         with self.ledgers.existing() as ledger:
-            owner = None if ledger is None else running(ledger, self.clock)
-        return health.of(self.home, self.clock, owner)
+            if ledger is None:
+                return health.Health()
+            owner = running(ledger, self.clock)
+            return health.of(self.home, self.clock, owner, ledger.standbys())
 
     def quota(self, platforms: str | Iterable[str] = ()) -> Quotas:
         """What is left of the quota of each platform, or of these, and what used the rest.

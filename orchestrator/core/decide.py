@@ -24,7 +24,7 @@ from orchestrator.core.checkpoint import CheckpointRef, superseded
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.durable import is_durable
-from orchestrator.core.ending import ending, given_up, overdue, past_limit, unheard
+from orchestrator.core.ending import beyond_reach, ending, given_up, overdue, past_limit, unheard
 from orchestrator.core.event import (
     Assigned,
     Began,
@@ -101,6 +101,8 @@ def _read(draft: Draft) -> None:
     record = draft.record
     forgone = record.forgone or (record.discard and record.awaits is Awaited.OUTPUT)
     gone = "" if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
+    if watch is not None and draft.inputs.beyond and not gone:
+        gone = beyond_reach(draft.session, watch, draft.monotonic, draft.inputs.beyond)
     if gone or watch is None or watch.observation is None:
         _unread(draft, gone, forgone)
         return

@@ -380,7 +380,7 @@ def _closed(
         longest = None if wall is None else wall + session.traits.slack_seconds
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
                       session.traits.poll_seconds, left, session.assigned_at,
-                      session.traits.uplink, longest)  # fmt: skip
+                      session.traits.uplink, longest, session.traits.machine)  # fmt: skip
         strays = (*strays, stray)
         has_run = session.runs_since is not None or session.launched_at is not None
         if has_run and session.end_confirmed:

@@ -26,8 +26,9 @@ from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
-from orchestrator.engine.perform import Backends, lane, perform
+from orchestrator.engine.perform import Backends, lane
 from orchestrator.engine.queue import Queue, Turn
+from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.scheduling import Scheduling
 from orchestrator.engine.tracking import Tracked
@@ -105,6 +106,7 @@ class Engine:
         )
         self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
+        self._reach = Reach(backends.platforms, clock.monotonic())
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
@@ -207,6 +209,7 @@ class Engine:
         for brought in self._workers.finished():
             match brought:
                 case Surveyed():
+                    self._reach.surveyed(brought.platform, brought.offers)
                     if self._market.take(brought, now):
                         self._queue_stirred = True
                     self._watchers.surveyed(brought.offers, now)
@@ -275,8 +278,10 @@ class Engine:
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []
         for tracked in self._tracked.values():
+            if self._reach.is_unknown(tracked.record, monotonic):
+                continue
             if tracked.due(monotonic) or tracked.record.run in self._faults:
-                inputs = tracked.inputs(now, monotonic)
+                inputs = tracked.inputs(now, monotonic, self._reach.beyond(tracked.record))
                 decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
         self._commit(decisions)
 
@@ -312,6 +317,8 @@ class Engine:
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
+            if self._reach.is_unknown(record, monotonic):
+                continue
             wants_route = record.phase is Phase.QUEUED and record.wish is None
             if record.fault or (wants_route and self._market.full):
                 parked.append(record)
@@ -418,7 +425,7 @@ class Engine:
                 return
             tracked.want(decision.actions)
             for action in tracked.startable(inputs.monotonic):
-                self._start(record.run, action)
+                self._start(record, action)
         else:
             assert not decision.actions, "a run with actions has something on a platform"
 
@@ -450,11 +457,11 @@ class Engine:
 
     # --- Acting and looking -------------------------------------------------------------------------------
 
-    def _start(self, run: str, action: Action) -> None:
-        backends = self._backends
+    def _start(self, record: RunRecord, action: Action) -> None:
+        backends, run = self._backends, record.run
         self._workers.start(
             lane(action),
-            lambda: Acted(run, perform(action, backends)),
+            lambda: Acted(run, self._reach.perform(action, backends, record)),
             lambda reason: Acted(run, Failed(action, Trouble.TRANSIENT, reason)),
         )
 
@@ -474,9 +481,16 @@ class Engine:
         names: dict[str, list[str]] = {}
         outboxes: dict[str, Outbox] = {}
         polls: dict[str, float] = {}
+        platforms = dict(self._backends.platforms)
         for tracked in self._tracked.values():
+            if self._reach.is_unknown(tracked.record, monotonic):
+                continue
+            elsewhere = self._reach.elsewhere(tracked.record)
             for name, (platform, poll_seconds) in tracked.observed().items():
-                if platform in self._backends.platforms:  # otherwise the user removed it from the config
+                if there := elsewhere.get(name):
+                    platform = f"{there.name} of {there.where}"
+                    platforms[platform] = there
+                if platform in platforms:  # otherwise the user removed it from the config
                     names.setdefault(platform, []).append(name)
                     polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
             outboxes |= self._backends.shipped(tracked.record)
@@ -486,10 +500,12 @@ class Engine:
                 continue
             self._observing.add(platform)
             self._observed_at[platform] = monotonic
-            self._start_observation(platform, tuple(wanted), outboxes)
+            self._start_observation(platform, platforms[platform], tuple(wanted), outboxes)
 
-    def _start_observation(self, name: str, wanted: tuple[str, ...], outboxes: dict[str, Outbox]) -> None:
-        platform, told = self._backends.platforms[name], self._unforeseen
+    def _start_observation(
+        self, name: str, platform: Platform, wanted: tuple[str, ...], outboxes: dict[str, Outbox]
+    ) -> None:
+        told = self._unforeseen
         self._workers.start(
             f"observe:{name}",
             lambda: observe(name, platform, wanted, told, outboxes),

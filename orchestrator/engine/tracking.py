@@ -44,7 +44,7 @@ class Tracked:
             return False
         return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
 
-    def inputs(self, now: float, monotonic: float) -> Inputs:
+    def inputs(self, now: float, monotonic: float, beyond: str = "") -> Inputs:
         session = self.record.session
         return Inputs(
             now=now,
@@ -54,6 +54,7 @@ class Tracked:
             strays={name: self.watches[name] for name in self._strays() if name in self.watches},
             launch_unknown=self._launch_unknown,
             tallies=self._tallies,
+            beyond=beyond,
         )
 
     def _strays(self) -> list[str]:

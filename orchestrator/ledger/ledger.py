@@ -243,11 +243,19 @@ class Ledger(LedgerReader):
         `name` is shown to people. `home_store` is the config's; runs that the first version submitted get it
         for good. Raises ControllerRunning if another controller is running.
         """
-        self._takeover = takeover.take_over(self._database, name, now, home_store)
+        taken = takeover.take_over(self._database, name, now, home_store)
+        self._took(taken)
+        return taken
+
+    def stand_by(self, name: str, *, now: float) -> takeover.Waiting:
+        """Puts this process in the line for control of the database. `name` as in `take_over`."""
+        return takeover.Waiting(self._database, name, now, self._took)
+
+    def _took(self, taken: takeover.Takeover) -> None:
+        self._takeover = taken
         self._older_store = None
         self._controls = True
         self._measured.clear()  # an earlier controller may have added to them
-        return self._takeover
 
     def add_measurement(self, job_key: str, measurement: Measurement) -> None:
         """Stores a measured rate of a job."""

@@ -35,6 +35,21 @@ def migrate(database: Database) -> None:
         _upgrade(connection)
 
 
+def check_current(database: Database) -> None:
+    """Raises InputError unless the tables are those of this version."""
+    with database.read() as connection:
+        found = _revision(connection)
+    if found != REVISION:
+        raise InputError(_newer(found, database.shown))
+
+
+def _newer(found: str | None, shown: str) -> str:
+    return (
+        f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
+        f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
+    )
+
+
 def _revision(connection: Connection) -> str | None:
     """The version of the tables; None if there are no tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
@@ -49,10 +64,7 @@ def _check(found: str | None, connection: Connection, shown: str) -> None:
     if found is not None:
         ours = {script.name.split("_")[0] for script in (SCRIPTS / "versions").glob("[0-9]*.py")}
         if found not in ours:
-            raise InputError(
-                f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
-                f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
-            )
+            raise InputError(_newer(found, shown))
         return
     taken = sorted(set(metadata.tables) & set(inspect(connection).get_table_names()))
     if taken:

@@ -19,6 +19,7 @@ from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
+from orchestrator.ledger.controlled import Controlled
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
@@ -78,7 +79,7 @@ class RunSummary:
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
 
 
-class LedgerReader(Measured):
+class LedgerReader(Measured, Controlled):
     """The queries. Each may raise `Transient` or another BackendError if the database fails.
 
     `notifications`: what somebody is to be told, and was.
@@ -251,7 +252,7 @@ class LedgerReader(Measured):
                 return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
-    # --- Size and control -------------------------------------------------------------------------------
+    # --- Size -------------------------------------------------------------------------------------------
 
     def size(self) -> int:
         """The size of the ledger on disk, in bytes: all of SQLite's files, or the server's tables."""
@@ -262,11 +263,6 @@ class LedgerReader(Measured):
         sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
-
-    def owner(self, *, last: bool = False) -> takeover.Owner | None:
-        """Who controls this database now; None if no controller is running. `last`: who did last, even if it
-        does so no more; None if nobody ever did."""
-        return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
     # --- Rows -------------------------------------------------------------------------------------------
 
