@@ -330,8 +330,9 @@ class ToldWorld(Small):
     def up(self, names: tuple[str, ...], home_store: str = "") -> Engine:
         self.sent: list[Message] = []
         self.notifier = Notifier(
-            self.ledger.notifications, [Target("phone", EVERY)], str, self.send, SystemClock(), str
-        )
+            self.ledger.notifications, [Target("phone", EVERY)], lambda target: target, self.send,
+            SystemClock(), lambda _said: None,
+        )  # fmt: skip
         self.ledger.notices = self.notifier.notices
         self.watchers = Watchers(surveyed=self.notifier.surveyed)
         return super().up(names, home_store)
