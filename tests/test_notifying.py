@@ -7,24 +7,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import sending
-from orchestrator.core.delivery import BURST, State
+from orchestrator.clock import SystemClock
+from orchestrator.core.delivery import BURST, Answer, Delivery, State
 from orchestrator.core.event import Held, Released, Submitted
-from orchestrator.core.job import NoticeKind, Notify
+from orchestrator.core.job import NoticeKind, Notify, Work
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.message import Message
 from orchestrator.core.notice import Notice, Outgoing, Target
 from orchestrator.core.offer import Offer, Quota
+from orchestrator.engine.engine import Engine, Watchers
 from orchestrator.engine.notifying import Notifier
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger, Proposal
+from orchestrator.platforms.simulated.scenario import QuotaWindow
 from tests.core.runs import NOW, RUN, TRAITS, job
 from tests.hurried import HurriedClock
 from tests.leaks import Leaks
 from tests.receivers import HANG, LOSE, mail_server, webhook
+from tests.test_engine import Small, scenario
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # by apprise
@@ -314,3 +322,37 @@ def test_released_and_held_again_is_told_again(make: Make) -> None:
         with home.notifier.at_work():
             home.wait_for(2, State.SENT)
     assert len(set(server.ids)) == 2
+
+
+class ToldWorld(Small):
+    """A whole engine that tells one target everything, over a receiver of ours."""
+
+    def up(self, names: tuple[str, ...], home_store: str = "") -> Engine:
+        self.sent: list[Message] = []
+        self.notifier = Notifier(
+            self.ledger.notifications, [Target("phone", EVERY)], lambda target: target, self.send,
+            SystemClock(), lambda _said: None,
+        )  # fmt: skip
+        self.ledger.notices = self.notifier.notices
+        self.watchers = Watchers(surveyed=self.notifier.surveyed)
+        return super().up(names, home_store)
+
+    def send(self, _address: str, told: Message) -> Delivery:
+        self.sent.append(told)
+        return Delivery(Answer.SENT, "taken")
+
+
+def test_an_engine_tells_of_runs_and_quotas(tmp_path: Path) -> None:
+    """A run goes on elsewhere once the quota of its platform is used up."""
+    week = QuotaWindow(200.0, 7 * 86400.0)
+    world = ToldWorld(tmp_path, box=replace(scenario(), quota=week), spare=scenario())
+    world.restart("box")
+    world.submit("first", work=Work(total=1000, global_batch=16))
+    assert world.until(lambda: world.record("first").deferred), "until the quota is back"
+    world.restart("box", "spare")
+    assert world.until(world.phase("first", Phase.DONE))
+    with world.notifier.at_work():
+        wait_until(lambda: len(world.sent) >= 3, lambda: f"all to be sent: {world.sent}")
+    assert Counter(each.kind for each in world.sent) == {"moved": 1, "done": 1, "quota_low": 1}
+    assert "the quota of box is low" in " ".join(each.title for each in world.sent)
+    world.ledger.close()

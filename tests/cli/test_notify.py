@@ -38,6 +38,7 @@ def test_a_user_is_told_of_the_end_of_a_run_whatever_the_receivers_do(user: Call
         child = user.start("submit", job, "--follow", **given)  # type: ignore[arg-type]
         out, err = child.communicate(timeout=240.0)
         assert child.returncode == 0, err
+        assert "to the address in MINE, from the controller" in out
         wait_until(
             lambda: len(phone.got) == 3 and mine.got, lambda: f"both to be told: {phone.ids} {mine.ids}"
         )
