@@ -26,7 +26,7 @@ def notifier(
     targets = tuple(each.target for each in config.targets)
     lookup = partial(address, config)
     made = Notifier(ledger.notifications, targets, lookup, sending.send, wired.clock, say, unforeseen)
-    ledger.notices = made.notices
+    ledger.notices, ledger.missed = made.notices, made.missed
     return made
 
 

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +26,7 @@ from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measu
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
+    from orchestrator.core.job import Job
     from orchestrator.core.lifetimes import Lifetime
     from orchestrator.core.notice import Outgoing
     from orchestrator.core.run import RunRecord
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 DUE_NOW = 0.0
 Check = Callable[[], None]
 Notices = Callable[["RunRecord", "Event", "RunRecord"], "Sequence[Outgoing]"]
+Missed = Callable[[str, "Job", float, float, str], "Sequence[Outgoing]"]
 
 # The queries of every tick, built once.
 _FENCE = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW).with_for_update(read=True)
@@ -70,10 +72,12 @@ class Ledger(LedgerReader):
     """The ledger of one database. Safe to use from several threads; several processes may open one.
 
     `notices`: record before × event × record after → what somebody is to be told of it. `append` and
-    `append_many` write these rows with the event, or neither. It must not raise.
+    `append_many` write these rows with the event, or neither. It must not raise. `missed`: the same for a
+    fire of a schedule that did not take place.
     """
 
     notices: Notices | None = None
+    missed: Missed | None = None
     _takeover: takeover.Takeover | None = None
 
     @classmethod
@@ -113,7 +117,8 @@ class Ledger(LedgerReader):
         """Writes what a schedule does to runs. Raises LedgerConflict if one of them has changed."""
         from orchestrator.core.run import submit
 
-        drafts = [_draft(Proposal(record, events, DUE_NOW)) for record, events in steps.changes]
+        proposals = [Proposal(record, events, DUE_NOW) for record, events in steps.changes]
+        drafts = [_draft(proposal, self.notices) for proposal in proposals]
         versions = _lock_versions(connection, (draft.run for draft in drafts))
         for draft in drafts:
             if versions.get(draft.run) != draft.version:
@@ -123,6 +128,17 @@ class Ledger(LedgerReader):
             connection.execute(insert(runs), run_row(record, DUE_NOW))
             connection.execute(insert(events), _event_row(event, record.run, record.version, None))
         _write(connection, drafts)
+        self.notifications.add(connection, [*self._missed(steps), *(o for d in drafts for o in d.outgoing)])
+
+    def _missed(self, steps: Steps) -> Iterator[Outgoing]:
+        from orchestrator.core.schedule import FireOutcome
+
+        if self.missed is None:
+            return
+        name, job = steps.schedule.name, steps.schedule.job
+        for fire in steps.fires:
+            if fire.outcome is FireOutcome.MISSED:
+                yield from self.missed(name, job, fire.planned, fire.at, fire.reason)
 
     # --- Events -----------------------------------------------------------------------------------------
 
