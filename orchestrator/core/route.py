@@ -18,7 +18,7 @@ from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
-from orchestrator.core.job import Job, Prefer, Rule
+from orchestrator.core.job import Job, Mode, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
     SLOT,
@@ -116,11 +116,17 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
         micro_batch_caps=dict(record.micro_batch_caps),
         done_steps=accepted,
         utc_offset_seconds=case.utc_offset_seconds,
-        allow_over_horizon=accepted > 0,
+        allow_over_horizon=accepted > 0 or _grows(record.job),
         thorough=case.thorough,
     )
     silent = (each for each in case.silent if may_use(record.job, each.platform))
     return replace(found, rejections=(*found.rejections, *short, *silent))
+
+
+def _grows(job: Job) -> bool:
+    """Whether its schedule continues it in slices: the user has said when it runs, so its end is late by
+    design."""
+    return job.schedule is not None and job.schedule.mode is Mode.CONTINUE
 
 
 def _reached(offer: Offer, why: str | None) -> Offer:
