@@ -31,7 +31,7 @@ WINDOWS = (None, None, Window(22 * 60, 15 * 60), Window(6 * 60, 23 * 60))
 class ScheduledWorld(World):
     """See the module. `pauses`: the time in which each schedule was paused. `ended_at`: what each schedule
     had handled when it was first seen to have ended. `ticks`: when a controller had looked at everything.
-    `removed`: schedules that were removed, with their fires."""
+    `asked`: when somebody fired a schedule. `removed`: schedules that were removed, with their fires."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         super().__init__(seed, folder)
@@ -40,6 +40,7 @@ class ScheduledWorld(World):
         self.names: list[str] = []
         self.pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.ended_at: dict[str, float] = {}
+        self.asked: dict[str, set[float]] = defaultdict(set)
         self.ticks: list[float] = []
         self.removed: dict[str, tuple[Schedule, tuple[Fire, ...]]] = {}
 
@@ -111,6 +112,7 @@ class ScheduledWorld(World):
                 self._change(before, replace(before, paused_at=now))
             elif before.recurrence.window is None or cron.closes_at(before.recurrence, now) is not None:
                 asked = Planned(now, now, cron.closes_at(before.recurrence, now))
+                self.asked[before.name].add(now)
                 with self._undisturbed():
                     scheduling.carry_out(self.ledger, self.folders, before, now, asked=asked)
 
