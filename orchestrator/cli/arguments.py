@@ -95,6 +95,9 @@ RAW = _flag(
     help="only the training's own output, without a headline for each session; terminal commands are "
     "still removed on a terminal",
 )
+OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
+CONTROLLER = _flag("--controller", help="show the controller's own log instead")
+TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
@@ -154,7 +157,8 @@ COMMANDS = (
     Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
-    Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
+    Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
+            "logs:logs", (OF_RUN, FOLLOW, TAIL), (RAW, CONTROLLER)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),

@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from orchestrator import config as configuration
 from orchestrator.client import health, live, lost
+from orchestrator.client.controller_log import Entry, entry_of
 from orchestrator.client.home import VARIABLE, Home
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
@@ -30,14 +32,12 @@ from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 from orchestrator.files import open_log
-from orchestrator.home import OLDER_CONTROLLER_LOG
 from orchestrator.ledger import Ledger, Owner
 from orchestrator.unforeseen import Reporter
 
 START_SECONDS = 60.0
 TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
 STOP_SECONDS = 30.0
-LOG_BYTES_MAX = 8 * 1024 * 1024
 SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
 
 
@@ -102,20 +102,40 @@ class Controller:
         stopped: Callable[[], bool] = _never,
         told: Callable[[RunRecord, Event], None] = _untold,
         say: Callable[[str], None] = _unsaid,
+        warn: Callable[[str], None] | None = None,
     ) -> bool:
         """Controls this home from this process until `stopped` returns True or, with `until_idle`, until
         nothing is left to do. Returns True if it left because the config changed. To continue then, start a
         new process, because threads of this one may still be at work.
 
         `told` is called with each event and its run once the event is journalled. `say` is called with
-        sentences about the controller itself. Both are called in this thread; `say` also in threads of the
-        controller. Raises ControllerRunning if another process controls this home, Fenced if another process
-        has taken over, and SpecError or InputError for a wrong config.
+        sentences about the controller itself, and `warn` (default: `say`) with those about something that
+        went wrong. All are called in this thread; `say` and `warn` also in threads of the controller. Raises
+        ControllerRunning if another process controls this home, Fenced if another process has taken over, and
+        SpecError or InputError for a wrong config.
 
         Sessions of the platform `process` run as this user and can read this process's environment
         (docs/what-leaves.md). `orchestrator up` protects its own.
         """
-        return _control(self.home, self.clock, until_idle, stopped, told, say)
+        return _control(self.home, self.clock, until_idle, stopped, told, say, warn or say)
+
+    def log(
+        self, *, tail: int | None = None, follow: bool = False, stop: Callable[[], bool] = _never
+    ) -> Iterator[Entry]:
+        """The newest `tail` entries of the controller's log (None: all that are kept), oldest first. With
+        `follow` it waits for more, until `stop` returns True between two looks."""
+        from orchestrator.client import reading_log
+
+        return reading_log.entries(self.home.path, self.clock, tail=tail, follow=follow, stop=stop)
+
+    def mask(self) -> Callable[[str], str]:
+        """Removes the secrets that a controller of this home can read from a text, for its log.
+
+        Raises SpecError or InputError for a wrong config.
+        """
+        from orchestrator.client import unsaid
+
+        return unsaid.mask(configuration.load(self.home.path)).text
 
 
 def _control(
@@ -125,6 +145,7 @@ def _control(
     stopped: Callable[[], bool],
     told: Callable[[RunRecord, Event], None],
     say: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> bool:
     """Returns whether it left because the config changed."""
     home.tighten()
@@ -132,11 +153,11 @@ def _control(
     wake = threading.Event()
 
     def unreadable(run: str, reason: str) -> None:
-        say(f"{run} is left alone: {reason}")
+        warn(f"{run} is left alone: {reason}")
 
     outdated = False
-    changes = ConfigChanges(home, clock, say)
-    unforeseen = Reporter(say)
+    changes = ConfigChanges(home, clock, say, warn)
+    unforeseen = Reporter(warn)
     with home.ledger() as ledger:
         while not stopped():
             since = clock.now()
@@ -144,10 +165,10 @@ def _control(
             with ledger.take_over(name, now=since, home_store=wired.config.home_store) as takeover:
                 say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
                 for what, runs in lost.lost(ledger, wired.config).items():
-                    say(lost.sentence(what, runs))
+                    warn(lost.sentence(what, runs))
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
-                depositor = Depositor(backends, clock, say)
+                depositor = Depositor(backends, clock, warn)
                 watchers = Watchers(_both(told, depositor.told), writer.reading, writer.silence, unreadable)
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
@@ -164,6 +185,7 @@ def _control(
                         leave_when_idle=until_idle,
                         outdated=partial(_after_tick, note, changes),
                         say=say,
+                        warn=warn,
                         unforeseen=unforeseen,
                     )
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
@@ -208,10 +230,17 @@ class ConfigChanges:
     written does not count yet, because half of a file may be a valid config, too.
     """
 
-    def __init__(self, home: Home, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        clock: Clock,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self._home = home
         self._clock = clock
         self._say = say
+        self._warn = warn or say
         self._seen = self._newest = self._stamp()
         self._newest_at = clock.monotonic()
 
@@ -237,7 +266,7 @@ class ConfigChanges:
         try:
             Wired.from_home(self._home.path, self._clock).backends()
         except OrchestratorError as error:
-            self._say(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
+            self._warn(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
             return False
         self._say("the config has changed")
         return True
@@ -252,8 +281,8 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None:
         return owner
     log = home.folders.controller_log
-    start = _trimmed_size(log, home.path / OLDER_CONTROLLER_LOG)
     with os.fdopen(open_log(log), "ab") as output:
+        start = output.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator", "up", "--until-idle"],
             stdin=subprocess.DEVNULL,
@@ -269,10 +298,17 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None or code == 0:
         faster = owner is not None and owner.pid not in (0, child.pid)  # another submit's controller
         return owner if faster else None
+    raise BackendError(
+        f"the controller did not start; {log} says:\n{_tail(log, start)}", backend="controller"
+    )
+
+
+def _tail(log: Path, start: int) -> str:
+    """What the log says from there on, or from its beginning if it was rotated meanwhile."""
     with log.open("rb") as said:
-        said.seek(start)
-        tail = "\n".join(said.read().decode(errors="replace").splitlines()[-10:])
-    raise BackendError(f"the controller did not start; {log} says:\n{tail}", backend="controller")
+        said.seek(start if start <= os.fstat(said.fileno()).st_size else 0)
+        lines = said.read().decode(errors="replace").splitlines()
+    return "\n".join(entry_of(line).text for line in lines[-10:])
 
 
 def _has_taken_over(ledger: Ledger, pid: int) -> bool:
@@ -310,13 +346,3 @@ def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
             return False
         clock.wait(never, POLL_SECONDS)
     return True
-
-
-def _trimmed_size(log: Path, older: Path) -> int:
-    """Where new lines will begin. One older log is kept."""
-    if log.is_symlink() or not log.exists():
-        return 0
-    if log.stat().st_size > LOG_BYTES_MAX:
-        log.replace(older)
-        return 0
-    return log.stat().st_size

@@ -28,6 +28,7 @@ def run(
     leave_when_idle: bool,
     outdated: Callable[[], bool],
     say: Callable[[str], None],
+    warn: Callable[[str], None] | None = None,
     unforeseen: Unforeseen = raise_again,
 ) -> bool:
     """Ticks until `stopped` is true, or until it is `outdated`, or (with `leave_when_idle`) until nothing is
@@ -46,7 +47,7 @@ def run(
         except Fenced:
             raise
         except BackendError as error:
-            say(f"the ledger does not answer, trying again: {error}")
+            (warn or say)(f"the ledger does not answer, trying again: {error}")
             clock.wait(wake, LEDGER_RETRY_SECONDS)
             continue
         except Exception as error:  # noqa: BLE001 the barrier: reported, then started again
