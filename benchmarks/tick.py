@@ -11,6 +11,7 @@ the processor time of ticks with no run due, the process's peak memory, and the 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import statistics
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from orchestrator.cli.running import GARBAGE_THRESHOLD
 from orchestrator.clock import SystemClock
 from orchestrator.core.assign import assign
 from orchestrator.core.event import Assigned, Launched, Prepared, Started, Submitted
@@ -168,6 +170,7 @@ def main() -> None:
         "--database", help="SQLAlchemy URL of an empty database (default: a temporary SQLite)"
     )
     options = parser.parse_args()
+    gc.set_threshold(GARBAGE_THRESHOLD)  # as in every command
     with tempfile.TemporaryDirectory() as folder:
         url = options.database or f"sqlite:///{folder}/ledger.sqlite"
         figures = measure(url, Path(folder), options.running, options.polled)

@@ -25,7 +25,7 @@ from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
 from orchestrator.engine.readings import Readings, observe
-from orchestrator.engine.tracking import Tracked
+from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import DUE_NOW, Ledger, Proposal
@@ -266,10 +266,9 @@ class Engine:
 
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []
-        for tracked in self._tracked.values():
-            if tracked.due(monotonic) or tracked.record.run in self._faults:
-                inputs = tracked.inputs(now, monotonic)
-                decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
+        for tracked in to_decide(self._tracked.values(), monotonic, self._faults):
+            inputs = tracked.inputs(now, monotonic)
+            decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
@@ -443,20 +442,23 @@ class Engine:
     def _start_observations(self, monotonic: float) -> None:
         """One batched observe per platform, after its poll interval. Never two at a time."""
         names: dict[str, list[str]] = {}
-        outboxes: dict[str, Outbox] = {}
+        records: dict[str, list[RunRecord]] = {}
         polls: dict[str, float] = {}
         for tracked in self._tracked.values():
             for name, (platform, poll_seconds) in tracked.observed().items():
-                if platform in self._backends.platforms:  # otherwise the user removed it from the config
+                if platform not in self._observing and platform in self._backends.platforms:
                     names.setdefault(platform, []).append(name)
+                    records.setdefault(platform, []).append(tracked.record)
                     polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
-            outboxes |= self._backends.shipped(tracked.record)
         for platform, wanted in names.items():
             last = self._observed_at.get(platform)
-            if platform in self._observing or (last is not None and monotonic - last < polls[platform]):
+            if last is not None and monotonic - last < polls[platform]:
                 continue
             self._observing.add(platform)
             self._observed_at[platform] = monotonic
+            outboxes: dict[str, Outbox] = {}
+            for record in records[platform]:
+                outboxes |= self._backends.shipped(record)
             self._start_observation(platform, tuple(wanted), outboxes)
 
     def _start_observation(self, name: str, wanted: tuple[str, ...], outboxes: dict[str, Outbox]) -> None:
