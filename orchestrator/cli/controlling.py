@@ -27,7 +27,7 @@ _LEVELS = {
     Kind.TURNED_AWAY: Level.WARNING,
     Kind.WITHDRAWN: Level.WARNING,
 }
-_CALM = frozenset({Outcome.COMPLETED, Outcome.DEADLINE, Outcome.STOPPED})
+_CALM = frozenset({Outcome.COMPLETED, Outcome.STOPPED})
 
 
 def up(call: Call) -> int:

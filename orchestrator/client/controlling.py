@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator import config as configuration
-from orchestrator.client import health, live, lost
+from orchestrator.client import health, live, lost, metrics
 from orchestrator.client.controller_log import Entry, entry_of
 from orchestrator.client.home import VARIABLE, Home
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
@@ -169,13 +169,17 @@ def _control(
                 writer = live.Writer(wired.folders)
                 backends = wired.backends(unforeseen)
                 depositor = Depositor(backends, clock, warn)
-                watchers = Watchers(_both(told, depositor.told), writer.reading, writer.silence, unreadable)
+                measured = metrics.of(wired.config, ledger, clock, warn, lambda: unforeseen.total)
+                watchers = Watchers(
+                    _all(told, depositor.told, measured.told), writer.reading, writer.silence, unreadable
+                )
                 engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
                 note = health.notes(home, clock, since)
                 _tidy(backends, ledger, clock, say)
                 with (
                     depositor.at_work(depositing.untold(ledger, wired.folders)),
                     sweeping.at_work(backends, clock, say),
+                    measured.at_work(),
                 ):
                     outdated = controller.run(
                         engine,
@@ -186,6 +190,7 @@ def _control(
                         outdated=partial(_after_tick, note, changes),
                         say=say,
                         warn=warn,
+                        ticked=partial(measured.ticked, engine),
                         unforeseen=unforeseen,
                     )
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
@@ -197,14 +202,18 @@ def _control(
     return outdated
 
 
-def _both(
-    told: Callable[[RunRecord, Event], None], also: Callable[[RunRecord, Event], None]
-) -> Callable[[RunRecord, Event], None]:
-    def both(record: RunRecord, event: Event) -> None:
-        also(record, event)
+Told = Callable[[RunRecord, Event], None]
+
+
+def _all(told: Told, *others: Told) -> Told:
+    """Tells the others first: they may not raise."""
+
+    def tell(record: RunRecord, event: Event) -> None:
+        for other in others:
+            other(record, event)
         told(record, event)
 
-    return both
+    return tell
 
 
 def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:

@@ -19,6 +19,7 @@ from orchestrator.core.event import Ended, Event, Faulted
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained, wanting
+from orchestrator.core.offer import Offer
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.engine.learning import learn
@@ -157,6 +158,11 @@ class Engine:
         if any(not tracked.record.stands or tracked.busy for tracked in self._tracked.values()):
             return False
         return self._regained and not self._ledger.anything_left(besides=self.faulted)
+
+    @property
+    def seen(self) -> tuple[list[RunRecord], tuple[Offer, ...]]:
+        """The runs with something on a platform and the offers, as the last tick saw them."""
+        return [tracked.record for tracked in self._tracked.values()], self._market.offers()
 
     @property
     def faulted(self) -> frozenset[str]:

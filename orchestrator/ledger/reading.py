@@ -21,7 +21,7 @@ from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import Measured
-from orchestrator.ledger.tables import events, measurements, runs
+from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event
@@ -72,6 +72,15 @@ class RunSummary:
     ended_at: float | None
     store: str = ""
     unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Runs by phase, notifications by state, and when the next schedule is due in unix seconds, if one is."""
+
+    phases: Mapping[str, int]
+    notifications: Mapping[str, int]
+    next_fire: float | None
 
 
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
@@ -230,6 +239,16 @@ class LedgerReader(Measured):
             return True
         with self._database.read() as connection:
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
+
+    def counts(self) -> Counts:
+        """How many runs and notifications there are, and when the next schedule is due."""
+        kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
+        due = select(func.min(c.next_at)).where(c.paused.is_(False))
+        with self._database.read() as connection:
+            phases = connection.execute(select(kept, func.count()).group_by(kept)).all()
+            states = connection.execute(select(sent, func.count()).group_by(sent)).all()
+            next_fire = connection.execute(due).scalar()
+        return Counts({row[0]: row[1] for row in phases}, {row[0]: row[1] for row in states}, next_fire)
 
     # --- Size and control -------------------------------------------------------------------------------
 
