@@ -52,6 +52,8 @@ PLATFORM = _option(
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
 ALL = _flag("-a", "--all", help="also list runs that are over")
+LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
+AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
@@ -119,6 +121,9 @@ CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
+TARGET = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
+IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
+BACKUP = _option("backup", metavar="FILE", help="a file that `backup` wrote")
 ACCOUNT = _option("name", metavar="PLATFORM", help="a platform of the config")
 NOTEBOOK = (
     ACCOUNT,
@@ -126,6 +131,8 @@ NOTEBOOK = (
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
     _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
 )
+PRINT = _flag("--print", help="only print the unit")
+SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -154,7 +161,7 @@ COMMANDS = (
         (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, PLATFORM, OUTPUT),
     ),
     Command("plan", "show where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
-    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
+    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE, LIMIT, AFTER)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
     Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
@@ -172,9 +179,19 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
+    Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
+            (TARGET, IN_HOME)),
+    Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
+            (BACKUP, DRY_RUN, YES)),
     Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
         Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
+    )),
+    Command("service", "run the controller as a service of this machine", "service:service",
+            parts=(
+        Command("install", "write the unit, enable it and start it", "service:service", (PRINT, SYSTEM)),
+        Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
+        Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),

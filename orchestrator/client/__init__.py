@@ -14,6 +14,7 @@ from orchestrator.client.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.client.adopting import Adoption, Came
+    from orchestrator.client.backing_up import BackUp
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller, Started
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
+    from orchestrator.client.restoring import Restored, Revived
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adoption": "client.adopting",
+    "BackUp": "client.backing_up",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
     "Controller": "client.controlling",
@@ -65,6 +68,8 @@ _HOMES = {
     "Pulled": "client.pulling",
     "Quotas": "client.quota",
     "Removal": "client.leftovers",
+    "Restored": "client.restoring",
+    "Revived": "client.restoring",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
@@ -83,6 +88,7 @@ _HOMES = {
 
 __all__ = [
     "Adoption",
+    "BackUp",
     "Came",
     "Checkpoint",
     "Client",
@@ -106,6 +112,8 @@ __all__ = [
     "Pulled",
     "Quotas",
     "Removal",
+    "Restored",
+    "Revived",
     "Route",
     "Routing",
     "Run",

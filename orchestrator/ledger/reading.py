@@ -152,12 +152,22 @@ class LedgerReader(Measured):
     # --- Listings ---------------------------------------------------------------------------------------
 
     def summaries(
-        self, phases: Collection[Phase] | None = None, limit: int | None = None, *, run: str | None = None
+        self,
+        phases: Collection[Phase] | None = None,
+        limit: int | None = None,
+        *,
+        run: str | None = None,
+        after: str | None = None,
     ) -> tuple[RunSummary, ...]:
-        """Runs in these phases (None: in any), newest first, or the one `run`. Reads no record."""
+        """Runs in these phases (None: in any), newest first, or the one `run`; with `after`, only those that
+        come behind that run. Reads no record."""
         query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
+        if after is not None:
+            found = self._all(select(runs.c.submitted_at).where(runs.c.run == after))
+            at = found[0].submitted_at if found else 0.0
+            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) < tuple_(at, after))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
         return tuple(_summary(*row) for row in self._all(query))
 
