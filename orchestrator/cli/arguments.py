@@ -120,6 +120,7 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 TARGET = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
 IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
@@ -178,7 +179,7 @@ COMMANDS = (
             (RUN, TO, DELETE_SOURCE)),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
-            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
+            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, HISTORY, UNKNOWN)),
     Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
             (TARGET, IN_HOME)),
     Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",

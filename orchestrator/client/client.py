@@ -190,13 +190,15 @@ class Client:
         keep: int = 0,
         unknown: bool = False,
         checkpoints: bool = False,
+        history: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> PrunePlan:
         """What is no longer needed in the home, in the stores and on the platforms. Changes nothing.
 
         Logs and sessions may go `older_than_seconds` after their run's end. The newest `keep` runs of each
         job keep everything. `unknown`: include what belongs to runs that this ledger does not know.
-        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `progress` is
+        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `history`:
+        include the events of these runs in the ledger, except the first and the last. `progress` is
         called with what is being looked at.
 
         Stores and platforms that do not answer are listed separately. Raises SpecError or InputError for a
@@ -205,7 +207,7 @@ class Client:
         from orchestrator.client import pruning
         from orchestrator.pruning.rules import Policy
 
-        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints)
+        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints, history)
         return pruning.plan(self.home, self.clock, policy, progress)
 
     def prune(

@@ -22,7 +22,8 @@ from orchestrator.errors import AccessDenied, BackendError, InputError
 from orchestrator.files import write_whole
 
 STOP_SECONDS = 90  # the longest that a tick waits for the ledger is 30
-COMMAND_SECONDS_MAX = 30.0
+COMMAND_SECONDS_MAX = 100.0  # a stop takes STOP_SECONDS at most
+LOOK_SECONDS_MAX = 5.0
 # The installed controller needs what `up` would find in this shell: its programs, and its own logins' places.
 KEPT_VARIABLES = ("PATH", "ORCHESTRATOR_DATABASE", "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
 
@@ -193,10 +194,12 @@ def _units() -> Path:
     return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
 
 
-def _ran(words: tuple[str, ...]) -> subprocess.CompletedProcess[str] | None:
+def _ran(
+    words: tuple[str, ...], seconds: float = LOOK_SECONDS_MAX
+) -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
-            words, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+            words, capture_output=True, text=True, timeout=seconds, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
@@ -214,7 +217,7 @@ def _says(*words: str) -> str | None:
 
 
 def _do(*words: str) -> None:
-    done = _ran(words)
+    done = _ran(words, COMMAND_SECONDS_MAX)
     if done is None:
         raise BackendError(f"`{' '.join(words)}` could not be run", backend="service")
     if done.returncode:

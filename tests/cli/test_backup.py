@@ -60,7 +60,7 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
         pulled = tmp_path / f"pulled-{run}"
         there("pull", run, "-o", str(pulled))
         assert (pulled / "state.json").read_text() == f'{{"step": {total}}}'
-        names = [each["name"] for each in there("show", run, "--json").json["sessions"]]
+        names = [each["order"]["session"] for each in there("show", run, "--json").json["sessions"]]
         assert len(set(names)) == len(names)
     assert user.phase(runs[0]) == "running", "the first home was not touched"
 
