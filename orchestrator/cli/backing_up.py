@@ -13,7 +13,7 @@ from orchestrator.core.wording import count_text, size_text
 
 def backup(call: Call) -> int:
     """Writes a backup and says what is not in it."""
-    done = call.client.backup(
+    done = call.client.backups.write(
         call.options.target, checkpoints=call.options.checkpoints, progress=_progress(call)
     )
     call.out.document({**vars(done), "path": str(done.path)})
@@ -30,14 +30,14 @@ def backup(call: Call) -> int:
 def restore(call: Call) -> int:
     """Shows what a backup has, asks, and restores it. Without a terminal and --yes it only shows."""
     options = call.options
-    found = call.client.restore(options.backup, dry_run=True, progress=_progress(call))
+    found = call.client.backups.restore(options.backup, dry_run=True, progress=_progress(call))
     if options.dry_run or not (options.yes or _consents(call, found)):
         call.out.document({"restored": False, **vars(found), "home": str(found.home)})
         call.out.say(
             f"{_what(found)}: nothing was restored" + ("" if options.dry_run else "; --yes restores it")
         )
         return Exit.OK
-    done = call.client.restore(options.backup, progress=_progress(call))
+    done = call.client.backups.restore(options.backup, progress=_progress(call))
     call.out.document({"restored": True, **vars(done), "home": str(done.home)})
     for note in done.notes:
         call.out.remark(note)

@@ -51,7 +51,7 @@ class BackUp:
 def back_up(
     home: Home, clock: Clock, target: Path, *, checkpoints: bool, progress: Callable[[str], None]
 ) -> BackUp:
-    """See `Client.backup`."""
+    """See `Backups.write`."""
     config = configuration.load(home.path)
     now = clock.now()
     if target.is_dir():

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.client.backups import Backups
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from orchestrator.client.backing_up import BackUp
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller
     from orchestrator.client.health import Health
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
-    from orchestrator.client.restoring import Restored
     from orchestrator.client.run import Run
     from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
@@ -50,6 +48,7 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
+        self.backups = Backups(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -227,42 +226,6 @@ class Client:
 
         return pruning.carry_out(self.home, self.clock, plan, stopped, progress)
 
-    def backup(
-        self,
-        target: str | os.PathLike[str],
-        *,
-        checkpoints: bool = False,
-        progress: Callable[[str], None] | None = None,
-    ) -> BackUp:
-        """Writes the ledger, the config and what only this home has into one file, while all goes on.
-
-        `target`: the file, or a folder to put it in. It is verified before it gets its name. `checkpoints`:
-        include the stores that lie in the home. Raises InputError if there is no ledger, and OSError or
-        BackendError if the file cannot be written or read back.
-        """
-        from orchestrator.client import backing_up
-
-        path, say = Path(target).expanduser().absolute(), progress or _silent
-        return backing_up.back_up(self.home, self.clock, path, checkpoints=checkpoints, progress=say)
-
-    def restore(
-        self,
-        backup: str | os.PathLike[str],
-        *,
-        dry_run: bool = False,
-        progress: Callable[[str], None] | None = None,
-    ) -> Restored:
-        """Brings a backup into this home, which must have no ledger. The old home must never run again.
-
-        Every run that was under way goes on from the newest checkpoint that its store has; sessions that were
-        started after the backup are fenced out. Raises InputError if the home has a ledger, and BackendError
-        for a damaged backup.
-        """
-        from orchestrator.client import restoring
-
-        path = Path(backup).expanduser().absolute()
-        return restoring.restore(self, path, dry_run=dry_run, progress=progress or _silent)
-
     def init(self, *, force: bool = False) -> SetUp:
         """Looks at this machine and writes the config. `force` replaces an existing config and keeps a copy.
 
@@ -271,10 +234,6 @@ class Client:
         from orchestrator.client import setting_up
 
         return setting_up.init(self.home, force=force)
-
-
-def _silent(_: str) -> None:
-    return None
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:

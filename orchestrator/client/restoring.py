@@ -56,7 +56,7 @@ class Restored:
 
 
 def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[str], None]) -> Restored:
-    """See `Client.restore`."""
+    """See `Backups.restore`."""
     progress("verifying the backup")
     manifest = backing_up.verified(path)
     home = client.home

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import signal
 import sqlite3
 import tarfile
@@ -32,19 +31,19 @@ stores:
 def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path: Path) -> None:
     config = CONFIG.replace("session_seconds: 5, ", "") + SHARED.format(store=tmp_path / "shared")
     user.config(config.replace("here: {", "here: {slots: 2, "))
-    runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 400), (2, 420))]
-    running = [user.wait_for_checkpoint(run) for run in runs]
+    controller = user.start("up")
+    wait_until(user.owner, "a controller")
+    runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 500), (2, 520))]
+    running = [wait_until(lambda run=run: step_of(user, run), "a checkpoint") for run in runs]  # type: ignore[misc]
     queued = user.submitted(user.job("3.yaml", total=20))
     made = user("backup", str(tmp_path), "--json").json
     assert (made["runs"], made["notes"]) == (3, [])
     for run, step in zip(runs, running, strict=True):  # the old timeline goes on after the backup
-        wait_until(lambda run=run, step=step: user.wait_for_checkpoint(run) > step, "a newer checkpoint")  # type: ignore[misc]
-    newer = [user.wait_for_checkpoint(run) for run in runs]
+        wait_until(lambda run=run, step=step: step_of(user, run) > step, "a newer checkpoint")  # type: ignore[misc]
+    newer = [step_of(user, run) for run in runs]
     refused = user("restore", made["path"], "--yes", "--home", str(tmp_path / "new"), code=2)
     assert "is in use by a controller" in refused.err
-    owner = user.owner()
-    assert owner is not None
-    os.kill(owner.pid, signal.SIGKILL)
+    controller.send_signal(signal.SIGKILL)
     wait_until(lambda: user.owner() is None, "the first controller to be gone")
 
     there = Caller(user.folder, tmp_path / "new")
@@ -55,14 +54,18 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
     assert all(steps[run] >= step for run, step in zip(runs, newer, strict=True)), "from where the store is"
     assert "already has a ledger" in there("restore", made["path"], "--yes", code=2).err
     there("up", "--until-idle")
-    for run, total in (*zip(runs, (400, 420), strict=True), (queued, 20)):
+    for run, total in (*zip(runs, (500, 520), strict=True), (queued, 20)):
         assert there.phase(run) == "done"
         pulled = tmp_path / f"pulled-{run}"
         there("pull", run, "-o", str(pulled))
         assert (pulled / "state.json").read_text() == f'{{"step": {total}}}'
         names = [each["order"]["session"] for each in there("show", run, "--json").json["sessions"]]
         assert len(set(names)) == len(names)
-    assert user.phase(runs[0]) == "running", "the first home was not touched"
+    assert user.phase(runs[0]) != "done", "the first home was not touched"
+
+
+def step_of(user: Caller, run: str) -> int:
+    return max((each.ref.step for each in user.record(run).accepted), default=0)
 
 
 def home_with_runs(folder: Path, url: str | None = None) -> Client:
@@ -86,27 +89,27 @@ def test_sqlite_and_postgresql_restore_each_other(tmp_path: Path, postgresql: ob
     """A backup is also the way from one database to the other."""
     first = home_with_runs(tmp_path / "one")
     before = dump(f"sqlite:///{tmp_path / 'one' / 'ledger.sqlite'}")
-    made = first.backup(tmp_path / "a.tar.gz")
+    made = first.backups.write(tmp_path / "a.tar.gz")
     url = postgresql.new_schema("restored")  # type: ignore[attr-defined]
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "url").write_text(url)
     (tmp_path / "two" / "config.yaml").write_text("database: file:url\n")
     second = Client(tmp_path / "two")
-    second.restore(made.path)
+    second.backups.restore(made.path)
     assert dump(url) == before
     with Ledger.open(url) as ledger:
         assert ledger.take_over("next", now=8.0).fence > 1_000
     with pytest.raises(InputError, match="already has runs"):
-        second.restore(made.path)
+        second.backups.restore(made.path)
     third = Client(tmp_path / "three")
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "config.yaml").write_text("timezone: UTC\n")
-    third.restore(second.backup(tmp_path / "b.tar.gz").path)
+    third.backups.restore(second.backups.write(tmp_path / "b.tar.gz").path)
     assert dump(f"sqlite:///{tmp_path / 'three' / 'ledger.sqlite'}") == before
 
 
 def test_a_backup_of_older_tables_is_upgraded(tmp_path: Path) -> None:
-    made = home_with_runs(tmp_path / "one").backup(tmp_path / "a.tar.gz")
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
 
     def older(name: str, data: bytes) -> bytes | None:
         if name.split("/")[-1] in ("schedules.jsonl", "fires.jsonl", "notifications.jsonl"):
@@ -114,7 +117,7 @@ def test_a_backup_of_older_tables_is_upgraded(tmp_path: Path) -> None:
         return data.replace(b'"revision": "0003"', b'"revision": "0002"') if name == "manifest.json" else data
 
     rewritten(made.path, older)
-    Client(tmp_path / "two").restore(made.path)
+    Client(tmp_path / "two").backups.restore(made.path)
     assert len(Client(tmp_path / "two").runs(all=True)) == 3
 
 
@@ -137,7 +140,7 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes | None], **more: 
 
 
 def test_a_damaged_or_strange_backup_restores_nothing(tmp_path: Path) -> None:
-    made = home_with_runs(tmp_path / "one").backup(tmp_path / "a.tar.gz")
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
     whole = made.path.read_bytes()
     target = Client(tmp_path / "two")
     raw = bytearray(gzip.decompress(whole))
@@ -150,29 +153,29 @@ def test_a_damaged_or_strange_backup_restores_nothing(tmp_path: Path) -> None:
     ):
         made.path.write_bytes(data)
         with pytest.raises(error, match=r"damaged|incomplete"):
-            target.restore(made.path)
+            target.backups.restore(made.path)
     made.path.write_bytes(whole)
     rewritten(made.path, lambda _name, data: data.replace(b'"revision": "0003"', b'"revision": "9999"'))
     with pytest.raises(InputError, match="newer version"):
-        target.restore(made.path)
+        target.backups.restore(made.path)
     evil = tmp_path / "evil.tar.gz"
     with tarfile.open(evil, "w:gz") as tar:
         link = tarfile.TarInfo("config.yaml")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     with pytest.raises(InputError, match="no plain file"):
-        target.restore(evil)
+        target.backups.restore(evil)
     with pytest.raises(InputError, match="no file"):
-        target.restore(tmp_path / "absent.tar.gz")
+        target.backups.restore(tmp_path / "absent.tar.gz")
     assert not (tmp_path / "two" / "ledger.sqlite").exists()
 
 
 def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:
-    made = home_with_runs(tmp_path / "one").backup(tmp_path / "a.tar.gz")
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
 
     rewritten(made.path, lambda _name, data: data, **{"tables__..__..__outside": b"x"})
     with pytest.raises(InputError, match="no backup has"):
-        Client(tmp_path / "two").restore(made.path)
+        Client(tmp_path / "two").backups.restore(made.path)
     assert not (tmp_path / "outside").exists()
 
 
@@ -183,14 +186,14 @@ def test_a_home_store_in_the_home_is_told_or_included(tmp_path: Path) -> None:
     blob = tmp_path / "one" / "store" / "runs" / "a-run" / "blobs" / "abc"
     blob.parent.mkdir(parents=True)
     blob.write_text("weights")
-    [note] = client.backup(tmp_path / "a.tar.gz").notes
+    [note] = client.backups.write(tmp_path / "a.tar.gz").notes
     assert "--checkpoints" in note
-    whole = client.backup(tmp_path / "b.tar.gz", checkpoints=True)
+    whole = client.backups.write(tmp_path / "b.tar.gz", checkpoints=True)
     assert whole.notes == ()
     assert (whole.path.stat().st_mode & 0o077) == 0
     with tarfile.open(whole.path) as tar:
         assert not any("credentials" in name for name in tar.getnames())
-    Client(tmp_path / "two").restore(whole.path)
+    Client(tmp_path / "two").backups.restore(whole.path)
     assert (tmp_path / "two" / blob.relative_to(tmp_path / "one")).read_text() == "weights"
 
 
@@ -199,8 +202,8 @@ def test_a_backup_waits_for_no_writer_and_delays_none(tmp_path: Path) -> None:
     writer = sqlite3.connect(tmp_path / "one" / "ledger.sqlite", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("DELETE FROM events")
-    made = client.backup(tmp_path / "a.tar.gz")
+    made = client.backups.write(tmp_path / "a.tar.gz")
     writer.execute("COMMIT")
     writer.close()
-    Client(tmp_path / "two").restore(made.path)
+    Client(tmp_path / "two").backups.restore(made.path)
     assert len(Client(tmp_path / "two").run("a-run-00000001").history()) == 3
