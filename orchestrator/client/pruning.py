@@ -294,13 +294,14 @@ def _forget(
     troubles: dict[str, OrchestratorError],
 ) -> int:
     """Removes the histories; returns the bytes by which the ledger shrank."""
+    freed = 0
     with _kept_going(troubles, "ledger"), home.runs() as ledger:
         before = ledger.size()
         forgetting.forget(ledger, given.histories, stopped, lambda _: None)
         progress(sum(given.histories.values()))
         forgetting.compact(ledger)
-        return max(0, before - ledger.size())
-    return 0
+        freed = max(0, before - ledger.size())
+    return freed
 
 
 def _still_unneeded(

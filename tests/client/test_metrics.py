@@ -137,7 +137,7 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again() -> None:
 
 
 def test_hostile_and_countless_names_stay_within_bounds() -> None:
-    values = {(f"p{number}", "cpu"): 1.0 for number in range(10 * SERIES_MAX)}
+    values: dict[tuple[str, ...], float] = {(f"p{number}", "cpu"): 1.0 for number in range(10 * SERIES_MAX)}
     found = bounded({("a\n}evil{" + "x" * 999, "cpu"): 5.0, **values})
     assert len(found) <= SERIES_MAX + 1
     assert sum(found.values()) == 5.0 + len(values)
