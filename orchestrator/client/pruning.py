@@ -294,14 +294,14 @@ def _forget(
     troubles: dict[str, OrchestratorError],
 ) -> int:
     """Removes the histories; returns the bytes by which the ledger shrank."""
-    freed = 0
+    sizes: list[int] = []
     with _kept_going(troubles, "ledger"), home.runs() as ledger:
-        before = ledger.size()
+        sizes.append(ledger.size())
         forgetting.forget(ledger, given.histories, stopped, lambda _: None)
         progress(sum(given.histories.values()))
         forgetting.compact(ledger)
-        freed = max(0, before - ledger.size())
-    return freed
+        sizes.append(ledger.size())
+    return max(0, sizes[0] - sizes[-1]) if sizes else 0
 
 
 def _still_unneeded(

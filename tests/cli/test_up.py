@@ -6,6 +6,8 @@ import signal
 import sqlite3
 from pathlib import Path
 
+from benchmarks.tick import job
+from orchestrator.core.event import Submitted
 from orchestrator.ledger import Ledger
 from tests.cli.calls import CONFIG, PATIENCE, Caller
 from tests.waiting import wait_until
@@ -77,3 +79,18 @@ def test_logs_says_what_belongs_together(user: Caller) -> None:
     assert "--controller" in user("logs", code=2).err
     assert "no RUN" in user("logs", "--controller", "a-run", code=2).err
     assert "--tail" in user("logs", "a-run", "--tail", "3", code=2).err
+
+
+def test_ps_shows_a_page_on_a_terminal_and_all_elsewhere(user: Caller) -> None:
+    with Ledger.open(f"sqlite:///{user.home / 'ledger.sqlite'}") as ledger:
+        for number in range(60):
+            ledger.submit(Submitted(f"run-{number:08d}", job(1), float(number)), due_at=1e12)
+    assert len(user("ps", "--json").json["runs"]) == 60
+    page = user("ps", "--json", "--limit", "7", "--after", "run-00000050").json
+    assert [each["run"] for each in page["runs"]] == [f"run-{number:08d}" for number in range(49, 42, -1)]
+    assert page["more"] is True
+    shown = user.on_a_terminal("ps")
+    assert shown.count("run-000000") == 50 + 1, "a page, and the command for the next"
+    assert "ps --after run-00000010" in shown
+    assert "no more runs" in user("ps", "--after", "run-00000000").out
+    assert "0 or more" in user("ps", "--limit", "-1", code=2).err
