@@ -1,8 +1,8 @@
 """The controller as a service of this machine: systemd's user manager, or launchd on a Mac.
 
 Decides what the unit says and whether a reboot would end things. A stop must leave the sessions running, so
-only the controller's own process is signalled, not its control group (KillMode=process). Must never know a
-run.
+only the controller's own process is signalled, not its control group (docs/references/operations.md#systemd).
+Must never know a run.
 """
 
 from __future__ import annotations
