@@ -7,6 +7,7 @@ the options of a platform or store: the catalogues check them, and `Config.mista
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import math
 import os
 import re
@@ -60,6 +61,16 @@ class StoreConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class MetricsConfig:
+    """Where the controller serves its metrics. `hosts`: names, besides localhost and IP addresses, by which
+    it may be asked."""
+
+    port: int
+    address: str = "127.0.0.1"
+    hosts: tuple[str, ...] = ()
+
+
 DEFAULT_PLATFORMS = (PlatformConfig("process", "process", {"accelerator": "cpu"}),)
 DEFAULT_STORES = (StoreConfig("home", "folder", {"path": "store"}),)
 
@@ -84,6 +95,7 @@ class Config:
     secrets_allow: tuple[str, ...] | None = None
     targets: tuple[NotifyTarget, ...] = ()
     prices: Prices | None = None
+    metrics: MetricsConfig | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
@@ -163,6 +175,17 @@ class _SecretsSection(Section):
     )
 
 
+class _MetricsSection(Section):
+    port: int = Field(ge=1, le=65535, description="a port, such as 9464")
+    address: Text = Field(
+        default="127.0.0.1",
+        description="an IP address of this machine (default: 127.0.0.1, which only this machine reaches)",
+    )
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$", max_length=253)]] = Field(
+        default=[], description="a list of names of this machine, such as box.local"
+    )
+
+
 class _ConfigSection(Section):
     platforms: dict[_OptionsName, _Instance] | None = Field(
         default=None, min_length=1, description="a mapping of names to {type: …, options…}"
@@ -178,6 +201,7 @@ class _ConfigSection(Section):
     )
     rules: Rules = Field(default=[], description="a list of rules")
     timezone: Text | None = Field(default=None, description="a time zone such as Europe/Berlin")
+    metrics: _MetricsSection | None = Field(default=None, description="a mapping such as {port: 9464}")
     secrets: _SecretsSection = Field(
         default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
     )
@@ -228,6 +252,9 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
         targets=tuple(each.build() for each in section.notify),
         prices=None if section.prices is None else section.prices.build(),
+        metrics=None if section.metrics is None else MetricsConfig(
+            section.metrics.port, section.metrics.address, tuple(section.metrics.hosts)
+        ),
         document=document,
     )  # fmt: skip
 
@@ -245,6 +272,9 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
         yield Problem(("timezone",), told)
     if database.problem is not None:
         yield Problem(("database",), database.problem)
+    address = _given(_given(tree, "metrics"), "address")
+    if isinstance(address, str) and not _is_address(address):
+        yield Problem(("metrics", "address"), f"{address!r} is not an IP address; valid: such as 127.0.0.1")
     for key in ("platforms", "stores"):
         yield from _literal_secrets(_given(tree, key), (key,))
     platforms = _given(tree, "platforms")
@@ -258,6 +288,14 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
         yield Problem(
             ("home_store",), f"missing, but there are several stores; valid: one of {', '.join(names)}"
         )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem]:
@@ -342,6 +380,9 @@ timezone: {timezone}
 #   - name: phone
 #     url: env:NOTIFY_URL
 #     on: [done, failed, held]
+
+# Figures of the controller for Prometheus, at http://127.0.0.1:9464/metrics.
+# metrics: {{port: 9464}}
 
 # Where jobs should run and where not. A job's own rules come before these.
 # rules:

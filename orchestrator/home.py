@@ -14,7 +14,6 @@ from orchestrator.errors import Rejected
 CONFIG = "config.yaml"
 LEDGER = "ledger.sqlite"  # if the config names no database
 CONTROLLER_LOG = "controller.log"
-OLDER_CONTROLLER_LOG = "controller.log.1"
 SUBMIT_LOCK = "submit.lock"  # held while a submit checks whether its job has an active run
 BUNDLES = "bundles"
 IMAGES = "images"

@@ -57,6 +57,8 @@ PLATFORM = _option(
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
 ALL = _flag("-a", "--all", help="also list runs that are over")
+LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
+AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
@@ -100,6 +102,9 @@ RAW = _flag(
     help="only the training's own output, without a headline for each session; terminal commands are "
     "still removed on a terminal",
 )
+OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
+CONTROLLER = _flag("--controller", help="show the controller's own log instead")
+TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
@@ -121,7 +126,11 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
+TARGET = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
+IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
+BACKUP = _option("backup", metavar="FILE", help="a file that `backup` wrote")
 ACCOUNT = _option("name", metavar="PLATFORM", help="a platform of the config")
 NOTEBOOK = (
     ACCOUNT,
@@ -140,6 +149,8 @@ TARGET = _option(
 SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 days")
 IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
 EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
+PRINT = _flag("--print", help="only print the unit")
+SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -169,10 +180,11 @@ COMMANDS = (
     ),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
             "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
-    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
+    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE, LIMIT, AFTER)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
-    Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
+    Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
+            "logs:logs", (OF_RUN, FOLLOW, TAIL), (RAW, CONTROLLER)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
@@ -194,7 +206,11 @@ COMMANDS = (
     )),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
-            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
+            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, HISTORY, UNKNOWN)),
+    Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
+            (TARGET, IN_HOME)),
+    Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
+            (BACKUP, DRY_RUN, YES)),
     Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
         Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
@@ -203,6 +219,12 @@ COMMANDS = (
         Command("test", "send a message now, and say what becomes of it", "notifying:notify", (TARGET,)),
         Command("list", "list what waits to be sent, and what was given up", "notifying:notify", (SENT_TOO,)),
         Command("retry", "try again what was given up", "notifying:notify", (IDS, EVERY_DEAD)),
+    )),
+    Command("service", "run the controller as a service of this machine", "service:service",
+            parts=(
+        Command("install", "write the unit, enable it and start it", "service:service", (PRINT, SYSTEM)),
+        Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
+        Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE, STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),

@@ -14,6 +14,7 @@ from orchestrator.client.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.client.adopting import Adoption, Came
+    from orchestrator.client.backing_up import BackUp
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller, Started, Stopped
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
     from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.restoring import Restored, Revived
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adoption": "client.adopting",
     "Alone": "core.outlook",
+    "BackUp": "client.backing_up",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
     "Controller": "client.controlling",
@@ -80,6 +83,8 @@ _HOMES = {
     "Quotas": "client.quota",
     "Registration": "client.registering",
     "Removal": "client.leftovers",
+    "Restored": "client.restoring",
+    "Revived": "client.restoring",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
@@ -104,6 +109,7 @@ _HOMES = {
 __all__ = [
     "Adoption",
     "Alone",
+    "BackUp",
     "Came",
     "Checkpoint",
     "Client",
@@ -135,6 +141,8 @@ __all__ = [
     "Quotas",
     "Registration",
     "Removal",
+    "Restored",
+    "Revived",
     "Route",
     "Routing",
     "Run",

@@ -18,13 +18,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator import cron
-from orchestrator.client import deliveries, growth, leftovers, likeness, routing
+from orchestrator.client import deliveries, growth, leftovers, likeness, routing, service
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.lost import schedules as lost_schedules
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.config import Config
+from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
@@ -36,6 +37,7 @@ from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
 FREE_BYTES_MIN = 2e9
+_CONTAINER = Path("/.dockerenv")  # its engine starts the controller again
 CONTENTS = "home: contents"
 
 
@@ -75,6 +77,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
         yield from _grown(home, clock)
         yield from _looked_at("agent", _agent)
         yield from _looked_at("time zones", _time_zones)
+        yield from _rebooted(home)
     try:
         wired = Wired.from_home(home.path, clock)
         path = home.folders.config
@@ -107,6 +110,28 @@ def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Fin
         yield Finding(what, *look())
     except (OrchestratorError, OSError) as error:
         yield _trouble(what, error)
+
+
+def _rebooted(home: Home) -> Iterator[Finding]:
+    """Whether a reboot would end things that somebody relies on."""
+    with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
+        ledger = home.existing_ledger()
+        if ledger is None:
+            return
+        with ledger:
+            counts = ledger.counts()
+        final = {phase.value for phase in FINAL}
+        under_way = sum(count for phase, count in counts.phases.items() if phase not in final)
+        what = count_text(under_way, "run") if under_way else "a schedule" if counts.next_fire else ""
+        found = service.look(home)
+        if found.survives_reboot:
+            yield Finding("service", State.OK, f"{found.name}: starts with this machine")
+        elif what and not _CONTAINER.exists():
+            advice = found.advice if found.enabled or found.path is None else (
+                "`orchestrator service install` starts it with this machine"
+            )  # fmt: skip
+            text = f"{what} would wait after a reboot: nothing starts the controller"
+            yield Finding("service", State.WARNING, text, advice)
 
 
 def _remarks(what: str, built: Callable[[], Store]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.ahead import Ahead
+from orchestrator.client.backups import Backups
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
 from orchestrator.client.notifications import Notifications
@@ -53,6 +54,7 @@ class Client:
         self.schedules = Schedules(self)
         self.notifications = Notifications(self)
         self.outlook = Ahead(self)
+        self.backups = Backups(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -66,14 +68,17 @@ class Client:
 
     # --- Runs -------------------------------------------------------------------------------------------
 
-    def runs(self, *, all: bool = False, limit: int | None = None) -> tuple[RunStatus, ...]:
-        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them.
+    def runs(
+        self, *, all: bool = False, limit: int | None = None, after: str | None = None
+    ) -> tuple[RunStatus, ...]:
+        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them;
+        with `after`, only those that come behind that run.
 
-        Raises InputError for a `limit` below 0.
+        Raises InputError for a `limit` below 0, and for an unknown run.
         """
         from orchestrator.client.status import statuses
 
-        return statuses(self, all=all, limit=limit)
+        return statuses(self, all=all, limit=limit, after=after)
 
     def run(self, name: str) -> Run:
         """Finds a run by its full name, a unique prefix, or its job's name (which finds the newest run).
@@ -194,13 +199,15 @@ class Client:
         keep: int = 0,
         unknown: bool = False,
         checkpoints: bool = False,
+        history: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> PrunePlan:
         """What is no longer needed in the home, in the stores and on the platforms. Changes nothing.
 
         Logs and sessions may go `older_than_seconds` after their run's end. The newest `keep` runs of each
         job keep everything. `unknown`: include what belongs to runs that this ledger does not know.
-        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `progress` is
+        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `history`:
+        include the events of these runs in the ledger, except the first and the last. `progress` is
         called with what is being looked at.
 
         Stores and platforms that do not answer are listed separately. Raises SpecError or InputError for a
@@ -209,7 +216,7 @@ class Client:
         from orchestrator.client import pruning
         from orchestrator.pruning.rules import Policy
 
-        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints)
+        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints, history)
         return pruning.plan(self.home, self.clock, policy, progress)
 
     def prune(

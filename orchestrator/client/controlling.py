@@ -13,40 +13,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec
 
-from orchestrator.client import foreseen, health, likeness, live, lost, notifying, standing_by
+from orchestrator import config as configuration
+from orchestrator.client.config_changes import ConfigChanges
+from orchestrator.client.controller_log import Entry, entry_of
 from orchestrator.client.home import VARIABLE, Home
+from orchestrator.client.in_control import InControl
 from orchestrator.client.owning import POLL_SECONDS, is_ours, running
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import controller, depositing, sweeping, tidying
-from orchestrator.engine.depositing import Depositor
-from orchestrator.engine.engine import Watchers
-from orchestrator.engine.foreseeing import Foreseer
-from orchestrator.engine.keeping import Keeper
-from orchestrator.engine.perform import Backends
-from orchestrator.errors import BackendError, Fenced, InputError, OrchestratorError
+from orchestrator.errors import BackendError, InputError
 from orchestrator.files import open_log
-from orchestrator.home import OLDER_CONTROLLER_LOG
-from orchestrator.ledger import Ledger, Owner, Standby, Takeover
-from orchestrator.platforms import catalog
-from orchestrator.unforeseen import Reporter, Unforeseen
+from orchestrator.ledger import Ledger, Owner, Standby
 
 START_SECONDS = 60.0
-TIDIED_RUNS_MAX = 200  # so that a start does not take longer with every run there ever was
 STOP_SECONDS = 30.0
-LOG_BYTES_MAX = 8 * 1024 * 1024
-SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
-
-
-Told = ParamSpec("Told")
 
 
 def _never() -> bool:
@@ -134,6 +120,7 @@ class Controller:
         stopped: Callable[[], bool] = _never,
         told: Callable[[RunRecord, Event], None] = _untold,
         say: Callable[[str], None] = _unsaid,
+        warn: Callable[[str], None] | None = None,
     ) -> bool:
         """Controls this home from this process until `stopped` returns True or, with `until_idle`, until
         nothing is left to do. Returns True if it left because the config changed or, with `standby`, because
@@ -143,9 +130,10 @@ class Controller:
         `standby`: if another process controls the ledger, waits until it is gone.
 
         `told` is called with each event and its run once the event is journalled. `say` is called with
-        sentences about the controller itself. Both are called in this thread; `say` also in threads of the
-        controller. Without `standby`, raises ControllerRunning if another process controls this home, and
-        Fenced if another process has taken over. Raises SpecError or InputError for a wrong config.
+        sentences about the controller itself, and `warn` (default: `say`) with those about something that
+        went wrong. All are called in this thread; `say` and `warn` also in threads of the controller. Without
+        `standby`, raises ControllerRunning if another process controls this home, and Fenced if another
+        process has taken over. Raises SpecError or InputError for a wrong config.
 
         Sessions of the platform `process` run as this user and can read this process's environment
         (docs/what-leaves.md). `orchestrator up` protects its own.
@@ -153,199 +141,30 @@ class Controller:
         assert not (until_idle and standby)
         self.home.tighten()
         wired = Wired.from_home(self.home.path, self.clock)
-        changes = ConfigChanges(self.home, self.clock, say)
+        caution = warn or say
+        changes = ConfigChanges(self.home, self.clock, say, caution)
         with self.home.ledger() as ledger:
-            return _Controlling(self.home, self.clock, wired, ledger, changes, stopped, told, say).run(
+            return InControl(self.home, self.clock, wired, ledger, changes, stopped, told, say, caution).run(
                 until_idle=until_idle, standby=standby
             )
 
+    def log(
+        self, *, tail: int | None = None, follow: bool = False, stop: Callable[[], bool] = _never
+    ) -> Iterator[Entry]:
+        """The newest `tail` entries of the controller's log (None: all that are kept), oldest first. With
+        `follow` it waits for more, until `stop` returns True between two looks."""
+        from orchestrator.client import reading_log
 
-@dataclass(frozen=True)
-class _Controlling:
-    """One process's control of one ledger, with one reading of the config."""
+        return reading_log.entries(self.home.path, self.clock, tail=tail, follow=follow, stop=stop)
 
-    home: Home
-    clock: Clock
-    wired: Wired
-    ledger: Ledger
-    changes: ConfigChanges
-    stopped: Callable[[], bool]
-    told: Callable[[RunRecord, Event], None]
-    say: Callable[[str], None]
+    def mask(self) -> Callable[[str], str]:
+        """Removes the secrets that a controller of this home can read from a text, for its log.
 
-    def run(self, *, until_idle: bool, standby: bool) -> bool:
-        """Returns whether a new process should continue."""
-        unforeseen = Reporter(self.say)
-        if standby:  # in a thread, because the home store may not answer
-            threading.Thread(target=self._tell_doubts, args=(unforeseen,), name="doubts", daemon=True).start()
-        if not self.ledger.is_shared:
-            return self._run(until_idle, standby)
-        likeness.settle(self.ledger, self.wired, self.say)
-        bound = {each.name: self.wired.platform(each) for each in self.wired.config.platforms
-                 if each.type in catalog.BOUND}  # fmt: skip
-        with tidying.ending_closed(bound, self.ledger, self.clock, self.say, unforeseen):
-            return self._run(until_idle, standby)
+        Raises SpecError or InputError for a wrong config.
+        """
+        from orchestrator.client import unsaid
 
-    def _tell_doubts(self, unforeseen: Unforeseen) -> None:
-        try:
-            for doubt in likeness.doubts(self.ledger, self.wired):
-                self.say(f"before this machine can take over: {doubt}")
-        except (OrchestratorError, OSError) as error:
-            self.say(f"whether this machine can take over is unknown: {error}")
-        except Exception as error:  # noqa: BLE001 the barrier: told, and it stands by all the same
-            unforeseen("looking at what this machine lacks", error)
-
-    def _run(self, until_idle: bool, standby: bool) -> bool:
-        outdated = False
-        while not self.stopped():
-            takeover = self._turn("submit" if until_idle else "up", standby)
-            if takeover is None:
-                outdated = not self.stopped()
-                break
-            try:
-                with takeover:
-                    outdated, faulted = self._controlled(takeover, until_idle)
-            except Fenced as error:
-                if not standby:
-                    raise Fenced(f"{error}; `orchestrator up --standby` waits for its turn") from error
-                self.say(f"{error}; this process starts again as a standby")
-                return not self.stopped()
-            # A submit or wish in the meantime saw this controller alive and started none. After a change of
-            # the config, a run that was held may be able to go on.
-            left = self.changes.unread or self.ledger.anything_left(besides=faulted)
-            if outdated or not until_idle or not left:
-                break
-        self.say(f"controller {os.getpid()} {'restarts' if outdated else 'leaves'}")
-        return outdated
-
-    def _turn(self, name: str, standby: bool) -> Takeover | None:
-        """Control of the ledger. None, for a standby only: it was stopped, or the config changed."""
-        store = self.wired.config.home_store
-        if not standby:
-            return self.ledger.take_over(name, now=self.clock.now(), home_store=store)
-        return standing_by.turn(
-            self.ledger, self.clock, store, lambda: self.stopped() or self.changes(), self.say
-        )
-
-    def _controlled(self, takeover: Takeover, until_idle: bool) -> tuple[bool, frozenset[str]]:
-        """Decides until it is stopped. Returns whether a new process should continue, and the runs that are
-        held with something on a platform."""
-        clock, wired, ledger, say = self.clock, self.wired, self.ledger, self.say
-        wake, unforeseen = threading.Event(), Reporter(say)
-
-        def unreadable(run: str, reason: str) -> None:
-            say(f"{run} is left alone: {reason}")
-
-        say(f"controller {os.getpid()} has taken over (number {takeover.fence})")
-        keeper = Keeper(takeover, clock, say, wake)
-        with keeper.at_work():
-            if ledger.is_shared:
-                likeness.tell(takeover, likeness.settle(ledger, wired, say))
-            for what, runs in lost.lost(ledger, wired.config).items():
-                say(lost.sentence(what, runs))
-            for schedule, what in lost.schedules(ledger, wired.config).items():
-                say(lost.schedule_sentence(schedule, what))
-            writer = live.Writer(wired.folders)
-            backends = replace(wired.backends(unforeseen), confirm=takeover.confirm, shared=ledger.is_shared)
-            depositor = Depositor(backends, clock, say)
-            notifier = notifying.notifier(wired, ledger, say, unforeseen)
-            foreseer = Foreseer(clock, ledger.measurements, foreseen.Writer(wired.folders), unforeseen)
-            watchers = Watchers(
-                _all(depositor.told, foreseer.told, self.told), _all(writer.reading, foreseer.reading),
-                writer.silence, unreadable, notifier.surveyed, schedule=say,
-            )  # fmt: skip
-            engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
-            note = health.notes(self.home, clock, takeover.owner.since)
-            _tidy(backends, ledger, clock, say)
-            with (
-                depositor.at_work(depositing.untold(ledger, wired.folders)),
-                sweeping.at_work(backends, clock, say),
-                notifier.at_work(),
-                foreseer.at_work(),
-            ):
-                outdated = controller.run(
-                    engine,
-                    clock,
-                    wake,
-                    self.stopped,
-                    leave_when_idle=until_idle,
-                    outdated=partial(
-                        _after_tick,
-                        (keeper.ticked, note, partial(foreseer.after_tick, engine.scene)),
-                        self.changes,
-                    ),
-                    awaits=notifier.pending,
-                    say=say,
-                    unforeseen=unforeseen,
-                )
-        return outdated, engine.faulted
-
-
-def _all(*told: Callable[Told, None]) -> Callable[Told, None]:
-    def tell(*args: Told.args, **kwargs: Told.kwargs) -> None:
-        for each in told:
-            each(*args, **kwargs)
-
-    return tell
-
-
-def _tidy(backends: Backends, ledger: Ledger, clock: Clock, say: Callable[[str], None]) -> None:
-    """Ends and removes what a crash left of the runs on platforms, and of the runs that ended last."""
-    runs = ledger.summaries()
-    live = ledger.live()
-    there = {record.run for record in live}
-    over = [each.run for each in runs if each.phase.final and each.run not in there][:TIDIED_RUNS_MAX]
-    records = (*live, *ledger.records(over))
-    known = (each.run for each in runs if each.run not in ledger.unreadable)  # others are left alone
-    tidying.begin(backends, records, known, clock, say)
-
-
-def _after_tick(doing: Iterable[Callable[[], None]], outdated: Callable[[], bool]) -> bool:
-    for each in doing:
-        each()
-    return outdated()
-
-
-class ConfigChanges:
-    """Returns, when called, whether the config has changed and can be used.
-
-    A wrong config is reported once, and the controller continues with the old one. A file that is still being
-    written does not count yet, because half of a file may be a valid config, too.
-    """
-
-    def __init__(self, home: Home, clock: Clock, say: Callable[[str], None]) -> None:
-        self._home = home
-        self._clock = clock
-        self._say = say
-        self._seen = self._newest = self._stamp()
-        self._newest_at = clock.monotonic()
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            found = self._home.folders.config.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
-
-    @property
-    def unread(self) -> bool:
-        """Whether the file has changed and the change has not been looked at yet."""
-        return self._stamp() != self._seen
-
-    def __call__(self) -> bool:
-        stamp, now = self._stamp(), self._clock.monotonic()
-        if stamp != self._newest:
-            self._newest, self._newest_at = stamp, now
-        if stamp == self._seen or now - self._newest_at < SETTLED_SECONDS:
-            return False
-        self._seen = stamp
-        try:
-            Wired.from_home(self._home.path, self._clock).backends()
-        except OrchestratorError as error:
-            self._say(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
-            return False
-        self._say("the config has changed")
-        return True
+        return unsaid.mask(configuration.load(self.home.path)).text
 
 
 def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
@@ -357,8 +176,8 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None:
         return owner
     log = home.folders.controller_log
-    start = _trimmed_size(log, home.path / OLDER_CONTROLLER_LOG)
     with os.fdopen(open_log(log), "ab") as output:
+        start = output.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator", "up", "--until-idle"],
             stdin=subprocess.DEVNULL,
@@ -374,10 +193,17 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None or code == 0:
         faster = owner is not None and owner.pid not in (0, child.pid)  # another submit's controller
         return owner if faster else None
+    raise BackendError(
+        f"the controller did not start; {log} says:\n{_tail(log, start)}", backend="controller"
+    )
+
+
+def _tail(log: Path, start: int) -> str:
+    """What the log says from there on, or from its beginning if it was rotated meanwhile."""
     with log.open("rb") as said:
-        said.seek(start)
-        tail = "\n".join(said.read().decode(errors="replace").splitlines()[-10:])
-    raise BackendError(f"the controller did not start; {log} says:\n{tail}", backend="controller")
+        said.seek(start if start <= os.fstat(said.fileno()).st_size else 0)
+        lines = said.read().decode(errors="replace").splitlines()
+    return "\n".join(entry_of(line).text for line in lines[-10:])
 
 
 def _has_taken_over(ledger: Ledger, pid: int) -> bool:
@@ -435,13 +261,3 @@ def _wait(clock: Clock, condition: Callable[[], bool], seconds: float) -> bool:
             return False
         clock.wait(never, POLL_SECONDS)
     return True
-
-
-def _trimmed_size(log: Path, older: Path) -> int:
-    """Where new lines will begin. One older log is kept."""
-    if log.is_symlink() or not log.exists():
-        return 0
-    if log.stat().st_size > LOG_BYTES_MAX:
-        log.replace(older)
-        return 0
-    return log.stat().st_size

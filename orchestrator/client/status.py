@@ -44,13 +44,16 @@ class RunStatus(RunSummary):
         return Progress(self.step, self.steps_total, self.steps_per_second, self.loss)
 
 
-def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus, ...]:
+def statuses(
+    client: Client, *, all: bool, limit: int | None, after: str | None = None
+) -> tuple[RunStatus, ...]:
     """See `Client.runs`."""
     if limit is not None and limit < 0:
         raise InputError(f"the limit of runs is {limit}; it must be 0 or more")
     phases = None if all else [phase for phase in Phase if phase not in FINAL]
     with client.ledgers.existing() as ledger:
-        found = ledger.summaries(phases, limit) if ledger is not None else ()
+        name = None if after is None or ledger is None else ledger.find(after)
+        found = ledger.summaries(phases, limit, after=name) if ledger is not None else ()
     foreseen = _foreseen(client, found)
     return tuple(_status(client, summary, foreseen) for summary in found)
 

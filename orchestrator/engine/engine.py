@@ -31,7 +31,7 @@ from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.scheduling import Scheduling
-from orchestrator.engine.tracking import Tracked
+from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import DUE_NOW, Ledger, Proposal
@@ -162,6 +162,11 @@ class Engine:
             self._watchers.event(record, event)
 
     @property
+    def seen(self) -> tuple[list[RunRecord], tuple[Offer, ...]]:
+        """The runs with something on a platform and the offers, as the last tick saw them."""
+        return [tracked.record for tracked in self._tracked.values()], self._market.offers()
+
+    @property
     def faulted(self) -> frozenset[str]:
         """The runs that have something on a platform and are held there until a person acts."""
         return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
@@ -277,12 +282,11 @@ class Engine:
 
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []
-        for tracked in self._tracked.values():
+        for tracked in to_decide(self._tracked.values(), monotonic, self._faults):
             if self._reach.is_unknown(tracked.record, monotonic):
                 continue
-            if tracked.due(monotonic) or tracked.record.run in self._faults:
-                inputs = tracked.inputs(now, monotonic, self._reach.beyond(tracked.record))
-                decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
+            inputs = tracked.inputs(now, monotonic, self._reach.beyond(tracked.record))
+            decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
@@ -479,7 +483,7 @@ class Engine:
     def _start_observations(self, monotonic: float) -> None:
         """One batched observe per platform, after its poll interval. Never two at a time."""
         names: dict[str, list[str]] = {}
-        outboxes: dict[str, Outbox] = {}
+        records: dict[str, list[RunRecord]] = {}
         polls: dict[str, float] = {}
         platforms = dict(self._backends.platforms)
         for tracked in self._tracked.values():
@@ -490,16 +494,19 @@ class Engine:
                 if there := elsewhere.get(name):
                     platform = f"{there.name} of {there.where}"
                     platforms[platform] = there
-                if platform in platforms:  # otherwise the user removed it from the config
+                if platform not in self._observing and platform in platforms:
                     names.setdefault(platform, []).append(name)
+                    records.setdefault(platform, []).append(tracked.record)
                     polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
-            outboxes |= self._backends.shipped(tracked.record)
         for platform, wanted in names.items():
             last = self._observed_at.get(platform)
-            if platform in self._observing or (last is not None and monotonic - last < polls[platform]):
+            if last is not None and monotonic - last < polls[platform]:
                 continue
             self._observing.add(platform)
             self._observed_at[platform] = monotonic
+            outboxes: dict[str, Outbox] = {}
+            for record in records[platform]:
+                outboxes |= self._backends.shipped(record)
             self._start_observation(platform, platforms[platform], tuple(wanted), outboxes)
 
     def _start_observation(

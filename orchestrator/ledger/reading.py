@@ -23,7 +23,7 @@ from orchestrator.ledger.controlled import Controlled
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
-from orchestrator.ledger.tables import events, measurements, runs, schedules
+from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event
@@ -74,6 +74,15 @@ class RunSummary:
     ended_at: float | None
     store: str = ""
     unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Runs by phase, notifications by state, and when the next schedule is due in unix seconds, if one is."""
+
+    phases: Mapping[str, int]
+    notifications: Mapping[str, int]
+    next_fire: float | None
 
 
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
@@ -149,12 +158,22 @@ class LedgerReader(Measured, Controlled):
     # --- Listings ---------------------------------------------------------------------------------------
 
     def summaries(
-        self, phases: Collection[Phase] | None = None, limit: int | None = None, *, run: str | None = None
+        self,
+        phases: Collection[Phase] | None = None,
+        limit: int | None = None,
+        *,
+        run: str | None = None,
+        after: str | None = None,
     ) -> tuple[RunSummary, ...]:
-        """Runs in these phases (None: in any), newest first, or the one `run`. Reads no record."""
+        """Runs in these phases (None: in any), newest first, or the one `run`; with `after`, only those that
+        come behind that run. Reads no record."""
         query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
+        if after is not None:
+            found = self._all(select(runs.c.submitted_at).where(runs.c.run == after))
+            at = found[0].submitted_at if found else 0.0
+            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) < tuple_(at, after))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
         return tuple(_summary(*row) for row in self._all(query))
 
@@ -251,6 +270,16 @@ class LedgerReader(Measured, Controlled):
             if schedules_too and connection.execute(fires).scalar() is not None:
                 return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
+
+    def counts(self) -> Counts:
+        """How many runs and notifications there are, and when the next schedule is due."""
+        kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
+        due = select(func.min(c.next_at)).where(c.paused.is_(False))
+        with self._database.read() as connection:
+            phases = connection.execute(select(kept, func.count()).group_by(kept)).all()
+            states = connection.execute(select(sent, func.count()).group_by(sent)).all()
+            next_fire = connection.execute(due).scalar()
+        return Counts({row[0]: row[1] for row in phases}, {row[0]: row[1] for row in states}, next_fire)
 
     # --- Size -------------------------------------------------------------------------------------------
 
