@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.calendar import Calendar, Opening, Stay, slot_pool
+from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.itinerary import Leg, Way, fastest, hops_of, legs
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
@@ -19,8 +19,6 @@ from orchestrator.core.session import Session
 AGEING = 0.05  # of the time since its submission: by so much smaller a run counts
 ENDANGERED_FACTOR = 2.0  # a deadline is near if so many times the work that is left does not fit before it
 RESERVE_SECONDS = 6 * 3600.0  # so long before a schedule fires, its run's place is kept free
-CRITICAL_QUEUE = 6
-CRITICAL = 1.0
 OVERDUE_SHARE = 0.1  # a session that is past its expected end is expected to take so much longer
 OVERDUE_SECONDS_MIN = 60.0
 
@@ -73,34 +71,7 @@ def in_order(queue: Iterable[Waiting], now: float) -> list[Waiting]:
             return -1, each.planned, each.record.run
         return rank(each.record, work_seconds(each.ways), now, each.due)
 
-    found = sorted((each for each in queue if each.planned <= now + RESERVE_SECONDS), key=order)
-    at = _critical(found)
-    if at is not None:
-        first = next(i for i, each in enumerate(found) if order(each)[0] == 1)
-        found.insert(first, found.pop(at))
-    return found
-
-
-def _critical(queue: Sequence[Waiting]) -> int | None:
-    """The place of the run that decides when the last one is done, if there is one: its work takes longer than
-    that of all the others together, on all offers together."""
-    works = [work_seconds(each.ways) for each in queue]
-    if len(works) < 2 or len(works) > CRITICAL_QUEUE:
-        return None
-    at = max(range(len(works)), key=works.__getitem__)
-    if works[at] * _speed(queue[at].ways) * CRITICAL < sum(works) - works[at]:
-        return None
-    return at
-
-
-def _speed(ways: Sequence[Way]) -> float:
-    """Of all slots together, in that of the fastest."""
-    best: dict[tuple[str, str], float] = {}
-    work = work_seconds(ways)
-    for way in ways:
-        pool = slot_pool(way.offer)
-        best[pool] = max(best.get(pool, 0.0), way.offer.slots * work / way.need if way.need else 1.0)
-    return sum(best.values())
+    return sorted((each for each in queue if each.planned <= now + RESERVE_SECONDS), key=order)
 
 
 def place(waiting: Waiting, calendar: Calendar) -> Place:
