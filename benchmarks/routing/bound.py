@@ -1,15 +1,16 @@
 """What no policy can beat: the least makespan of a month, by linear programme.
 
 It knows everything beforehand: arrivals, true speeds, losses, refusals. A job may be cut and moved at any
-moment for nothing, but runs in one place at a time; no place gives more than its slots, and no window more than
-its quota. A place whose sessions were taken away while it refused new ones stands still until it takes them
-again. A session of full length loses its set-up and save, and each loss a set-up. All this only relaxes what a
-policy meets, so its makespan cannot be shorter.
+moment for nothing, but runs in one place at a time. No place gives more than its slots, no window more than its
+quota. A place whose sessions were taken away while it refused new ones stands still until it takes them again.
+A session of full length loses its set-up and save, and each loss a set-up. All this only relaxes what a policy
+meets, so no policy's makespan is shorter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import linprog
@@ -95,7 +96,7 @@ def _solve(trace: Trace, marks: Sequence[float]) -> float | None:
     columns: list[int] = []
     values: list[float] = []
     bounds: list[float] = []  # of the rows, `≤`
-    spans = list(zip(marks, marks[1:], strict=False))
+    spans = list(pairwise(marks))
     count = 1  # column 0 is the wanted length
     names: dict[tuple[int, int, int], int] = {}
     for j, arrival in enumerate(trace.arrivals):

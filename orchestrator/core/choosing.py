@@ -33,8 +33,8 @@ def planned(
     now: float,
     done_steps: int,
 ) -> Route:
-    """The route by the best itinerary over these ways. `found` is the one without it, which stays if the speed is
-    only guessed. `others`: how many runs wait besides this one."""
+    """The route by the best itinerary over these ways. `found` is the one without it, which stays if the speed
+    is only guessed. `others`: how many runs wait besides this one."""
     if not all(each.rate.known for each in ways):
         return found
     opens = {(each.platform, each.accelerator): each for each in openings}

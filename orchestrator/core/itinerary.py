@@ -1,9 +1,9 @@
 """The best sequence of sessions of one run over several offers: ways × openings × now → Itinerary.
 
-An itinerary may mix offers ("T4x2 until the quota is used up, then the RTX 3050") and may begin with a wait. It
-is found among a few plain rules: train on the fastest open offer of a set, and move when a faster one of the set
-opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other runs: what those
-take is in the openings.
+An itinerary may mix offers ("T4x2 until the quota is used up, then the RTX 3050") and may begin with a wait.
+It is found among a few plain rules: train on the fastest open offer of a set, and move when a faster one of the
+set opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other runs: what
+those take is in the openings.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Way:
 
     `need`: the training that is left, with the expected `loss`. `overhead`: set-up and save of a session;
     `longest`: its budget; `wait`: in the platform's queue before it. `worth`: the training that makes a session
-    worth its set-up. `not_before`: unix time until which this run may not go there, for another reason than slots
-    and quota. `rank`: as in `orchestrator.core.rules`, whose rules prefer the offer.
+    worth its set-up. `not_before`: unix time until which this run may not go there, for another reason than
+    slots and quota. `rank`: as in `orchestrator.core.rules`, whose rules prefer the offer.
     """
 
     offer: Offer
@@ -125,8 +125,8 @@ class _Road:
             self.promised = opening.promised
 
     def begin(self, at: float, share: float, used: Used) -> tuple[float, float, str]:
-        """The earliest start from `at` on of a session that is worth it, the seconds it may last, and what limits
-        it; inf: there is none."""
+        """The earliest start from `at` on of a session that is worth it (inf: there is none), the seconds it
+        may last, and what limits it."""
         start, until = max(at, self.opens_at), self.until
         wanted = min(share * self.need, self.worth)
         for _ in range(WINDOWS_MAX):
@@ -258,7 +258,7 @@ def _chosen(ways: Sequence[Way], openings: Openings, now: float) -> tuple[float,
 
 
 def legs(ways: Sequence[Way], openings: Openings, now: float) -> tuple[Leg, ...]:
-    """The sessions of the best itinerary; empty if none of the ways ever opens. Cheap: without steps and error."""
+    """The sessions of the best itinerary; empty if no way ever opens. Cheap: without steps and range."""
     return tuple(_chosen(ways, openings, now)[1]) if ways else ()
 
 
