@@ -33,8 +33,8 @@ def planned(
     now: float,
     done_steps: int,
 ) -> Route:
-    """The route by the best itinerary over these ways. `found` is the one without it, which stays if the speed
-    is only guessed. `others`: how many runs wait besides this one."""
+    """The route by the best itinerary over these ways. `found` is the one without it, which stays if the
+    speed is only guessed. `others`: how many runs wait besides this one."""
     if not all(each.rate.known for each in ways):
         return found
     opens = {(each.platform, each.accelerator): each for each in openings}
@@ -75,7 +75,7 @@ def _stay_seconds(chosen: Choice, first: Hop, others: int) -> float | None:
 def _waits(choice: Choice, best: Itinerary) -> Rejection:
     offer, first = choice.offer, best.hops[0]
     reason = (
-        f"waits for {first.platform}/{first.accelerator}, expected to be free at {date(first.start)}: then done "
-        f"at about {date(best.finish)}; here alone at {date(choice.estimate.finish)}"
+        f"waits for {first.platform}/{first.accelerator}, which is expected to open at {date(first.start)}: "
+        f"done at about {date(best.finish)} then, and at {date(choice.estimate.finish)} here alone"
     )
     return Rejection(offer.platform, offer.accelerator, reason, until_time(first.start))

@@ -1,9 +1,9 @@
 """The best sequence of sessions of one run over several offers: ways × openings × now → Itinerary.
 
 An itinerary may mix offers ("T4x2 until the quota is used up, then the RTX 3050") and may begin with a wait.
-It is found among a few plain rules: train on the fastest open offer of a set, and move when a faster one of the
-set opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other runs: what
-those take is in the openings.
+It is found among a few plain rules: train on the fastest open offer of a set, and move when a faster one of
+the set opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other
+runs: what those take is in the openings.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Way:
     """How one run would go on one offer, whenever it opens. Seconds, except `rate`.
 
     `need`: the training that is left, with the expected `loss`. `overhead`: set-up and save of a session;
-    `longest`: its budget; `wait`: in the platform's queue before it. `worth`: the training that makes a session
-    worth its set-up. `not_before`: unix time until which this run may not go there, for another reason than
-    slots and quota. `rank`: as in `orchestrator.core.rules`, whose rules prefer the offer.
+    `longest`: its budget; `wait`: in the platform's queue before it. `worth`: the training that makes a
+    session worth its set-up. `not_before`: unix time until which this run may not go there, for another
+    reason than slots and quota. `rank`: as in `orchestrator.core.rules`, whose rules prefer the offer.
     """
 
     offer: Offer
@@ -215,8 +215,8 @@ def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg]]:
 def _next(
     roads: Sequence[_Road], at: float, share: float, used: Used
 ) -> tuple[_Road | None, float, float, str, float]:
-    """The road that opens first, the fastest of those that open together: (road, start, seconds it may last, why
-    no longer, when a faster one opens)."""
+    """The road that opens first, the fastest of those that open together: (road, start, seconds it may last,
+    why no longer, when a faster one opens)."""
     chosen, start, lasts, why, faster_at = None, math.inf, 0.0, QUOTA, math.inf
     for road in roads:
         begins, may_last, limit = road.begin(at, share, used)
@@ -244,7 +244,7 @@ def _best(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg], Sequenc
 
 
 def _chosen(ways: Sequence[Way], openings: Openings, now: float) -> tuple[float, list[Leg], Sequence[_Road]]:
-    """As `_best`, over the ways that need no person, and over preferred ones alone if that is not much later."""
+    """As `_best`, over ways that need no person, and over preferred ones if that is not much later."""
     unattended = [each for each in ways if not each.offer.traits.human_start] or ways
     best = _best(_roads(unattended, openings, now), now)
     for rank in sorted({each.rank for each in unattended if each.rank != UNRANKED}):
@@ -270,7 +270,7 @@ def hops_of(legs: Sequence[Leg]) -> tuple[Hop, ...]:
 def itinerary(
     job: Job, ways: Sequence[Way], openings: Openings, *, now: float, done_steps: int = 0
 ) -> Itinerary | None:
-    """The run's best sequence of sessions on these ways, starting at `now` or later; None if none of them opens.
+    """The run's best sequence of sessions on these ways; None if none of them opens.
 
     At most LEGS_MAX hops: a longer run's finish is extrapolated.
     """

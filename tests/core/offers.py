@@ -24,7 +24,7 @@ def weekly(left: float = 30 * HOUR, refresh: float = 3 * DAY, pool: str = "gpu")
 
 
 def kaggle(**changes: Any) -> Offer:
-    values = {"slots": 1, "quota": weekly(), "slot_pool": "gpu"} | changes
+    values: dict[str, Any] = {"slots": 1, "quota": weekly(), "slot_pool": "gpu"} | changes
     return Offer("kaggle", "T4x2", WALLED, **values)
 
 

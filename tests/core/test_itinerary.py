@@ -1,8 +1,9 @@
-"""The best sequence of sessions over several offers: what is open in; who trains where, and until when, out."""
+"""The best sequence of sessions over several offers: what is open in, where to train until when out."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from orchestrator.core.offer import Itinerary, Offer, Unavailable, until_time
 from tests.core.offers import DAY, HOUR, MINUTE, NOW, cpu, gpu, job, kaggle, record, ways_of, weekly
 
 
-def planned(hours: float, *offers: Offer, stays: tuple[Stay, ...] = (), **changes: object) -> Itinerary:
+def planned(hours: float, *offers: Offer, stays: tuple[Stay, ...] = (), **changes: Any) -> Itinerary:
     found = record(hours, **changes)
     openings = {(o.platform, o.accelerator): o for o in Calendar(offers, stays, NOW).openings()}
     plan = itinerary(found.job, ways_of(found, *offers), openings, now=NOW)
