@@ -25,6 +25,7 @@ KAGGLE, COLAB, HERE = "kaggle", "colab", "here"
 KAGGLE_HOURS = 30.0  # a week
 COLAB_UNITS, COLAB_UNITS_PER_HOUR = 100.0, 1.2  # of a month, and of a T4
 REFERENCE = "T4x2"  # the size of a job is its hours there
+HOURS_MAX = 40.0  # route.finish_within refuses what may take a month
 GLOBAL_BATCH = 64
 
 KAGGLE_TRAITS = Traits(
@@ -156,7 +157,7 @@ def _arrivals(random: Random, kind: str) -> Iterator[Arrival]:
     wanted, drawn = weekly * load, []
     while wanted > 0:
         size = random.choices(SIZES, [each.share for each in SIZES])[0]
-        hours = min(size.hours * math.exp(random.gauss(0.0, size.sigma)), 80.0)
+        hours = min(size.hours * math.exp(random.gauss(0.0, size.sigma)), HOURS_MAX)
         drawn.append((size, hours))
         wanted -= hours
     for number, (size, hours) in enumerate(drawn):

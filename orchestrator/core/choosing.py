@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from orchestrator.core import itinerary as itineraries
 from orchestrator.core.calendar import Opening
-from orchestrator.core.itinerary import MAKES_ROOM, SOON_SECONDS, Way
+from orchestrator.core.itinerary import DONE, MAKES_ROOM, PROMISED, QUOTA, SOON_SECONDS, Way
 from orchestrator.core.offer import Choice, Hop, Itinerary, Rejection, Route, until_time
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date
@@ -79,3 +80,46 @@ def _waits(choice: Choice, best: Itinerary) -> Rejection:
         f"done at about {date(best.finish)} then, and at {date(choice.estimate.finish)} here alone"
     )
     return Rejection(offer.platform, offer.accelerator, reason, until_time(first.start))
+
+
+# --- In words -------------------------------------------------------------------------------------------
+
+
+def plan_text(route: Route, now: float) -> str:
+    """`kaggle/T4x2 now until the quota is used up, then here/RTX3050: done at about …; here/RTX3050 alone: …`.
+    Empty if nothing was planned."""
+    plan = route.itinerary
+    if plan is None or not plan.hops:
+        return ""
+    stretches = [
+        list(hops) for _, hops in groupby(plan.hops, key=lambda hop: (hop.platform, hop.accelerator))
+    ]
+    parts = []
+    for number, hops in enumerate(stretches):
+        first, last = hops[0], hops[-1]
+        begins = "now" if first.start <= now + SOON_SECONDS else f"from {date(first.start)}"
+        if number and first.start <= stretches[number - 1][-1].end + SOON_SECONDS:
+            begins = ""
+        words = (f"{first.platform}/{first.accelerator}", begins, _until_text(last))
+        parts.append(" ".join(word for word in words if word))
+    text = f"{', then '.join(parts)}: done at about {date(plan.finish)}"
+    alone = _best_alone(
+        route, None if len(stretches) > 1 else (plan.hops[0].platform, plan.hops[0].accelerator)
+    )
+    if alone is not None:
+        text += f"; {'/'.join(_place(alone))} alone: {date(alone.estimate.finish)}"
+    return text
+
+
+def _until_text(hop: Hop) -> str:
+    if hop.why_it_ends == QUOTA:
+        return "until its quota is used up"
+    if hop.why_it_ends == PROMISED:
+        return f"until {date(hop.end)}, when a more urgent run needs it"
+    return f"until {date(hop.end)}" if hop.why_it_ends != DONE else ""
+
+
+def _best_alone(route: Route, besides: tuple[str, str] | None) -> Choice | None:
+    """The earliest finish of staying on one offer that is free now."""
+    choices = [each for each in (route.chosen, *route.others) if each is not None and _place(each) != besides]
+    return min(choices, key=lambda each: each.estimate.finish, default=None)
