@@ -216,6 +216,7 @@ def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
         rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
+    rows += routing.plan_fact(route, call.clock.now())
     rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]
     rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]

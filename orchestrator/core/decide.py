@@ -21,6 +21,7 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.assign import again, assign
 from orchestrator.core.checkpoint import CheckpointRef, superseded
+from orchestrator.core.choosing import plan_text
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.durable import is_durable
@@ -231,6 +232,8 @@ def _take_route(draft: Draft) -> None:
     if route.chosen is not None:
         order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now), now))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
+        if (expected := plan_text(route, now)) and order != record.parked:
+            reason = f"{reason}; {expected}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
     kinds = {r.until.kind for r in route.rejections}
