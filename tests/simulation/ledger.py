@@ -21,8 +21,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Check
-from orchestrator.ledger.reading import Stored
 
 COMPARED_EVERY = 64  # readings
 T = TypeVar("T")

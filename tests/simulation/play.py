@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import hostile, leavings, promises, unforeseen, unreadable, uplinks
+from tests.simulation import hostile, leavings, promises, replays, unforeseen, unreadable, uplinks
 from tests.simulation.checks import Check
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
 
-ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL)
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL, *replays.ALL)
 _MEMORY = Path("/dev/shm")
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
+from tests.simulation import bugs, checks, hostile, leavings, promises, replays, uplinks
 from tests.simulation.play import play
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.unreadable import UnreadableWorld
@@ -63,6 +63,7 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.asks_a_person_about_the_third_refusal, leavings.nobody_is_held_without_need, 363),
         (bugs.makes_anew_what_was_refused, leavings.a_refused_launch_keeps_what_is_prepared, 13),
         (bugs.fails_a_run_for_what_platforms_lost, leavings.no_run_fails_by_what_platforms_lost, 227),
+        (bugs.decides_by_what_is_not_journalled, replays.decisions_can_be_made_again, 0),
     ],
 )
 def test_a_planted_bug_is_caught(
