@@ -123,6 +123,21 @@ NOTEBOOK = (
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
     _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
 )
+RECORDED_RUN = _option(
+    "run", metavar="RUN", nargs="?", help="the run: its name, a unique prefix of it, or its job's name"
+)
+REPLAY = (
+    RECORDED_RUN,
+    _flag("--steps", help="list every entry of the journal, not only those that differ"),
+    _option("--config", metavar="FILE", help="show instead what would have happened with this config"),
+    _option("--offer", metavar="NAME=ACCELERATOR[:SLOTS]", action="append", default=[],
+            help="with --config: what a platform has that was not in use yet (may be repeated)"),
+)  # fmt: skip
+REPLAYED = (
+    _flag("--all", help="all runs, of any time"),
+    _option("--since", metavar="AGE",
+            help="all runs that were under way since then, such as 30d (the default with --config)"),
+)  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -172,6 +187,8 @@ COMMANDS = (
         Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
     )),
+    Command("replay", "make recorded decisions again, or with another config", "replaying:replay", REPLAY,
+            REPLAYED),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks; for probes", "health:health"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.past import Past
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
 
@@ -47,6 +48,7 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
+        self.past = Past(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()

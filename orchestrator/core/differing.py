@@ -16,7 +16,8 @@ from orchestrator.core.wording import date
 TOLD_MAX = 20  # differences of one decision; the rest is counted
 SHOWN_MAX = 80  # characters of a value
 _DATES = frozenset({
-    "at", "until", "start", "finish", "finish_low", "finish_high", "retry_at", "since", "left_at", "refresh_at",
+    "at", "until", "start", "finish", "finish_low", "finish_high", "retry_at", "since", "left_at",
+    "refresh_at",
 })  # fmt: skip
 _ABSENT = object()
 

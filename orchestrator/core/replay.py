@@ -50,7 +50,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """The events from seq `first` to `last`, which were appended together, and what this version says of them.
+    """The events from seq `first` to `last`, appended together, and what this version says of them.
 
     `decided` are the events that it decides instead, and `differences` says how they differ. `reason`: whose
     doing they are, or why they cannot be judged. `routed`: the router judged again, too.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import or_, select, tuple_
 
 from orchestrator.core import wire
+from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import events, runs
 
@@ -63,6 +64,10 @@ class Journal:
             if len(rows) < EVENTS_A_PAGE:
                 return
             after = rows[-1].seq
+
+    def first_store(self) -> str:
+        """The home store of runs whose submission names none, because the first version wrote it."""
+        return takeover.older_store(self._database)
 
     def under_way_since(self, at: float) -> Iterator[str]:
         """The runs that had not ended before `at`, in order of submission, in pages."""
