@@ -82,13 +82,13 @@ def _tell_steps(call: Call, found: Replay) -> None:
 def _summary(name: str, counts: Mapping[Answer, int]) -> str:
     same, differs = counts.get(Answer.SAME, 0), counts.get(Answer.DIFFERS, 0)
     given, unjudged = counts.get(Answer.GIVEN, 0), counts.get(Answer.UNJUDGED, 0)
-    verdict = "all are the same" if not differs else f"{differs:,} of them differ"
-    parts = [f"{count_text(same + differs, 'decision')} made again: {verdict}" if same + differs
-             else "no decision could be made again"]  # fmt: skip
+    verdict = f"{differs:,} of them differ" if differs else "none differs"
+    made = count_text(same + differs, "decision")
+    parts = [f"{made} made again, {verdict}" if same + differs else "no decision could be made again"]
     if unjudged:
         parts.append(f"{unjudged:,} cannot be judged")
     if given:
-        parts.append(f"{given:,} were not the core's: users' wishes and the like")
+        parts.append(f"{given:,} came from others, such as a user's wish")
     return f"{name}: {'; '.join(parts)}"
 
 

@@ -57,9 +57,14 @@ def _hours(total: Totals, place: tuple[str, str]) -> str:
 
 def _row(each: Compared) -> tuple[str, ...]:
     took, again, would = (_taken(each, played) for played in (each.then, each.again, each.supposed))
-    change = "–" if again is None or would is None or again <= 0 else f"{would / again - 1.0:+.0%}"
+    change = "–" if again is None or would is None or again <= 0 else _change_text(would / again - 1.0)
     return (each.run, _span(took), _span(again), _span(would), change,
             span(each.then.waited), span(each.supposed.waited))  # fmt: skip
+
+
+def _change_text(share: float) -> str:
+    """`−12%`; a dash for less than half a per cent."""
+    return "–" if abs(share) < 0.005 else f"{share:+.0%}"
 
 
 def _taken(each: Compared, played: Played) -> float | None:

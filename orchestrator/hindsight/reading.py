@@ -119,6 +119,7 @@ class Recorder:
 
     def recording(self, lifetimes: Mapping[Place, Sequence[Lifetime]]) -> Recording:
         """Everything that was read. `lifetimes` of each place, of any time."""
+        self._since = max(self._since, min((run.begins_at for run in self._runs), default=0.0))
         cases = sorted(self._cases, key=lambda each: (each[0], -_left(each[1].offers)))
         readings = [self._reading(at, case) for at, case in _first_of_each_moment(cases)]
         last = cases[-1][1] if cases else Case()
