@@ -80,13 +80,25 @@ def _between(before: object, after: object, path: str) -> Iterator[str]:
         old, new = _shown(before, name), _shown(after, name)
         if old == new:  # the difference is smaller than a date shows
             old, new = repr(before), repr(after)
+        old, new = _cut(old, new)
         yield f"{path}: recorded {old}, now {new}"
 
 
 def _shown(value: object, name: str) -> str:
     if value is _ABSENT or value is None:
         return "nothing"
-    if isinstance(value, float) and name in _DATES:
-        return date(value)
-    text = repr(value)
-    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 1]}…"
+    return date(value) if isinstance(value, float) and name in _DATES else repr(value)
+
+
+def _cut(old: str, new: str) -> tuple[str, str]:
+    """Both texts; long ones only from a little before they differ on."""
+    if max(len(old), len(new)) <= SHOWN_MAX:
+        return old, new
+    same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    begin = max(0, same - SHOWN_MAX // 4)
+    return _part(old, begin), _part(new, begin)
+
+
+def _part(text: str, begin: int) -> str:
+    end = begin + SHOWN_MAX
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if len(text) > end else ''}"

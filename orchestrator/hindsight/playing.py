@@ -36,7 +36,7 @@ from orchestrator.hindsight.recording import Place, RecordedRun, Recording
 from orchestrator.hindsight.staying import Experience, Stay, cut, measurement
 
 AFTER_SECONDS_MIN = 30 * 86400.0  # how long a play goes on after the recorded time, at least
-TICK_SECONDS = 1.0  # after its session, a run is decided again in the next tick: who waits goes first
+TICK_SECONDS = 1.0  # after its session or release, a run is decided in the next tick: others go first
 INCARNATION = "played"
 
 
@@ -145,9 +145,11 @@ class _Play:
                 self._pauses(story, now)
             case "resumes":
                 story.paused, story.idle_since = False, now
+                self._next_tick(story, now)
             case "is released":
                 story.record = apply(story.record, Released(now))
                 story.idle_since = now
+                self._next_tick(story, now)
             case "ends" if story.stay is not None and story.stay.closed_at <= now:
                 self._ends(story, story.stay, now)
                 return True
@@ -167,10 +169,10 @@ class _Play:
             self._market.losses.learn(place, self._recording.lifetimes.get(place, ()))
         self._market.begin((each.record for each in self._arrived.values() if each.stay is not None), now)
         queue.sort(key=lambda each: (each.run.submitted_at, each.run.run))
-        for story in queue:
-            if not self._market.is_worth_asking():
-                break
-            self._decide(story, now)
+        for story in queue:  # like the engine: who is due is always told, who waits only if it may help
+            asks = story.due_at <= now or self._market.is_worth_asking()
+            if asks and not self._market.full:
+                self._decide(story, now)
 
     def _decide(self, story: _Story, now: float) -> None:
         case = self._market.case(self._measured.get(story.run.job.name, ()))
@@ -246,8 +248,7 @@ class _Play:
         record = apply(record, closing(record, now))
         story.record = replace(record, accepted=record.accepted[-1:], strays=(), closed=())
         story.step = max(story.step, stay.step)
-        story.due_at = story.next_tick = now + TICK_SECONDS
-        self._push(story.due_at, "is due", story.run.run)
+        self._next_tick(story, now)
         if story.step >= story.run.goal_step:
             story.reached_at = now if story.run.done else stay.reached_at
             self._over += 1
@@ -257,6 +258,10 @@ class _Play:
             story.stuck = f"would have ended: {story.record.reason}"
             self._over += 1
         self._progress(self._over)
+
+    def _next_tick(self, story: _Story, now: float) -> None:
+        story.due_at = story.next_tick = now + TICK_SECONDS
+        self._push(story.due_at, "is due", story.run.run)
 
     def _told(self, story: _Story) -> Played:
         reason = story.stuck

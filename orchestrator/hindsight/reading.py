@@ -21,6 +21,7 @@ from orchestrator.core.event import (
     Cancelled,
     CheckpointAccepted,
     Completed,
+    Confirmed,
     Cooldown,
     Ended,
     Event,
@@ -57,6 +58,7 @@ class _Stay:
     closed_at: float | None = None
     stop_asked: bool = False
     step: int = 0
+    cleared_at: float | None = None
     charge: Charge | None = None
 
     @property
@@ -191,6 +193,10 @@ class Recorder:
                 stay.ended = event
             case TurnedAway(cooldown=cooldown) if stay is not None:
                 self._note_refusal(stay, event.at, cooldown)
+            case Confirmed(session=session):
+                for each in story.stays:
+                    if each.assigned.order.session == session:
+                        each.cleared_at = event.at
             case Completed():
                 story.completed_at = event.at
             case Released():
@@ -320,10 +326,20 @@ def _used(stay: _Stay, at: float, since: float) -> float:
         return 0.0
     elapsed = max(0.0, min(at, charge.until) - max(charge.began_at, since))
     if stay.closed_at is not None and stay.closed_at <= at:
-        return elapsed
+        return elapsed + _stray(stay, charge.began_at, at)
     began = charge.began_at if charge.began_at <= at else None
     session = Session(stay.assigned.order, stay.assigned.traits, stay.assigned.at, began_at=began)
     return elapsed + claim_of(session, {stay.place[0]: at}).seconds
+
+
+def _stray(stay: _Stay, began_at: float, at: float) -> float:
+    """What a session that was given up as lost may still use: it counts until it is cleaned up."""
+    traits = stay.assigned.traits
+    if stay.ended is None or stay.ended.confirmed or traits.session_seconds is None:
+        return 0.0
+    if stay.cleared_at is not None and stay.cleared_at <= at:
+        return 0.0
+    return max(0.0, began_at + traits.session_seconds + traits.slack_seconds - at)
 
 
 def _step(accepted: Accepted) -> int:
