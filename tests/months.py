@@ -35,7 +35,8 @@ def _world(folder: Path) -> Small:
     slow = {"checkpoint_seconds": 600.0, "poll_seconds": 60.0, "collect_seconds": 600.0}
     cloud = Scenario(seed=3, offers=(fast,), quota=QuotaWindow(5 * HOUR, 24 * HOUR), faults=Faults(killed=0.3),
                      wall_margin_seconds=60.0, **slow)  # type: ignore[arg-type]  # fmt: skip
-    return Small(folder, cloud=cloud, box=Scenario(seed=4, offers=(own,), owned=True, **slow))  # type: ignore[arg-type]
+    box = Scenario(seed=4, offers=(own,), owned=True, **slow)  # type: ignore[arg-type]
+    return Small(folder, cloud=cloud, box=box)
 
 
 def _play(world: Small, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A recorded time, played again: as it was it ends as it did, and another config has the effect one expects."""
+"""A recorded time, played again: as it was it ends as it did; another config has the effect to expect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_without_any_platform_every_run_waits_for_a_person_and_says_why() -> Non
     found = recording()
     for each in play(found, replace(Setting.recorded(found), platforms=())):
         assert each.reached_at is None
-        assert each.reason.startswith("would have waited for a person: no offer can run this job"), each.reason
+        assert each.reason.startswith("would have waited for a person: no offer can run this job"), (
+            each.reason
+        )
 
 
 def test_from_the_middle_on_runs_go_on_from_their_checkpoints() -> None:
@@ -158,8 +160,12 @@ def test_a_refusing_offer_is_closed_until_it_took_a_session() -> None:
 def test_a_quota_is_less_what_the_play_used_and_is_refreshed() -> None:
     quota = Quota(10 * HOUR, NOW + 20 * HOUR, 24 * HOUR, 12 * HOUR)
     of = offering(Reading(NOW, (replace(OFFER, quota=quota),)))
-    uses = (Use(CLOUD, NOW, NOW + 3 * HOUR), Use(CLOUD, NOW + 18 * HOUR, float("inf")), Use(BOX, NOW, NOW + 9))
+    uses = (
+        Use(CLOUD, NOW, NOW + 3 * HOUR),
+        Use(CLOUD, NOW + 18 * HOUR, float("inf")),
+        Use(BOX, NOW, NOW + 9),
+    )
     left = [(o.quota.left_seconds / HOUR) for at in (0, 5, 19, 21) for o in offers(of, at * HOUR, *uses)
             if o.quota is not None]  # fmt: skip
     assert left == pytest.approx([10.0, 7.0, 6.0, 11.0])
-    assert [at for at in of.changes(NOW + 100 * HOUR)][:2] == [NOW + 20 * HOUR, NOW + 44 * HOUR]
+    assert of.changes(NOW + 100 * HOUR)[:2] == (NOW + 20 * HOUR, NOW + 44 * HOUR)

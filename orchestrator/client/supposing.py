@@ -22,7 +22,7 @@ from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, Traits
 from orchestrator.core.wording import count_text, span, unknown
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, SpecError
 from orchestrator.hindsight.comparing import Compared, Comparison, Totals, compare
 from orchestrator.hindsight.offering import Setting
 from orchestrator.hindsight.playing import Played
@@ -130,7 +130,8 @@ def _change(
     for each in supposed.platforms:
         there = [offer for place, offer in offers.items() if place[0] == each.name]
         if there and each.name in earlier:
-            _compare_options(change, earlier[each.name], each, there)
+            options = _options(before, earlier[each.name]), _options(supposed, each)
+            _compare_options(change, earlier[each.name], each, options, there)
     change.added = tuple(_added(recording, supposed, stated, offers, change.told))
     if before.stores != supposed.stores or before.home_store != supposed.home_store:
         change.told.append("the stores of the config differ: that is not played")
@@ -138,18 +139,25 @@ def _change(
 
 
 def _compare_options(
-    change: _Change, before: PlatformConfig, supposed: PlatformConfig, offers: Iterable[Offer]
+    change: _Change,
+    before: PlatformConfig,
+    supposed: PlatformConfig,
+    options: tuple[Mapping[str, Any], Mapping[str, Any]],
+    offers: Iterable[Offer],
 ) -> None:
     if before.type != supposed.type:
         change.told.append(f"{before.name} is of another type now: its recorded offers are kept")
         return
-    old, new = _options(before), _options(supposed)
+    old, new = options
     changed = sorted(name for name in new if old.get(name) != new[name])
     for name in changed:
         if name not in _PLAYED:
             change.told.append(f"{before.name}: `{name}` differs, which is not played")
     for offer in offers:
-        place, kind = (offer.platform, offer.accelerator), catalogue[offer.accelerator].kind
+        row = catalogue.get(offer.accelerator)
+        if row is None:  # it is not in this version's catalogue, so nothing runs there
+            continue
+        place, kind = (offer.platform, offer.accelerator), row.kind
         for name in _SLOTS[kind]:
             if name in changed and offer.slots == old[name]:
                 change.slots[place] = new[name]
@@ -165,9 +173,14 @@ def _compare_options(
             change.told.append(f"{_at(offer)}: {', '.join(words)}")
 
 
-def _options(given: PlatformConfig) -> Mapping[str, Any]:
-    """A platform's options, defaults included. Raises InputError for wrong ones."""
-    found: Mapping[str, Any] = vars(catalog.checked("platform", given.name, given.type, given.options, TYPES))
+def _options(config: Config, given: PlatformConfig) -> Mapping[str, Any]:
+    """A platform's options, defaults included. Raises SpecError with the config's line for wrong ones."""
+    try:
+        checked = catalog.checked("platform", given.name, given.type, given.options, TYPES)
+    except InputError as error:
+        mistakes = (config.mistake("platforms", given.name, message=line) for line in str(error).splitlines())
+        raise SpecError(tuple(mistakes)) from error
+    found: Mapping[str, Any] = vars(checked)
     return found
 
 
@@ -202,7 +215,7 @@ def _added(
 ) -> Iterator[Offer]:
     """The offers of platforms that the recording does not have, and those stated beside recorded ones."""
     for each in supposed.platforms:
-        options = _options(each)
+        options = _options(supposed, each)
         mine = [(accelerator, slots) for name, accelerator, slots in stated if name == each.name]
         known = {accelerator for name, accelerator in offers if name == each.name}
         if not mine and each.name not in recording.platforms:

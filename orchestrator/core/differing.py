@@ -94,7 +94,9 @@ def _cut(old: str, new: str) -> tuple[str, str]:
     """Both texts; long ones only from a little before they differ on."""
     if max(len(old), len(new)) <= SHOWN_MAX:
         return old, new
-    same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    same = next(
+        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+    )
     begin = max(0, same - SHOWN_MAX // 4)
     return _part(old, begin), _part(new, begin)
 

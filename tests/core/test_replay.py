@@ -180,7 +180,10 @@ def test_what_an_older_version_did_not_journal_is_taken_for_given(missing: tuple
         ({"now": "soon"}, "what it was decided from cannot be read: Inputs.now: expected a finite number"),
         ({"now": 10**400}, "what it was decided from cannot be read: Inputs.now: expected a finite number"),
         ({"now": NOW, "case": {"offers": [3]}}, "Inputs.case.offers[0]: expected an object, found 3"),
-        ({"now": NOW, "reports": [{"kind": "dreamt"}]}, "Inputs.reports[0].kind: expected one of done, failed"),
+        (
+            {"now": NOW, "reports": [{"kind": "dreamt"}]},
+            "Inputs.reports[0].kind: expected one of done, failed",
+        ),
     ],
 )
 def test_damaged_inputs_cost_one_judgement(inputs: Any, said: str) -> None:
