@@ -32,9 +32,10 @@ platforms:
 def _world(folder: Path) -> Small:
     fast = SimulatedOffer("T4", 8.0, slots=2, session_seconds=2 * HOUR, memory_gb=64.0, disk_gb=100.0)
     own = SimulatedOffer("RTX3050", 3.0, memory_gb=64.0, disk_gb=100.0)
-    slow = {"checkpoint_seconds": 600.0, "poll_seconds": 60.0, "collect_seconds": 600.0}
-    cloud = Scenario(seed=3, offers=(fast,), quota=QuotaWindow(5 * HOUR, 24 * HOUR), faults=Faults(killed=0.3),
-                     wall_margin_seconds=60.0, **slow)  # type: ignore[arg-type]  # fmt: skip
+    slow = {"checkpoint_seconds": 600.0, "poll_seconds": 60.0, "collect_seconds": 600.0,
+            "wall_margin_seconds": 60.0}  # fmt: skip
+    quota, faults = QuotaWindow(5 * HOUR, 24 * HOUR), Faults(killed=0.3)
+    cloud = Scenario(seed=3, offers=(fast,), quota=quota, faults=faults, **slow)  # type: ignore[arg-type]
     box = Scenario(seed=4, offers=(own,), owned=True, **slow)  # type: ignore[arg-type]
     return Small(folder, cloud=cloud, box=box)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_the_quota_is_kept_in_a_play() -> None:
     [total] = {o.quota.allowed_seconds for r in found.readings for o in r.offers if o.quota is not None}
     assert total is not None
     for slots in (1, 2, 6):
-        setting = replace(Setting.recorded(found), changed=lambda offer, n=slots: replace(offer, slots=n))
+        setting = replace(Setting.recorded(found), changed=partial(replace, slots=slots))
         days = 2 + (max(each.reached_at or 0.0 for each in play(found, setting)) - found.since) // (24 * HOUR)
         used = sum(each.seconds.get(CLOUD, 0.0) for each in play(found, setting))
         assert used <= days * total

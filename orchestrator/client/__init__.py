@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
+    from orchestrator.client.replaying import Replay
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
@@ -36,15 +37,21 @@ if TYPE_CHECKING:
     from orchestrator.core.estimate import Hop
     from orchestrator.core.lifecycle import Phase
     from orchestrator.core.offer import Route
+    from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
+    from orchestrator.hindsight.comparing import Compared, Comparison, Totals
+    from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Stored
 
 _HOMES = {
     "Adoption": "client.adopting",
+    "Answer": "core.replay",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
+    "Compared": "hindsight.comparing",
+    "Comparison": "hindsight.comparing",
     "Controller": "client.controlling",
     "Finding": "client.checkup",
     "Health": "client.health",
@@ -59,12 +66,14 @@ _HOMES = {
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
     "Plan": "client.planning",
+    "Played": "hindsight.playing",
     "Pool": "client.quota",
     "PrunePlan": "client.pruning",
     "Pruned": "client.pruning",
     "Pulled": "client.pulling",
     "Quotas": "client.quota",
     "Removal": "client.leftovers",
+    "Replay": "client.replaying",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
@@ -73,19 +82,24 @@ _HOMES = {
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
     "Started": "client.controlling",
+    "Step": "core.replay",
     "Stored": "ledger",
     "StoredRun": "client.stored",
     "Submission": "client.submitting",
     "Then": "client.wishing",
+    "Totals": "hindsight.comparing",
     "Verdict": "core.route",
     "WishAnswer": "client.wishing",
 }
 
 __all__ = [
     "Adoption",
+    "Answer",
     "Came",
     "Checkpoint",
     "Client",
+    "Compared",
+    "Comparison",
     "Controller",
     "Finding",
     "Health",
@@ -100,12 +114,14 @@ __all__ = [
     "Part",
     "Phase",
     "Plan",
+    "Played",
     "Pool",
     "PrunePlan",
     "Pruned",
     "Pulled",
     "Quotas",
     "Removal",
+    "Replay",
     "Route",
     "Routing",
     "Run",
@@ -114,10 +130,12 @@ __all__ = [
     "SessionSummary",
     "SetUp",
     "Started",
+    "Step",
     "Stored",
     "StoredRun",
     "Submission",
     "Then",
+    "Totals",
     "Verdict",
     "WishAnswer",
 ]
