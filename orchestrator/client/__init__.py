@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
-    from orchestrator.core.estimate import Hop
     from orchestrator.core.lifecycle import Phase
-    from orchestrator.core.offer import Route
+    from orchestrator.core.offer import Hop, Route
     from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord

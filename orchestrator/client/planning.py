@@ -17,9 +17,8 @@ from orchestrator.client import routing
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import route as routes
-from orchestrator.core.estimate import Hop
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
-from orchestrator.core.offer import Route, UntilKind
+from orchestrator.core.offer import Hop, Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import unknown

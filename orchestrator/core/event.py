@@ -38,7 +38,8 @@ class Cooldown:
 class Submitted:
     """A new run. `store` is its home store for good, by its name in the config; empty in events of the first
     version. `group` is shared by runs that belong together, such as a sweep; `parameters` are this run's.
-    `schedule` is what submitted it; `origin` is when it was due, or where else it came from."""
+    `schedule` is what submitted it; `origin` is when it was due, or where else it came from. `deadline`: when
+    it should be done, in unix seconds; None: whenever it is."""
 
     run: str
     job: Job
@@ -48,6 +49,7 @@ class Submitted:
     parameters: tuple[tuple[str, str], ...] = ()
     schedule: str = ""
     origin: str = ""
+    deadline: float | None = None
     kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
 
 

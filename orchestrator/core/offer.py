@@ -218,7 +218,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Choice:
-    """An offer that was not rejected: how the job would run on it."""
+    """An offer that was not rejected: how the job would run on it.
+
+    `stay_seconds`: the plan ends the session after so many seconds, if it does before the platform does.
+    """
 
     offer: Offer
     micro_batch: int
@@ -226,13 +229,52 @@ class Choice:
     devices: int
     estimate: Estimate
     preferred_by: tuple[str, ...] = ()
+    stay_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One session of a plan: where it runs, when, and from which step to which. Times are unix seconds;
+    `quota_seconds` is 0 on an offer without a quota, `quota_units` on one without a balance in units."""
+
+    platform: str
+    accelerator: str
+    start: float
+    end: float
+    from_step: int
+    to_step: int
+    quota_seconds: float
+    why_it_ends: str
+    quota_units: float = 0.0
+
+
+@dataclass(frozen=True)
+class Itinerary:
+    """The sessions of a run with dates in unix seconds, and the quota that all of them take, in seconds of session
+    time and in units. `finish_low` and `finish_high` bound the finish at one standard deviation of the rates."""
+
+    hops: tuple[Hop, ...]
+    finish: float
+    finish_low: float
+    finish_high: float
+    quota_seconds: float = 0.0
+    quota_units: float = 0.0
+
+    @property
+    def start(self) -> float:
+        return self.hops[0].start if self.hops else self.finish
 
 
 @dataclass(frozen=True)
 class Route:
-    """The router's whole answer: the chosen offer, the runners-up, and every rejection with its reason."""
+    """The router's whole answer: the chosen offer, the runners-up, and every rejection with its reason.
+
+    `itinerary`: the run's expected sessions over all offers, in the place that the queue leaves it; None if
+    nothing was planned.
+    """
 
     chosen: Choice | None
     others: tuple[Choice, ...]
     rejections: tuple[Rejection, ...]
     rules: tuple[str, ...]
+    itinerary: Itinerary | None = None

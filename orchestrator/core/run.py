@@ -65,6 +65,7 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
+    `deadline`: when it should be done, in unix seconds.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
     """
 
@@ -105,6 +106,7 @@ class RunRecord:
     parked: Order | None = None
     adoptions: int = 0
     adopted_by: str = ""
+    deadline: float | None = None
 
     @property
     def standing(self) -> Phase:
@@ -144,6 +146,7 @@ def submit(event: Submitted) -> RunRecord:
         parameters=event.parameters,
         schedule=event.schedule,
         origin=event.origin,
+        deadline=event.deadline,
     )
 
 

@@ -15,7 +15,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Failed, Report, Trouble
 from orchestrator.core.decide import conclude
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event, Faulted
+from orchestrator.core.event import Ended, Event, Faulted, TurnedAway
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.needs import missing, regained
@@ -24,6 +24,7 @@ from orchestrator.core.session import Observation
 from orchestrator.engine.learning import learn
 from orchestrator.engine.market import Market, Surveyed, survey
 from orchestrator.engine.perform import Backends, lane, perform
+from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.readings import Readings, observe
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
@@ -34,7 +35,6 @@ from orchestrator.session.outbox import Outbox
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
-QUEUE_PAGE = 256
 CLOCK_SET_BACK_SECONDS = 60.0  # within a tick; then waiting runs are decided again
 
 
@@ -113,6 +113,7 @@ class Engine:
         self._queue_stirred = True  # offers changed or a slot is free: decide all waiting runs again
         self._due: frozenset[str] = frozenset()  # runs that are due in this tick according to the ledger
         self._waiting: dict[str, RunRecord] = {}  # records without a session, read before
+        self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
@@ -280,20 +281,21 @@ class Engine:
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
         self._expectant = self._market.expectant
-        page = [record for record in due if not self._has_session(record)]
-        page.sort(key=lambda record: (record.submitted_at, record.run))
-        self._decide_page(page, now, monotonic)
-        if not self._queue_stirred or not self._market.is_worth_asking():
-            return
-        self._ledger.wake_queued()
-        after: tuple[float, str] | None = None
-        while self._market.is_worth_asking():
-            page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
-            self._decide_page(page, now, monotonic)
-            if len(page) < QUEUE_PAGE:
-                self._queue_stirred = False
-                return
-            after = (page[-1].submitted_at, page[-1].run)
+        if self._queue_stirred and self._market.is_worth_asking():
+            self._ledger.wake_queued()
+            self._queue.stir(self._load_waiting())
+            self._queue_stirred = False
+        self._decide_page([record for record in due if not self._has_session(record)], now, monotonic)
+
+    def _load_waiting(self) -> list[str]:
+        """All runs that wait for a place to run."""
+        known = {run: record.version for run, record in self._waiting.items()}
+        names = []
+        for record in self._ledger.waiting(known):
+            if not isinstance(record, str):
+                self._keep(record)
+            names.append(record if isinstance(record, str) else record.run)
+        return names
 
     def _has_session(self, record: RunRecord) -> bool:
         """Whether the run has a session, or had one when this tick began and has just been decided."""
@@ -301,7 +303,7 @@ class Engine:
         return (record if tracked is None else tracked.record).session is not None
 
     def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
-        decisions, parked = [], []
+        decisions, parked, due = [], [], {}
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
@@ -310,21 +312,38 @@ class Engine:
                 parked.append(record)
                 if tracked is None:
                     self._waiting[record.run] = record
-                continue
-            route = case = None
-            with self._barrier(record.run, "finding a place for"):
-                if wants_route:
-                    case = self._market.case(self._ledger.measurements(record.job.name))
-                    route = self._market.judged(record, case)
-            inputs = tracked.inputs(now, monotonic) if tracked else Inputs(now, monotonic)
-            if route is not None:
-                inputs = replace(inputs, route=route, case=case)
-            decided = self._decided(record, inputs)
-            if (session := decided[2].record.session) is not None:
-                self._market.reserve(session)
-            decisions.append(decided)
+            elif wants_route:
+                due[record.run] = record
+            else:
+                decisions.append(self._decided_alone(record, Inputs(now, monotonic)))
+        if due or self._queue.stirred:
+            known = {run: tracked.record for run, tracked in self._tracked.items()}
+            for turn in self._queue.turns(due, {**self._waiting, **known}, now):
+                decisions.append(self._routed(turn, Inputs(now, monotonic)))
         self._ledger.schedule([(record, None) for record in parked], fence=self._fence)
         self._commit(decisions)
+
+    def _routed(self, turn: Turn, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        """The decision on a run that waits for a place to run, in the place that the queue leaves it."""
+        route = case = None
+        with self._barrier(turn.record.run, "finding a place for"):
+            measurements = self._ledger.measurements(turn.record.job.name)
+            case = self._market.case(measurements, turn.openings, turn.others)
+            route = self._market.judged(turn.record, case)
+        return self._decided_alone(
+            turn.record, inputs if route is None else replace(inputs, route=route, case=case)
+        )
+
+    def _decided_alone(self, record: RunRecord, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        tracked = self._tracked.get(record.run)
+        if tracked is not None:
+            inputs = replace(
+                tracked.inputs(inputs.now, inputs.monotonic), route=inputs.route, case=inputs.case
+            )
+        decided = self._decided(record, inputs)
+        if (session := decided[2].record.session) is not None:
+            self._market.reserve(session)
+        return decided
 
     # --- Journal first, then act --------------------------------------------------------------------------
 
@@ -375,6 +394,8 @@ class Engine:
                 self._watchers.event(decision.record, event)
                 if isinstance(event, Ended):
                     learn(self._ledger, self._market, before, event, inputs)
+                if isinstance(event, TurnedAway) and not event.cooldown.refusals:
+                    self._market.refuse(event.cooldown)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)

@@ -1,7 +1,7 @@
 """Plays a recorded time under a setting: with the real market, router and `decide`, on recorded sessions.
 
-A discrete simulation. When a run is submitted, a session ends or the offers change, the queue is decided in
-the order of submission. Every platform answers at once and exactly. A run stops when it has done the work
+A discrete simulation. When a run is submitted, a session ends or the offers change, the queue is decided as
+the engine does. Every platform answers at once and exactly. A run stops when it has done the work
 that it did in the recording. Pure, but for the market, which only remembers.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
@@ -17,6 +18,7 @@ from orchestrator.core.closing import closing
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import (
+    Assigned,
     CheckpointAccepted,
     Ended,
     Event,
@@ -31,12 +33,13 @@ from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.speed import Measurement
 from orchestrator.engine.market import Market
+from orchestrator.engine.queue import Queue, Turn
 from orchestrator.hindsight.offering import Offering, Setting, Use
 from orchestrator.hindsight.recording import Place, RecordedRun, Recording
 from orchestrator.hindsight.staying import Experience, Stay, cut, measurement
 
 AFTER_SECONDS_MIN = 30 * 86400.0  # how long a play goes on after the recorded time, at least
-TICK_SECONDS = 1.0  # after its session or release, a run is decided in the next tick: others go first
+TICK_SECONDS = 1.0  # a run that was released is decided in the next tick: others go first
 INCARNATION = "played"
 
 
@@ -80,10 +83,6 @@ class _Story:
         free = self.stay is None and self.reached_at is None
         return free and not self.paused and not self.stuck and self.record.phase is Phase.QUEUED
 
-    def decided(self, now: float, stirred: bool) -> bool:
-        """Whether it is decided now."""
-        return self.waits and now >= self.next_tick and (stirred or self.due_at <= now)
-
 
 def play(
     recording: Recording, setting: Setting, progress: Callable[[int], None] | None = None
@@ -102,6 +101,7 @@ class _Play:
         self._market = Market(
             self._offering.platforms, setting.rules, setting.utc_offset_seconds, dict(setting.unreachable)
         )
+        self._queue = Queue(self._market, self._measurements, lambda _run, _doing: nullcontext())
         self._end = recording.until + max(AFTER_SECONDS_MIN, recording.until - recording.since)
         self._stories = {run.run: _begun(run) for run in recording.runs}
         self._arrived: dict[str, _Story] = {}
@@ -138,6 +138,7 @@ class _Play:
         match what:
             case "arrives":
                 self._arrived[run] = story
+                self._continues(story, now)
                 for since, until in story.run.pauses:
                     self._push(max(now, since), "pauses", run)
                     self._push(max(now, until), "resumes", run)
@@ -157,25 +158,32 @@ class _Play:
                 pass
         return False
 
+    def _measurements(self, job: str) -> tuple[Measurement, ...]:
+        return self._measured.get(job, ())
+
     # --- Deciding ---------------------------------------------------------------------------------------
 
     def _decide_queue(self, now: float, stirred: bool) -> None:
-        queue = [each for each in self._arrived.values() if each.decided(now, stirred)]
-        if not queue:
+        waiting = {run: each for run, each in self._arrived.items() if each.waits and now >= each.next_tick}
+        due = {run: each.record for run, each in waiting.items() if each.due_at <= now}
+        if not waiting or not (due or stirred or self._queue.stirred):
             return
         for surveyed in self._offering.surveys(now, self._used):
             self._market.take(surveyed, now)
         for place in self._market.losses.wanted:
             self._market.losses.learn(place, self._recording.lifetimes.get(place, ()))
         self._market.begin((each.record for each in self._arrived.values() if each.stay is not None), now)
-        queue.sort(key=lambda each: (each.run.submitted_at, each.run.run))
-        for story in queue:  # like the engine: who is due is always told, who waits only if it may help
-            asks = story.due_at <= now or self._market.is_worth_asking()
-            if asks and not self._market.full:
-                self._decide(story, now)
+        if stirred:
+            self._queue.stir(waiting)
+        if self._market.full or not (due or self._queue.stirred):
+            return
+        for turn in self._queue.turns(due, {run: each.record for run, each in waiting.items()}, now):
+            self._decide(waiting[turn.record.run], turn, now)
+        if self._queue.stirred:
+            self._push(now + TICK_SECONDS, "is due", next(iter(waiting)))
 
-    def _decide(self, story: _Story, now: float) -> None:
-        case = self._market.case(self._measured.get(story.run.job.name, ()))
+    def _decide(self, story: _Story, turn: Turn, now: float) -> None:
+        case = self._market.case(self._measurements(story.run.job.name), turn.openings, turn.others)
         route = self._market.judged(story.record, case)
         decision = decide(story.record, Inputs(now, now, route=route, case=case))
         story.record = decision.record
@@ -214,6 +222,13 @@ class _Play:
         self._used.append(Use(stay.place, stay.began_at, stay.ended_at))
         self._push(stay.closed_at, "ends", story.run.run)
 
+    def _continues(self, story: _Story, now: float) -> None:
+        """A session that ran when the recorded time began goes on."""
+        if story.run.under_way is not None:
+            order, offer = story.run.under_way
+            story.record = apply(story.record, Assigned(now, order, offer.traits, "it ran already"))
+            self._starts(story, self._experience.stay(story.run, order, offer, now), now)
+
     def _pauses(self, story: _Story, now: float) -> None:
         story.paused = True
         session = story.record.session
@@ -248,7 +263,7 @@ class _Play:
         record = apply(record, closing(record, now))
         story.record = replace(record, accepted=record.accepted[-1:], strays=(), closed=())
         story.step = max(story.step, stay.step)
-        self._next_tick(story, now)
+        story.due_at = now
         if story.step >= story.run.goal_step:
             story.reached_at = now if story.run.done else stay.reached_at
             self._over += 1
@@ -275,7 +290,9 @@ class _Play:
 
 def _begun(run: RecordedRun) -> _Story:
     accepted = (Accepted(CheckpointRef(run.from_step, 0, INCARNATION), 1),) if run.from_step else ()
-    record = RunRecord(run.run, run.job, run.submitted_at, store=run.store, accepted=accepted)
+    record = RunRecord(
+        run.run, run.job, run.submitted_at, store=run.store, accepted=accepted, deadline=run.deadline
+    )
     return _Story(run, record, step=run.from_step, idle_since=run.begins_at)
 
 

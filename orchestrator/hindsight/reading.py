@@ -35,7 +35,7 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.lifetimes import Lifetime
 from orchestrator.core.offer import Offer, Quota
-from orchestrator.core.order import Outcome
+from orchestrator.core.order import Order, Outcome
 from orchestrator.core.replay import Entry
 from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord, apply, submit
@@ -91,7 +91,7 @@ class Recorder:
         self._stays: list[_Stay] = []
         self._cases: list[tuple[float, Case]] = []
         self._refusals: list[tuple[Place, float, float | None]] = []
-        self._measurements: dict[str, tuple[float, tuple[Measurement, ...]]] = {}
+        self._measurements: dict[str, tuple[Measurement, ...]] = {}
         self._unread: dict[str, str] = {}
         self._idle: list[str] = []
 
@@ -130,7 +130,7 @@ class Recorder:
             tuple(sorted(self._runs, key=lambda each: (each.submitted_at, each.run))),
             tuple(readings),
             tuple(self._refused()),
-            {job: known for job, (_, known) in self._measurements.items()},
+            dict(self._measurements),
             {place: tuple(each for each in several if each.at < self._since)
              for place, several in lifetimes.items()},
             last.rules,
@@ -167,12 +167,13 @@ class Recorder:
         if not isinstance(raw, dict):
             return
         at, job = entry.event.at, record.job.name
-        known = at >= self._since and self._measurements.get(job, (at + 1, ()))[0] <= at
-        case = _case({**raw, "measurements": []} if known else raw)
+        known = at >= self._since and job in self._measurements
+        small = {**raw, "openings": []} | ({"measurements": []} if known else {})
+        case = _case(small)  # what is not needed is not decoded
         if case is None:
             return
-        if not known and (at >= self._since or job not in self._measurements):
-            self._measurements[job] = (at, case.measurements)
+        if not known:
+            self._measurements[job] = case.measurements
         self._cases.append((at, replace(case, measurements=())))
 
     def _note(self, story: _Story, event: Event) -> None:
@@ -230,7 +231,20 @@ class Recorder:
             tuple(visit for stay in story.stays if (visit := self._visit(stay, record)) is not None),
             tuple(pause for pause in pauses if pause[1] > self._since),
             tuple(at for at in story.releases if at > self._since),
+            record.deadline,
+            self._under_way(story, before),
         )  # fmt: skip
+
+    def _under_way(self, story: _Story, step: int) -> tuple[Order, Offer] | None:
+        """The rest of the session that ran at the beginning of the recorded time, if one did."""
+        for stay in story.stays:
+            charge, order = stay.charge, stay.assigned.order
+            if charge is not None and charge.began_at < self._since < charge.until:
+                ran, budget = self._since - charge.began_at, order.budget_seconds
+                left = None if budget is None else max(0.0, budget - ran)
+                order = replace(order, resume_step=step, budget_seconds=left)
+                return order, Offer(order.platform, order.accelerator, stay.assigned.traits)
+        return None
 
     def _visit(self, stay: _Stay, record: RunRecord) -> Visit | None:
         """The session, or the part of it in the recorded time; None if it is over before."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.job import Job, Rule
 from orchestrator.core.lifetimes import Lifetime
 from orchestrator.core.offer import Offer
-from orchestrator.core.order import Outcome
+from orchestrator.core.order import Order, Outcome
 from orchestrator.core.speed import Measurement
 
 Place = tuple[str, str]  # platform and accelerator
@@ -62,7 +62,8 @@ class Visit:
 @dataclass(frozen=True)
 class RecordedRun:
     """A run with the work that it did in the recorded time: from `from_step` to `goal_step`, reached at
-    `reached_at`. `done`: it was completed then. `pauses`: (from, to), in which it was held on request."""
+    `reached_at`. `done`: it was completed then. `pauses`: (from, to), in which it was held on request.
+    `under_way`: the rest of a session that ran when the recorded time began."""
 
     run: str
     job: Job
@@ -76,6 +77,8 @@ class RecordedRun:
     visits: tuple[Visit, ...] = ()
     pauses: tuple[tuple[float, float], ...] = ()
     releases: tuple[float, ...] = ()
+    deadline: float | None = None
+    under_way: tuple[Order, Offer] | None = None
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,15 @@ class LedgerReader(Journal, Measured):
         )
         return tuple(each for each in found if each.gone_at > at)
 
+    def waiting(self, known: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
+        """All queued runs that wait for a slot (no due time), in order of submission. `known` as in `due`."""
+        query = (
+            select(runs.c.run, runs.c.version)
+            .where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
+            .order_by(runs.c.submitted_at, runs.c.run)
+        )
+        return self._unless_known(query, known)
+
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         """Queued runs that wait for a slot (no due time), in order of submission, at most `limit`.
 
@@ -180,7 +189,9 @@ class LedgerReader(Journal, Measured):
             .order_by(runs.c.due_at, runs.c.run)
             .limit(limit)
         )
-        versions = known or {}
+        return self._unless_known(query, known or {})
+
+    def _unless_known(self, query: Any, versions: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
         rows = [(row[0], versions.get(row[0]) == row[1]) for row in self._all(query)
                 if self._unreadable.get(row[0], _NONE)[0] != row[1]]  # fmt: skip
         fresh = {record.run: record for record in self._records([run for run, same in rows if not same])}

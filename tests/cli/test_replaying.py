@@ -16,6 +16,7 @@ import pytest
 from orchestrator import Client
 from orchestrator.cli.running import run as call
 from orchestrator.client.replaying import Answer
+from orchestrator.core.event import Assigned
 from tests.months import CONFIG, recorded_home
 from tests.test_ledger_upgrade import DUMPS, restored
 
@@ -198,3 +199,16 @@ def test_a_ledger_of_an_older_version_is_judged_and_what_changed_since_is_found(
     assert reworded.startswith("gave_up.reason: recorded ")
     assert "the last: " in reworded
     assert "the last one: " in reworded
+
+
+def test_why_tells_the_route_that_is_judged_again(home: Path) -> None:
+    client = Client(home)
+    for name in ("run1", "run2", "run3"):
+        told = client.run(name).route()
+        [*_, last] = [step for step in client.past.replay(name).steps if step.routed]
+        assert (told.decided_at, last.answer) == (last.at, Answer.SAME)
+        assert told.decided is not None
+        assert told.decided.chosen is not None
+        [assigned] = [event for event in last.recorded if isinstance(event, Assigned)]
+        offer = told.decided.chosen.offer
+        assert (offer.platform, offer.accelerator) == (assigned.order.platform, assigned.order.accelerator)

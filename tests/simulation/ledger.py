@@ -122,6 +122,14 @@ class SimulatedLedger(Ledger):
         """What a new controller continues from is read from the database, not remembered."""
         return tuple(self._same(self._latest[record.run], record) for record in super().live())
 
+    def waiting(self, known: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
+        rows = [r for r in self._latest.values()
+                if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
+        rows.sort(key=lambda record: (record.submitted_at, record.run))
+        found = tuple(r.run if known.get(r.run) == r.version else r for r in rows)
+        ask = super().waiting
+        return self._compared(found, lambda: ask(known))
+
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         waiting = [r for r in self._latest.values()
                    if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
