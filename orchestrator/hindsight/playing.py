@@ -1,8 +1,8 @@
 """Plays a recorded time under a setting: with the real market, router and `decide`, on recorded sessions.
 
-A discrete simulation. When a run is submitted, a session ends or the offers change, the queue is decided as
-the engine does. Every platform answers at once and exactly. A run stops when it has done the work
-that it did in the recording. Pure, but for the market, which only remembers.
+A discrete simulation. When a run is submitted, a session ends or the offers change, the engine's
+queue says who is decided next. Every platform answers at once and exactly. A run stops when it has done the
+work that it did in the recording. Pure, but for the market and the queue, which only remember.
 """
 
 from __future__ import annotations
