@@ -222,10 +222,10 @@ def load(home: Path) -> Config:
     return parsed(home, read_bytes(path, "move it away, then `orchestrator init` writes one"))
 
 
-def parsed(home: Path, data: bytes) -> Config:
-    """The configuration of `home` if its config.yaml had this content. Raises SpecError with every
-    mistake."""
-    path = home / CONFIG
+def parsed(home: Path, data: bytes, path: Path | None = None) -> Config:
+    """The configuration of `home` if its config.yaml had this content. `path`: the file that mistakes name,
+    if it is another. Raises SpecError with every mistake."""
+    path = path or home / CONFIG
     document = read(data, str(path))
     if document.tree is None and not document.problems:  # everything is commented out
         document = Document(str(path), {}, document.lines)

@@ -151,6 +151,21 @@ IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `
 EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
 PRINT = _flag("--print", help="only print the unit")
 SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
+RECORDED_RUN = _option(
+    "run", metavar="RUN", nargs="?", help="the run: its name, a unique prefix of it, or its job's name"
+)
+REPLAY = (
+    RECORDED_RUN,
+    _flag("--steps", help="list every entry of the journal, not only those that differ"),
+    _option("--config", metavar="FILE", help="show instead what would have happened with this config"),
+    _option("--offer", metavar="NAME=ACCELERATOR[:SLOTS]", action="append", default=[],
+            help="with --config: what a platform has that was not in use yet (may be repeated)"),
+)  # fmt: skip
+REPLAYED = (
+    _flag("--all", help="all runs, of any time"),
+    _option("--since", metavar="AGE",
+            help="all runs that were under way since then, such as 30d (the default with --config)"),
+)  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -226,6 +241,8 @@ COMMANDS = (
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),
+    Command("replay", "make recorded decisions again, or with another config", "replaying:replay", REPLAY,
+            REPLAYED),
     Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE, STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
     from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.replaying import Replay
     from orchestrator.client.restoring import Restored, Revived
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
@@ -44,17 +45,23 @@ if TYPE_CHECKING:
     from orchestrator.core.lifecycle import Phase
     from orchestrator.core.offer import Hop, Route
     from orchestrator.core.outlook import Alone, Expected
+    from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
+    from orchestrator.hindsight.comparing import Compared, Comparison, Totals
+    from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Standby, Stored
 
 _HOMES = {
     "Adoption": "client.adopting",
     "Alone": "core.outlook",
     "BackUp": "client.backing_up",
+    "Answer": "core.replay",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
+    "Compared": "hindsight.comparing",
+    "Comparison": "hindsight.comparing",
     "Controller": "client.controlling",
     "Expected": "core.outlook",
     "Finding": "client.checkup",
@@ -76,6 +83,7 @@ _HOMES = {
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
     "Plan": "client.planning",
+    "Played": "hindsight.playing",
     "Pool": "client.quota",
     "PrunePlan": "client.pruning",
     "Pruned": "client.pruning",
@@ -85,6 +93,7 @@ _HOMES = {
     "Removal": "client.leftovers",
     "Restored": "client.restoring",
     "Revived": "client.restoring",
+    "Replay": "client.replaying",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
@@ -98,10 +107,12 @@ _HOMES = {
     "Standby": "ledger",
     "Started": "client.controlling",
     "Stopped": "client.controlling",
+    "Step": "core.replay",
     "Stored": "ledger",
     "StoredRun": "client.stored",
     "Submission": "client.submitting",
     "Then": "client.wishing",
+    "Totals": "hindsight.comparing",
     "Verdict": "core.route",
     "WishAnswer": "client.wishing",
 }
@@ -109,10 +120,13 @@ _HOMES = {
 __all__ = [
     "Adoption",
     "Alone",
+    "Answer",
     "BackUp",
     "Came",
     "Checkpoint",
     "Client",
+    "Compared",
+    "Comparison",
     "Controller",
     "Expected",
     "Finding",
@@ -134,6 +148,7 @@ __all__ = [
     "Part",
     "Phase",
     "Plan",
+    "Played",
     "Pool",
     "PrunePlan",
     "Pruned",
@@ -141,6 +156,7 @@ __all__ = [
     "Quotas",
     "Registration",
     "Removal",
+    "Replay",
     "Restored",
     "Revived",
     "Route",
@@ -155,11 +171,13 @@ __all__ = [
     "Standby",
     "Standing",
     "Started",
+    "Step",
     "Stopped",
     "Stored",
     "StoredRun",
     "Submission",
     "Then",
+    "Totals",
     "Verdict",
     "WishAnswer",
 ]

@@ -15,6 +15,7 @@ from orchestrator.client.backups import Backups
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
 from orchestrator.client.notifications import Notifications
+from orchestrator.client.past import Past
 from orchestrator.client.schedules import Schedules
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
@@ -55,6 +56,7 @@ class Client:
         self.notifications = Notifications(self)
         self.outlook = Ahead(self)
         self.backups = Backups(self)
+        self.past = Past(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()

@@ -43,7 +43,9 @@ from orchestrator.core.event import (
     StopRequested,
     Withdrawn,
 )
+from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
+from orchestrator.core.needs import wanting
 from orchestrator.core.offer import UNDATED, Rejection, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
@@ -67,6 +69,14 @@ _BEFORE_THE_NEXT = frozenset(
     {Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING, Phase.STOPPING, Phase.COLLECTING}
 )
 _BEFORE_TRAINING = frozenset({"starting", "probing", "fetching", "restoring"})  # states of the agent
+
+
+def conclude(record: RunRecord, inputs: Inputs) -> Decision:
+    """The next events and actions of any run: it may miss something in the config, or be held for an
+    unexpected error."""
+    if inputs.met:
+        return faulted(record, inputs.met, inputs.now)
+    return wanting(record, inputs.lacking, inputs.now) if inputs.lacking else decide(record, inputs)
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Failed, Report, Trouble
-from orchestrator.core.decide import decide
+from orchestrator.core.decide import conclude
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, Faulted, TurnedAway
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.needs import missing, regained, wanting
+from orchestrator.core.needs import missing, regained
 from orchestrator.core.offer import Offer
 from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
@@ -197,15 +197,17 @@ class Engine:
         self._unforeseen(doing, error)
         return sentence(doing, error)
 
-    def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
+    def _decided(self, record: RunRecord, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        """The decision, with its complete inputs."""
         lacking = self._lacking(record)
-        reason = "" if lacking else self._faults.pop(record.run, "")
-        if reason and not record.phase.final:  # a finished run must still be cleaned up
-            return faulted(record, reason, inputs.now)
+        met = "" if lacking else self._faults.pop(record.run, "")
+        if lacking or (met and not record.phase.final):  # a finished run must still be cleaned up
+            inputs = replace(inputs, lacking=lacking, met=met)
         try:
-            return wanting(record, lacking, inputs.now) if lacking else decide(record, inputs)
+            return record, inputs, conclude(record, inputs)
         except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
-            return faulted(record, self._met(f"deciding on {record.run}", error), inputs.now)
+            met = self._met(f"deciding on {record.run}", error)
+            return record, replace(inputs, met=met), faulted(record, met, inputs.now)
 
     # --- What came back ---------------------------------------------------------------------------------
 
@@ -286,7 +288,7 @@ class Engine:
             if self._reach.is_unknown(tracked.record, monotonic):
                 continue
             inputs = tracked.inputs(now, monotonic, self._reach.beyond(tracked.record))
-            decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
+            decisions.append(self._decided(tracked.record, inputs))
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
@@ -356,10 +358,10 @@ class Engine:
             inputs = replace(
                 tracked.inputs(inputs.now, inputs.monotonic), route=inputs.route, case=inputs.case
             )
-        decision = self._decided(record, inputs)
-        if decision.record.session is not None:
-            self._market.reserve(decision.record.session)
-        return record, inputs, decision
+        decided = self._decided(record, inputs)
+        if (session := decided[2].record.session) is not None:
+            self._market.reserve(session)
+        return decided
 
     # --- Journal first, then act --------------------------------------------------------------------------
 
@@ -402,7 +404,7 @@ class Engine:
             held_in_memory = Decision(replace(record, fault=reason), (), ())  # it cannot be written either
             return [held_in_memory]
         held = faulted(record, reason, inputs.now)
-        return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
+        return self._append([(record, Inputs(inputs.now, met=reason), held)]) if held.events else [held]
 
     def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
         self._scheduling.stir(decision.record, decision.events)

@@ -5,13 +5,15 @@ LedgerReader      every query, for the engine and for people                   (
 Notifications     what somebody is to be told, and was                           (notifications.py)
 Takeover, Waiting control of this database, and the line for it                (takeover.py)
 Owner, Standby    who controls it, and who waits                               (lock.py)
+Stored            what happened to a run, and from what it was decided           (journal.py)
 """
 
 from __future__ import annotations
 
+from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Ledger, Proposal
 from orchestrator.ledger.lock import Owner, Standby
-from orchestrator.ledger.reading import LedgerReader, RunSummary, Stored
+from orchestrator.ledger.reading import LedgerReader, RunSummary
 from orchestrator.ledger.takeover import Takeover, Waiting
 
 __all__ = [

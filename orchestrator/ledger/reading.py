@@ -5,7 +5,6 @@ Changes nothing. Knows the tables and the stored records; decides nothing about 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,12 +20,12 @@ from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.controlled import Controlled
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
 from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.event import Event
     from orchestrator.core.run import RunRecord
     from orchestrator.core.session import ClosedSession
     from orchestrator.core.speed import Measurement
@@ -38,18 +37,6 @@ _NONE = (None, "")
 _PHASES = frozenset(phase.value for phase in Phase)
 _RESTING = (*(phase.value for phase in FINAL), Phase.HELD.value)
 _RUN = re.compile(r"[a-z0-9-]+")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`),
-    on the first event of a decision; None on the others. If this version cannot read an event, it becomes a
-    note with the reason, which is also in `trouble`."""
-
-    seq: int
-    event: Event
-    inputs: Any | None
-    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,7 @@ class Counts:
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
 
 
-class LedgerReader(Measured, Controlled):
+class LedgerReader(Journal, Measured, Controlled):
     """The queries. Each may raise `Transient` or another BackendError if the database fails.
 
     `notifications`: what somebody is to be told, and was.
@@ -123,15 +110,6 @@ class LedgerReader(Measured, Controlled):
     def records(self, runs: Iterable[str]) -> Iterator[RunRecord]:
         """The records of those of these runs that exist, in the order of the names."""
         return self._records(runs)
-
-    def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
-        """The run's events with a seq above `after`, in order."""
-        query = (
-            select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs)
-            .where(events.c.run == run, events.c.seq > after)
-            .order_by(events.c.seq)
-        )
-        return tuple(_stored(row) for row in self._all(query))
 
     def find(self, text: str) -> str:
         """Finds a run by its name, by its job's name (the newest run), or by a unique prefix.
@@ -343,21 +321,3 @@ def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
     wrong = "" if phase in _PHASES else f"its phase is {phase!r}, which this version does not know"
     found = RunSummary(run, name, Phase.HELD if wrong else Phase(phase), *rest)
     return replace(found, unreadable=wrong) if wrong else found
-
-
-def _stored(row: Any) -> Stored:
-    """An event as it was journalled; a note if it cannot be read, for example because it is newer."""
-    from orchestrator.core.event import Event, Noted
-
-    inputs = None
-    if row.inputs is not None:
-        try:
-            inputs = json.loads(row.inputs)
-        except (ValueError, RecursionError):
-            inputs = None
-    try:
-        event = cast(Event, wire.decode(cast("type[Any]", Event), row.body.encode()))
-    except ValueError as error:
-        trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
-        return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble)
-    return Stored(row.seq, event, inputs)

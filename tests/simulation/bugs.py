@@ -484,6 +484,15 @@ def fails_a_run_for_what_platforms_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(closing, "PLATFORMS_DOING", frozenset())
 
 
+def decides_by_what_is_not_journalled(patch: pytest.MonkeyPatch) -> None:
+    real = market.Market.judged
+
+    def judged(self: Any, record: RunRecord, case: Any) -> Any:
+        return real(self, record, replace(case, offers=case.offers[:1]))
+
+    patch.setattr(market.Market, "judged", judged)
+
+
 def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
     real = market.Market.begin
 

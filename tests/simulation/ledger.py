@@ -22,8 +22,8 @@ from orchestrator.core.schedule import Schedule, Steps
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Check, _check_fence
-from orchestrator.ledger.reading import Stored
 from orchestrator.ledger.schedules import Schedules
 
 COMPARED_EVERY = 64  # readings

@@ -13,6 +13,7 @@ from tests.simulation import (
     hostile,
     leavings,
     promises,
+    replays,
     scheduled,
     told,
     unforeseen,
@@ -23,7 +24,7 @@ from tests.simulation.checks import Check
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
 
-ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL, *told.ALL)
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL, *told.ALL, *replays.ALL)
 _MEMORY = Path("/dev/shm")
 
 
