@@ -25,18 +25,17 @@ from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
-from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.looking import Looking
+from orchestrator.engine.market import Market, Surveyed
 from orchestrator.engine.perform import Backends, lane
 from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.reach import Reach
-from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.readings import Readings
 from orchestrator.engine.scheduling import Scheduling
 from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import DUE_NOW, Ledger, Proposal
-from orchestrator.platforms.platform import Platform
-from orchestrator.session.outbox import Outbox
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
@@ -95,8 +94,6 @@ class Engine:
         self._unreadable: dict[str, str] = {}  # runs already reported
         self._faults: dict[str, str] = {}  # runs that are to be held at their next decision, and why
         self._ahead: float | None = None  # wall clock less monotonic, at the last tick
-        self._observing: set[str] = set()
-        self._observed_at: dict[str, float] = {}
         self._expectant = False  # `market.expectant` when it was last read
         self._queue_stirred = True  # offers changed or a slot is free: decide all waiting runs again
         self._due: frozenset[str] = frozenset()  # runs that are due in this tick according to the ledger
@@ -107,6 +104,7 @@ class Engine:
         self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
         self._reach = Reach(backends.platforms, clock.monotonic())
+        self._looking = Looking(backends, self._reach, workers, self._unforeseen)
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
@@ -141,8 +139,8 @@ class Engine:
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
-        self._start_surveys(now, monotonic)
-        self._start_observations(monotonic)
+        self._looking.survey(self._market.surveys_due(now, monotonic))
+        self._looking.observe(self._tracked.values(), monotonic)
         return self._pause(now)
 
     @property
@@ -228,7 +226,7 @@ class Engine:
                         tracked.finished(report)
 
     def _take_readings(self, readings: Readings, now: float, monotonic: float) -> None:
-        self._observing.discard(readings.platform)
+        self._looking.observed(readings.platform)
         self._read(readings.observations, now, monotonic)
         self._tell_silence(readings)
         if readings.broken:
@@ -469,56 +467,6 @@ class Engine:
             lane(action),
             lambda: Acted(run, self._reach.perform(action, backends, record)),
             lambda reason: Acted(run, Failed(action, Trouble.TRANSIENT, reason)),
-        )
-
-    def _start_surveys(self, now: float, monotonic: float) -> None:
-        for name in self._market.surveys_due(now, monotonic):
-            self._start_survey(name, self._backends.platforms[name])
-
-    def _start_survey(self, name: str, platform: Platform) -> None:
-        self._workers.start(
-            f"survey:{name}",
-            lambda: survey(name, platform, self._unforeseen),
-            lambda reason: Surveyed(name, trouble=reason),
-        )
-
-    def _start_observations(self, monotonic: float) -> None:
-        """One batched observe per platform, after its poll interval. Never two at a time."""
-        names: dict[str, list[str]] = {}
-        records: dict[str, list[RunRecord]] = {}
-        polls: dict[str, float] = {}
-        platforms = dict(self._backends.platforms)
-        for tracked in self._tracked.values():
-            if self._reach.is_unknown(tracked.record, monotonic):
-                continue
-            elsewhere = self._reach.elsewhere(tracked.record)
-            for name, (platform, poll_seconds) in tracked.observed().items():
-                if there := elsewhere.get(name):
-                    platform = f"{there.name} of {there.where}"
-                    platforms[platform] = there
-                if platform not in self._observing and platform in platforms:
-                    names.setdefault(platform, []).append(name)
-                    records.setdefault(platform, []).append(tracked.record)
-                    polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
-        for platform, wanted in names.items():
-            last = self._observed_at.get(platform)
-            if last is not None and monotonic - last < polls[platform]:
-                continue
-            self._observing.add(platform)
-            self._observed_at[platform] = monotonic
-            outboxes: dict[str, Outbox] = {}
-            for record in records[platform]:
-                outboxes |= self._backends.shipped(record)
-            self._start_observation(platform, platforms[platform], tuple(wanted), outboxes)
-
-    def _start_observation(
-        self, name: str, platform: Platform, wanted: tuple[str, ...], outboxes: dict[str, Outbox]
-    ) -> None:
-        told = self._unforeseen
-        self._workers.start(
-            f"observe:{name}",
-            lambda: observe(name, platform, wanted, told, outboxes),
-            lambda reason: Readings(name, {}, reason),
         )
 
     def _pause(self, now: float) -> float:
