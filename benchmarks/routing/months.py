@@ -198,7 +198,9 @@ class Month:
     def _refreshes(self, platform: str) -> None:
         offer = next(each for each in self.trace.offers if each.platform == platform)
         quota = offer.quota
-        assert quota is not None and quota.window_seconds is not None and quota.allowed_seconds is not None
+        assert quota is not None
+        assert quota.window_seconds is not None
+        assert quota.allowed_seconds is not None
         left = quota.allowed_seconds - quota.lasts(self._used[platform])
         self._refreshed += quota.allowed_seconds
         self._expired += max(0.0, min(left, self._idle[platform]))
@@ -285,11 +287,10 @@ class Month:
         if step > (accepted[-1].ref.step if accepted else 0):
             ref = CheckpointRef(step, record.generation, INCARNATION)
             accepted = (Accepted(ref, 1),)
-            here = record.session.order.platform, record.session.order.accelerator
-            record = replace(
-                record, cooldowns=tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != here)
-            )
-        story.record = replace(record, session=None, phase=Phase.DONE if done else Phase.QUEUED, accepted=accepted,
+            others = tuple(c for c in record.cooldowns if (c.platform, c.accelerator) != stay.place)
+            record = replace(record, cooldowns=others)
+        phase = Phase.DONE if done else Phase.QUEUED
+        story.record = replace(record, session=None, phase=phase, accepted=accepted,
                                until=None, deferred=False)  # fmt: skip
         story.stay = None
         if done:
@@ -298,8 +299,9 @@ class Month:
             self.queued[run] = story
 
     def _best(self, story: Story, offer: Offer) -> float:
-        """The share of session time that the best interval leaves for training, in sessions of full length and
-        at the true rate of losses: all but one set-up and save a session, and what losses and saves cost."""
+        """The share of session time that the best interval leaves for training, in sessions of full length
+        and at the true rate of losses: all but one set-up and save a session, and what losses and saves
+        cost."""
         losses = self.trace.weather[offer.platform, offer.accelerator].losses
         every = (losses[-1] - START) / max(1, len(losses))
         setup, save = offer.traits.setup_seconds, save_seconds(story.arrival.job, offer)

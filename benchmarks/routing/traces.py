@@ -113,8 +113,8 @@ def draw(seed: int) -> Trace:
 def _offers(random: Random, refresh: dict[str, float]) -> tuple[Offer, ...]:
     slots = random.choice((1, 2))
     hours = Quota(KAGGLE_HOURS * HOUR, refresh[KAGGLE], WEEK, KAGGLE_HOURS * HOUR, "gpu")
-    units = Quota.of_units(COLAB_UNITS, COLAB_UNITS_PER_HOUR, refresh_at=refresh[COLAB], window_seconds=30 * DAY,
-                           allowed=COLAB_UNITS)  # fmt: skip
+    units = Quota.of_units(COLAB_UNITS, COLAB_UNITS_PER_HOUR, refresh_at=refresh[COLAB],
+                           window_seconds=30 * DAY, allowed=COLAB_UNITS)  # fmt: skip
     return (
         Offer(KAGGLE, "T4x2", KAGGLE_TRAITS, slots, hours, slot_pool="gpu"),
         Offer(KAGGLE, "P100", KAGGLE_TRAITS, slots, hours, slot_pool="gpu"),
@@ -150,7 +150,7 @@ def _renewals(random: Random, every: float) -> Iterator[float]:
 
 
 def _arrivals(random: Random, kind: str) -> Iterator[Arrival]:
-    """Jobs until their work is a drawn share of what all offers together do in the time in which they come."""
+    """Jobs with as much work as a drawn share of what all offers together do while they arrive."""
     weekly = KAGGLE_HOURS + WEEK / HOUR * 0.17 + COLAB_UNITS / COLAB_UNITS_PER_HOUR / 4.3 * 0.5
     load = random.uniform(0.7, 1.2) * 3 if kind == "stream" else random.uniform(1.0, 3.0)
     wanted, drawn = weekly * load, []
@@ -181,10 +181,9 @@ def _arrival(random: Random, number: int, size: Size, hours: float, at: float) -
         scale = there.mfu * there.peak_flops[profile.precision] / expected_flops
         odd = 0.0 if name == REFERENCE else random.gauss(0.0, 0.25)
         rates[name] = truth * scale * math.exp(odd)
-    work = Work(max(1, round(hours * HOUR * steps_per_second)), GLOBAL_BATCH, parameters=random.choice((5e6, 3e7, 8e7)),
-                flops_per_step=flops_per_step)  # fmt: skip
-    claimed = random.random() < 0.3
-    if claimed:
+    steps = max(1, round(hours * HOUR * steps_per_second))
+    work = Work(steps, GLOBAL_BATCH, parameters=random.choice((5e6, 3e7, 8e7)), flops_per_step=flops_per_step)
+    if random.random() < 0.3:
         guess = steps_per_second * math.exp(random.gauss(0.0, 0.3))
         claim = Claim((0.8 * guess, 1.25 * guess), GLOBAL_BATCH, REFERENCE, "a note", "2026-01-01")
         profiles[REFERENCE] = replace(profiles[REFERENCE], claim=claim)

@@ -1,8 +1,8 @@
 """When the offers have room: offers × what runs and will run on them → openings, one for each offer.
 
-A calendar is filled while a queue is laid out: what a more urgent run will take is booked, and the next run sees
-what is left. Plans are guesses, so nothing here is a promise: only a session's budget is, and the claims of
-`orchestrator.core.claims` see to that. Must never know jobs, rates or which offer is chosen.
+A calendar is filled while a queue is laid out: what a more urgent run will take is booked, and the next run
+sees what is left. Plans are guesses, so nothing here guards a quota: the budgets of sessions do, and
+`orchestrator.core.claims` counts them. Must never know jobs, rates or which offer is chosen.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Calendar:
         return tuple(quota.lasts(taken) for taken in promised[:count])
 
     def _free(self, slots: list[list[tuple[float, float]]]) -> tuple[float, float | None, float | None]:
-        """The first gap of any slot, the longest of those; and when one is free without end, if that is later."""
+        """The first gap of any slot, the longest of those; if it ends, when a slot is free without end."""
         gaps = [self._gap(slot) for slot in slots]
         opens_at, until = min(gaps, key=lambda gap: (gap[0], -gap[1]))
         if until == math.inf:

@@ -16,6 +16,7 @@ from orchestrator.core.offer import Choice, Hop, Itinerary, Rejection, Route, un
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date
 
+TOLD_MAX = 8  # hops that a route tells, and the journal keeps
 CLAIM_FACTOR = 1.5  # of what a session is expected to use of a quota; then it saves, and another one goes on
 CLAIM_SECONDS_MIN = 1800.0  # less is not worth a session that turns out slower than expected
 TURN_SECONDS = 3 * 3600.0  # after which a session without a limit makes room, if other runs wait
@@ -32,23 +33,25 @@ def planned(
     now: float,
     done_steps: int,
 ) -> Route:
-    """The route by the best itinerary over these ways. `found` is the one without it. `others`: how many runs wait
-    besides this one."""
+    """The route by the best itinerary over these ways. `found` is the one without it, which stays if the
+    speed is only guessed. `others`: how many runs wait besides this one."""
+    if not all(each.rate.known for each in ways):
+        return found
     opens = {(each.platform, each.accelerator): each for each in openings}
     best = itineraries.itinerary(record.job, ways, opens, now=now, done_steps=done_steps)
     if best is None or not best.hops:
         return found
     choices = [each for each in (found.chosen, *found.others) if each is not None]
-    first = best.hops[0]
+    first, told = best.hops[0], replace(best, hops=best.hops[:TOLD_MAX])
     if first.start > now + SOON_SECONDS:
         waits = tuple(_waits(each, best) for each in choices)
-        return replace(found, chosen=None, others=(), rejections=(*waits, *found.rejections), itinerary=best)
+        return replace(found, chosen=None, others=(), rejections=(*waits, *found.rejections), itinerary=told)
     chosen = next((each for each in choices if _place(each) == (first.platform, first.accelerator)), None)
     if chosen is None:
         return found
     stay = None if record.fruitless else _stay_seconds(chosen, first, others)
     rest = tuple(each for each in choices if each is not chosen)
-    return replace(found, chosen=replace(chosen, stay_seconds=stay), others=rest, itinerary=best)
+    return replace(found, chosen=replace(chosen, stay_seconds=stay), others=rest, itinerary=told)
 
 
 def _place(choice: Choice) -> tuple[str, str]:
@@ -72,7 +75,7 @@ def _stay_seconds(chosen: Choice, first: Hop, others: int) -> float | None:
 def _waits(choice: Choice, best: Itinerary) -> Rejection:
     offer, first = choice.offer, best.hops[0]
     reason = (
-        f"waits for {first.platform}/{first.accelerator}, expected to be free at {date(first.start)}: then done "
-        f"at about {date(best.finish)}; here alone at {date(choice.estimate.finish)}"
+        f"waits for {first.platform}/{first.accelerator}, which is expected to open at {date(first.start)}: "
+        f"done at about {date(best.finish)} then, and at {date(choice.estimate.finish)} here alone"
     )
     return Rejection(offer.platform, offer.accelerator, reason, until_time(first.start))

@@ -1,9 +1,9 @@
 """The best sequence of sessions of one run over several offers: ways × openings × now → Itinerary.
 
-An itinerary may mix offers ("T4x2 until the quota ends, then the RTX 3050") and may begin with a wait. It is found
-among a few plain rules: at any time, train on the fastest offer of a set that is open, and go to a faster one when
-that opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other runs: what
-those take is in the openings.
+An itinerary may mix offers ("T4x2 until the quota is used up, then the RTX 3050") and may begin with a wait.
+It is found among a few plain rules: train on the fastest open offer of a set, and move when a faster one of
+the set opens. The sets are the k fastest offers, for each k, and each offer alone. Must never know other
+runs: what those take is in the openings.
 """
 
 from __future__ import annotations
@@ -23,25 +23,32 @@ from orchestrator.core.estimate import (
 from orchestrator.core.fit import Fit
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Hop, Itinerary, Offer
+from orchestrator.core.rules import UNRANKED
 from orchestrator.core.speed import Rate, seconds_for, step_after, step_seconds
 
-GAIN = 0.02  # by so much the time until the finish must be shorter for a slower offer to be used, too
+PREFERRED_WITHIN = 1.25  # preferred offers win if they finish within so many times the earliest finish
+GAIN = 0.05  # by so much the time until the finish must be shorter for a slower offer to be used, too
 LEGS_MAX = 24  # planned one by one; the rest is assumed to go on at the same pace
 MOVE_SECONDS_MIN = 7200.0  # a session is not ended earlier than this for a faster offer
-WINDOWS_MAX = 12  # how far ahead a quota is looked for
+MOVE_FACTOR = 4.0  # nor before so many times its set-up and save
+WINDOWS_MAX = 12  # how many windows ahead a quota is looked for
+SOON_SECONDS = 1.0  # what opens within so much is open
 DONE, LIMIT, QUOTA = "done", "session limit", "quota used up"
 PROMISED, FASTER = "a more urgent run needs the slot", "a faster offer opens"
 MAKES_ROOM = frozenset({PROMISED, FASTER})  # why a session ends that could go on
-SOON_SECONDS = 1.0  # what opens within so much is open
+
+Openings = Mapping[tuple[str, str], Opening]
+Used = dict[tuple[Pool, int], float]  # by this run's own sessions, of a pool in a window
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How one run would go on one offer, whenever it opens. Seconds, except `rate`.
 
-    `need`: the training that is left, with the expected loss. `overhead`: set-up and save of a session, `longest`
-    its budget. `worth`: the training that makes a session worth its set-up. `not_before`: unix time until which
-    this run may not go there, for a reason other than slots and quota.
+    `need`: the training that is left, with the expected `loss`. `overhead`: set-up and save of a session;
+    `longest`: its budget; `wait`: in the platform's queue before it. `worth`: the training that makes a
+    session worth its set-up. `not_before`: unix time until which this run may not go there, for another
+    reason than slots and quota. `rank`: as in `orchestrator.core.rules`, whose rules prefer the offer.
     """
 
     offer: Offer
@@ -53,13 +60,15 @@ class Way:
     longest: float
     worth: float
     not_before: float = 0.0
+    wait: float = 0.0
+    rank: int = UNRANKED
 
     @property
     def place(self) -> tuple[str, str]:
         return self.offer.platform, self.offer.accelerator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Leg:
     """One session of an itinerary; `way` says how. `share`: of the run's remaining work, done in it."""
 
@@ -78,7 +87,7 @@ def way(job: Job, offer: Offer, fit: Fit, expected: Rate, done_steps: int, not_b
     overhead = terms.setup + terms.save
     worth = max(step_seconds(job.work, done_steps, expected), overhead)
     return Way(
-        offer, fit, expected, training + loss, loss, overhead + terms.wait, terms.budget, worth, not_before
+        offer, fit, expected, training + loss, loss, overhead, terms.budget, worth, not_before, terms.wait
     )
 
 
@@ -87,14 +96,14 @@ def fastest(ways: Sequence[Way]) -> Way | None:
     return min(ways, key=lambda each: each.need, default=None)
 
 
-# --- The search -----------------------------------------------------------------------------------------
+# --- One road -------------------------------------------------------------------------------------------
 
 
 class _Road:
     """A way with its opening, and what the search asks of it, as plain numbers."""
 
     __slots__ = (
-        "allowed", "every", "first", "free_at", "left", "longest", "margin", "metered", "need", "opens_at",
+        "allowed", "every", "free_at", "left", "longest", "margin", "metered", "need", "opens_at",
         "overhead", "pool", "promised", "refresh", "until", "way", "worth",
     )  # fmt: skip
 
@@ -115,34 +124,49 @@ class _Road:
             self.refresh, self.every = next_refresh(quota, now), quota.window_seconds or WINDOW_SECONDS
             self.promised = opening.promised
 
-    def begin(self, at: float, share: float, used: Mapping[tuple[Pool, int], float]) -> tuple[float, float]:
-        """The earliest start from `at` on of a session worth it, and the seconds it may last; inf: never."""
+    def begin(self, at: float, share: float, used: Used) -> tuple[float, float, str]:
+        """The earliest start from `at` on of a session that is worth it (inf: there is none), the seconds it
+        may last, and what limits it."""
         start, until = max(at, self.opens_at), self.until
-        wanted = min(share * self.need, max(self.worth, 0.0))
+        wanted = min(share * self.need, self.worth)
         for _ in range(WINDOWS_MAX):
             if until - start < self.overhead + min(wanted, GAP_SECONDS_MIN):
                 start, until = max(start, self.free_at), math.inf
-            lasts = min(self.longest, until - start)
+            lasts, why = self.longest, LIMIT
+            if until - start < lasts:
+                lasts, why = until - start, PROMISED
             if not self.metered:
-                return start, lasts
-            number = 0 if start < self.refresh else 1 + int((start - self.refresh) // self.every)
-            left = (self.left if number == 0 else self.allowed) - self.margin
-            if number < len(self.promised):
-                left -= self.promised[number]
-            quota = self.way.offer.quota
-            assert quota is not None
-            left -= quota.lasts(used.get((self.pool, number), 0.0))
-            if left - self.overhead > 0.0 and left - self.overhead >= min(
-                wanted, self.longest - self.overhead
-            ):
-                return start, min(lasts, left)
+                return start, lasts, why
+            number = self._window(start)
+            left = self._left(number, used)
+            if left > self.overhead and left >= self.overhead + min(wanted, self.longest - self.overhead):
+                return (start, left, QUOTA) if left < lasts else (start, lasts, why)
             start = self.refresh + number * self.every
-        return math.inf, 0.0
+        return math.inf, 0.0, QUOTA
+
+    def _window(self, at: float) -> int:
+        return 0 if at < self.refresh else 1 + int((at - self.refresh) // self.every)
+
+    def _left(self, number: int, used: Used) -> float:
+        left = (self.left if number == 0 else self.allowed) - self.margin
+        if number < len(self.promised):
+            left -= self.promised[number]
+        taken = used.get((self.pool, number))
+        quota = self.way.offer.quota
+        return left if taken is None or quota is None else left - quota.lasts(taken)
+
+    def use(self, start: float, end: float, used: Used) -> None:
+        """Takes a session's time from the quota of each window it touches."""
+        quota = self.way.offer.quota
+        while quota is not None and start < end:
+            number = self._window(start)
+            stop = min(end, self.refresh + number * self.every)
+            key = self.pool, number
+            used[key] = used.get(key, 0.0) + quota.taken(stop - start)
+            start = stop
 
 
-def _roads(
-    ways: Sequence[Way], openings: Mapping[tuple[str, str], Opening], now: float, sigma: float
-) -> list[_Road]:
+def _roads(ways: Sequence[Way], openings: Openings, now: float, sigma: float = 0.0) -> list[_Road]:
     """Fastest first. `sigma`: how many standard deviations slower than expected all of them are."""
     found = [
         _Road(way, openings[way.place], now, _stretch(way.rate, sigma))
@@ -159,67 +183,83 @@ def _stretch(expected: Rate, sigma: float) -> float:
     return expected.samples_per_second / (expected.low if sigma > 0 else expected.high)
 
 
-def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[tuple[_Road, float, float, float, str]]]:
+# --- The search -----------------------------------------------------------------------------------------
+
+
+def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg]]:
     """(finish, legs) by the rule, over these roads; a finish of inf if they lead nowhere."""
     at, share = now, 1.0
-    used: dict[tuple[Pool, int], float] = {}
-    legs: list[tuple[_Road, float, float, float, str]] = []
+    used: Used = {}
+    legs: list[Leg] = []
     while len(legs) < LEGS_MAX:
-        chosen, lasts, start, faster = None, 0.0, math.inf, math.inf
-        for road in roads:
-            begins, may_last = road.begin(at, share, used)
-            if begins < start - SOON_SECONDS:
-                faster = min(faster, start)  # the next faster one opens only later
-                chosen, start, lasts = road, begins, may_last
-                if begins <= at + SOON_SECONDS:
-                    break
-        if chosen is None:
+        road, start, lasts, why, faster_at = _next(roads, at, share, used)
+        if road is None:
             return math.inf, []
-        why = LIMIT
-        if lasts < chosen.longest:
-            why = QUOTA if chosen.metered else PROMISED
-        if faster - start >= max(MOVE_SECONDS_MIN, 4 * chosen.overhead) and faster - start < lasts:
-            lasts, why = faster - start, FASTER
-        productive = min(share * chosen.need, lasts - chosen.overhead)
-        end = start + chosen.overhead + productive
-        done = productive / chosen.need if chosen.need else share
+        overhead = road.overhead
+        if max(MOVE_SECONDS_MIN, MOVE_FACTOR * overhead) <= faster_at - start < lasts:
+            lasts, why = faster_at - start, FASTER
+        productive = min(share * road.need, lasts - overhead)
+        end = start + road.way.wait + overhead + productive
+        done = productive / road.need if road.need else share
         if done >= share * (1 - 1e-9):
-            legs.append((chosen, start, end, share, DONE))
+            legs.append(Leg(road.way, start, end, share, DONE))
             return end, legs
-        legs.append((chosen, start, end, done, why))
+        legs.append(Leg(road.way, start, end, done, why))
         share -= done
-        if chosen.metered:
-            _use(chosen, start, end, used)
+        if road.metered:
+            road.use(start + road.way.wait, end, used)
         at = end
     return now + (at - now) / (1.0 - share), legs
 
 
-def _use(road: _Road, start: float, end: float, used: dict[tuple[Pool, int], float]) -> None:
-    quota = road.way.offer.quota
-    assert quota is not None
-    while start < end:
-        number = 0 if start < road.refresh else 1 + int((start - road.refresh) // road.every)
-        stop = min(end, road.refresh + number * road.every)
-        key = road.pool, number
-        used[key] = used.get(key, 0.0) + quota.taken(stop - start)
-        start = stop
+def _next(
+    roads: Sequence[_Road], at: float, share: float, used: Used
+) -> tuple[_Road | None, float, float, str, float]:
+    """The road that opens first, the fastest of those that open together: (road, start, seconds it may last,
+    why no longer, when a faster one opens)."""
+    chosen, start, lasts, why, faster_at = None, math.inf, 0.0, QUOTA, math.inf
+    for road in roads:
+        begins, may_last, limit = road.begin(at, share, used)
+        if begins < start - SOON_SECONDS:
+            faster_at = min(faster_at, start)
+            chosen, start, lasts, why = road, begins, may_last, limit
+            if begins <= at + SOON_SECONDS:
+                break
+    return chosen, start, lasts, why, faster_at
 
 
-def _best(
-    roads: list[_Road], now: float
-) -> tuple[float, list[tuple[_Road, float, float, float, str]], list[_Road]]:
-    """The earliest finish of all sets of roads, its legs, and the set."""
-    best: tuple[float, list[tuple[_Road, float, float, float, str]], list[_Road]] = (math.inf, [], [])
-    for several in range(1, len(roads) + 1):
-        chosen = roads[:several]
-        finish, legs = _go(chosen, now)
-        if finish < best[0] - GAIN * (best[0] - now) or (legs and best[0] == math.inf):
-            best = finish, legs, chosen
+def _best(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg], Sequence[_Road]]:
+    """The earliest finish over all sets of roads, its legs, and the set."""
+    finish, legs = _go(roads[:1], now)
+    found: Sequence[_Road] = roads[:1]
+    for several in range(2, len(roads) + 1):
+        ends, mixed = _go(roads[:several], now)
+        if ends < finish - (GAIN * (finish - now) if legs else 0.0):
+            finish, legs, found = ends, mixed, roads[:several]
     for road in roads[1:]:
-        finish, legs = _go([road], now)
-        if finish < best[0] - SOON_SECONDS:
-            best = finish, legs, [road]
+        ends, alone = _go([road], now)
+        if ends < finish - SOON_SECONDS:
+            finish, legs, found = ends, alone, [road]
+    return finish, legs, found
+
+
+def _chosen(ways: Sequence[Way], openings: Openings, now: float) -> tuple[float, list[Leg], Sequence[_Road]]:
+    """As `_best`, over ways that need no person, and over preferred ones if that is not much later."""
+    unattended = [each for each in ways if not each.offer.traits.human_start] or ways
+    best = _best(_roads(unattended, openings, now), now)
+    for rank in sorted({each.rank for each in unattended if each.rank != UNRANKED}):
+        preferred = _best(_roads([each for each in unattended if each.rank == rank], openings, now), now)
+        if preferred[1] and preferred[0] <= now + PREFERRED_WITHIN * (best[0] - now):
+            return preferred
     return best
+
+
+# --- The answer -----------------------------------------------------------------------------------------
+
+
+def legs(ways: Sequence[Way], openings: Openings, now: float) -> tuple[Leg, ...]:
+    """The sessions of the best itinerary; empty if no way ever opens. Cheap: without steps and range."""
+    return tuple(_chosen(ways, openings, now)[1]) if ways else ()
 
 
 def hops_of(legs: Sequence[Leg]) -> tuple[Hop, ...]:
@@ -227,52 +267,40 @@ def hops_of(legs: Sequence[Leg]) -> tuple[Hop, ...]:
     return tuple(Hop(*leg.way.place, leg.start, leg.end, 0, 0, 0.0, leg.why_it_ends) for leg in legs)
 
 
-# --- The answer -----------------------------------------------------------------------------------------
-
-
-def legs(ways: Sequence[Way], openings: Mapping[tuple[str, str], Opening], now: float) -> tuple[Leg, ...]:
-    """The sessions of the earliest finish; empty if none of the ways ever opens. Cheap: without steps and error."""
-    _, found, _ = _best(_roads(ways, openings, now, 0.0), now)
-    return tuple(Leg(road.way, start, end, share, why) for road, start, end, share, why in found)
-
-
 def itinerary(
-    job: Job,
-    ways: Sequence[Way],
-    openings: Mapping[tuple[str, str], Opening],
-    *,
-    now: float,
-    done_steps: int = 0,
+    job: Job, ways: Sequence[Way], openings: Openings, *, now: float, done_steps: int = 0
 ) -> Itinerary | None:
-    """The run's best sequence of sessions on these ways, starting at `now` or later; None if none of them opens.
+    """The run's best sequence of sessions on these ways; None if none of them opens.
 
     At most LEGS_MAX hops: a longer run's finish is extrapolated.
     """
-    finish, found, chosen = _best(_roads(ways, openings, now, 0.0), now)
+    finish, found, roads = _chosen(ways, openings, now)
     if not found:
         return None
-    kept = [road.way for road in chosen]
-    ends = [_go(_roads(kept, openings, now, sigma), now)[0] for sigma in (-1.0, 1.0)]
+    kept = [road.way for road in roads]
+    low, high = (_go(_roads(kept, openings, now, sigma), now)[0] for sigma in (-1.0, 1.0))
     hops = _hops(job, found, done_steps)
     return Itinerary(
         hops,
         finish,
-        min(ends[0], finish),
-        max(ends[1], finish),
+        min(low, finish),
+        max(high if high < math.inf else finish, finish),
         sum(hop.quota_seconds for hop in hops),
         sum(hop.quota_units for hop in hops),
     )
 
 
-def _hops(
-    job: Job, legs: Sequence[tuple[_Road, float, float, float, str]], done_steps: int
-) -> tuple[Hop, ...]:
+def _hops(job: Job, legs: Sequence[Leg], done_steps: int) -> tuple[Hop, ...]:
     hops, step = [], done_steps
-    for road, start, end, share, why in legs:
-        offer, trained = road.way.offer, share * (road.way.need - road.way.loss)
-        reached = job.work.total if why == DONE else step_after(job.work, step, trained, road.way.rate)
-        used = end - start if offer.quota is not None else 0.0
+    for leg in legs:
+        offer, trained = leg.way.offer, leg.share * (leg.way.need - leg.way.loss)
+        reached = job.work.total
+        if leg.why_it_ends != DONE:
+            reached = step_after(job.work, step, trained, leg.way.rate)
+        used = leg.end - leg.start - leg.way.wait if offer.quota is not None else 0.0
         units = offer.quota.units(used) if offer.quota is not None else 0.0
-        hops.append(Hop(offer.platform, offer.accelerator, start, end, step, reached, used, why, units))
+        hops.append(
+            Hop(*leg.way.place, leg.start, leg.end, step, reached, used, leg.why_it_ends, units)
+        )  # fmt: skip
         step = reached
     return tuple(hops)

@@ -250,8 +250,9 @@ class Hop:
 
 @dataclass(frozen=True)
 class Itinerary:
-    """The sessions of a run with dates in unix seconds, and the quota that all of them take, in seconds of session
-    time and in units. `finish_low` and `finish_high` bound the finish at one standard deviation of the rates."""
+    """The sessions of a run with dates in unix seconds, and the quota that they take, in seconds of session
+    time and in units. `finish_low` and `finish_high` bound the finish at one standard deviation of the
+    rates."""
 
     hops: tuple[Hop, ...]
     finish: float

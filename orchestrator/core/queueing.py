@@ -56,15 +56,15 @@ def work_seconds(ways: Sequence[Way]) -> float:
 
 
 def rank(record: RunRecord, work: float, now: float, due: float = 0.0) -> Rank:
-    """The lower, the sooner it is the run's turn. Without a deadline it does not change while the run waits."""
+    """The lower, the sooner it is the run's turn. Without a deadline it does not change."""
     if due and now + ENDANGERED_FACTOR * work > due:
         return 0, due, record.run
     return 1, work + AGEING * record.submitted_at, record.run
 
 
 def in_order(queue: Iterable[Waiting], now: float) -> list[Waiting]:
-    """The most urgent first. Runs of schedules that fire soon come before all, at their own time; of those that
-    fire later, nothing is kept free yet."""
+    """The most urgent first. Runs of schedules that fire soon come before all, at their own time; of those
+    that fire later, nothing is kept free yet."""
 
     def order(each: Waiting) -> Rank:
         if each.planned:
@@ -86,7 +86,7 @@ def place(waiting: Waiting, calendar: Calendar) -> Place:
 
 
 def lay_out(queue: Iterable[Waiting], calendar: Calendar) -> Iterator[Place]:
-    """The runs in their order, each with what those before it leave. Lazy: ask only for as many as can start."""
+    """The runs in their order, each with what those before it leave. Lazy: ask for no more than can start."""
     for waiting in in_order(queue, calendar.now):
         yield place(waiting, calendar)
 

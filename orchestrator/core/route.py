@@ -20,7 +20,7 @@ from orchestrator.core.choosing import planned
 from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
-from orchestrator.core.itinerary import Way, way
+from orchestrator.core.itinerary import PREFERRED_WITHIN, Way, way
 from orchestrator.core.job import Job, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
@@ -44,7 +44,6 @@ from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, quota_text, span
 
 _OTHER_STORE = ("orchestrator init --help",)  # commands that add one
-PREFERRED_WITHIN = 1.25  # a preferred offer wins if it finishes within so many times the earliest finish
 
 
 class Verdict(StrEnum):
@@ -120,8 +119,8 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
 
 
 def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
-    """How the run would go on each offer that is or will be open to it. Cheap: judges nothing that needs a whole
-    estimate."""
+    """How the run would go on each offer that is or will be open to it. Cheap: judges nothing that needs a
+    whole estimate."""
     asked, found = _asked(record, case, now), []
     for offer in _reachable(record, case):
         fit = fit_on(asked.job, offer, asked.micro_batch_caps)
@@ -138,7 +137,11 @@ def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) ->
             return None
         not_before = against.until.at
     expected = rate(asked.job.work, fit.profile, fit.row, asked.measurements, micro_batch=fit.micro_batch)
-    return way(asked.job, offer, fit, expected, asked.done_steps, not_before)
+    there = way(asked.job, offer, fit, expected, asked.done_steps, not_before)
+    if not asked.rules:
+        return there
+    said = ruling.consult(asked.rules, offer, there.need / 3600)
+    return None if said.forbidden is not None else replace(there, rank=said.rank)
 
 
 def _reachable(record: RunRecord, case: Case) -> Sequence[Offer]:
