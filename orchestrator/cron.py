@@ -307,7 +307,6 @@ def _version(folder: Path) -> str:
     """The version that the system's database names, in one of the two places where that is customary."""
     with suppress(OSError, UnicodeDecodeError, IndexError):
         return (folder / "+VERSION").read_text().split()[0]
-    with suppress(OSError, UnicodeDecodeError, IndexError):
-        with (folder / "tzdata.zi").open(encoding="ascii") as stream:
-            return stream.readline().rpartition("version ")[2].split()[0]
+    with suppress(OSError, UnicodeDecodeError, IndexError), (folder / "tzdata.zi").open() as stream:
+        return stream.readline().rpartition("version ")[2].split()[0]
     return "an unknown version"

@@ -11,6 +11,7 @@ from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
 
 REASON_CHARACTERS = 80
+ASLEEP = "asleep"  # how the reason of a run begins that waits for its schedule
 AT_REST = FINAL | {Phase.HELD}  # these phases need no controller
 
 
@@ -94,6 +95,8 @@ def _note(status: RunStatus, now: float) -> str:
         from orchestrator.cli.story import waiting_text  # slow to import, and few lists need it
 
         return waiting_text(status.waits_since)
+    if status.phase is Phase.QUEUED and status.reason.startswith(ASLEEP):
+        return _short(status.reason)
     if status.phase is Phase.QUEUED and status.until is not None and status.until > now:
         return f"waits until {utc_text(status.until)}"
     if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # only these keep a reason

@@ -189,7 +189,9 @@ def why(call: Call) -> int:
         out.say(f"\n{story.short_session(record.session.name)} is {story.waiting_text(since)}.")
     if found.live is not None and found.live.saves and record.session is not None:
         out.say(f"\n{story.short_session(record.session.name)} is {found.live.saving_text}.")
-    if record.phase is Phase.QUEUED:
+    if record.phase is Phase.QUEUED and record.asleep:
+        out.say(f"\nIt is {record.reason}")
+    elif record.phase is Phase.QUEUED:
         until = story.until_text(record.until, call.clock.now())
         out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
     if routing.now is not None:

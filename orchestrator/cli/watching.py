@@ -53,6 +53,8 @@ def forecast_text(forecast: Forecast, now: float) -> str:
 def whereabouts(look: Look) -> str:
     """The session and its place, or why the run waits."""
     record, session = look.record, look.record.session
+    if session is None and record.asleep:
+        return record.reason
     if session is None:
         until = until_text(record.until, look.now)
         return f"waits{until}: {record.reason}" if record.reason else f"waits{until or ' for a place to run'}"

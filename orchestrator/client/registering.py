@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator import cron
 from orchestrator.client import controlling, lost, planning, routing, submitting
 from orchestrator.client.planning import Plan
+from orchestrator.core.edits import clash, differences
 from orchestrator.core.event import Event, Unscheduled
 from orchestrator.core.job import Mode
 from orchestrator.core.lifecycle import Phase
@@ -25,8 +26,6 @@ from orchestrator.core.schedule import (
     Planned,
     Schedule,
     Steps,
-    clash,
-    differences,
     has_more,
     revived,
 )

@@ -21,7 +21,7 @@ from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
 from orchestrator.core.itinerary import PREFERRED_WITHIN, Way, way
-from orchestrator.core.job import Job, Prefer, Rule
+from orchestrator.core.job import Job, Mode, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
     SLOT,
@@ -161,9 +161,15 @@ def _asked(record: RunRecord, case: Case, now: float) -> _Question:
         micro_batch_caps=dict(record.micro_batch_caps),
         done_steps=accepted,
         utc_offset_seconds=case.utc_offset_seconds,
-        allow_over_horizon=accepted > 0,
+        allow_over_horizon=accepted > 0 or _grows(record.job),
         thorough=case.thorough,
     )
+
+
+def _grows(job: Job) -> bool:
+    """Whether its schedule continues it in slices: the user has said when it runs, so its end is late by
+    design."""
+    return job.schedule is not None and job.schedule.mode is Mode.CONTINUE
 
 
 def _reached(offer: Offer, why: str | None) -> Offer:

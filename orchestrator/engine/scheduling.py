@@ -7,6 +7,7 @@ others, nor the runs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from orchestrator.unforeseen import Unforeseen, sentence
 
 AGAIN_SECONDS = 60.0  # after an error that nobody foresaw
 NO_ZONE_SECONDS = 3600.0
+CONFLICTS_MAX = 10  # in a row: then it is no person who was faster
 Told = Callable[[RunRecord, Event], None]
 # What concerns the schedule of a run: it is over, or it waits for something else than a place.
 _STIRRING = (Cancelled, Completed, Faulted, GaveUp, Held, Released, Slept)
@@ -49,6 +51,7 @@ class Scheduling:
         self._stirred: set[str] | None = None  # to look at, besides the due ones; None: all
         self._unreadable: dict[str, str] = {}
         self._again_at: dict[str, float] = {}
+        self._conflicts: Counter[str] = Counter()
 
     def stir(self, record: RunRecord, events: Iterable[Event]) -> None:
         """Something has happened to a run of a schedule that its schedule may wait for."""
@@ -92,7 +95,10 @@ class Scheduling:
             if schedule is not None:
                 steps = carry_out(self._ledger, self._folders, schedule, now, fence=self._fence)
                 self._tell(schedule, steps, now, told)
-        except LedgerConflict:
+        except LedgerConflict as error:
+            self._conflicts[name] += 1
+            if self._conflicts[name] >= CONFLICTS_MAX:
+                self._failed(name, now, error)
             self._stir_again(name)  # a person was faster: the next tick looks again
             return
         except (Fenced, BackendError) as error:
@@ -104,6 +110,7 @@ class Scheduling:
             self._failed(name, now, error)
             return
         self._again_at.pop(name, None)
+        self._conflicts.pop(name, None)
         if self._stirred is not None:
             self._stirred.discard(name)
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
-from orchestrator.client import pruning
 from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.core.schedule import FireOutcome
 from orchestrator.engine import scheduling
 from orchestrator.errors import InputError, SpecError
 from orchestrator.ledger import Ledger
 from orchestrator.pruning import needs
+from orchestrator.pruning.rules import Kind
 from orchestrator.unforeseen import raise_again
 from tests.cli.calls import CONFIG, Caller
 from tests.cli.conftest import user
@@ -127,7 +128,7 @@ def test_a_pause_is_not_made_up_for(bench: Bench) -> None:
 def finish(bench: Bench) -> None:
     """The growing run trains all its steps."""
     total = bench.run().job.work.total
-    events = (*runs.running(), runs.accept(total), runs.ended(runs.Outcome.COMPLETED), Completed(runs.NOW))
+    events = (*runs.running(), runs.accept(total), runs.ended(Outcome.COMPLETED), Completed(runs.NOW))
     bench.ledger.append(bench.run(), events, due_at=None)
     bench.ledger.schedules.look_at(bench.client.schedules.one("tiny").schedule, 0.0)
     bench.fire()
@@ -210,7 +211,7 @@ def test_a_job_with_a_schedule_is_not_submitted_by_accident(bench: Bench) -> Non
 def test_prune_keeps_what_a_schedule_needs(bench: Bench) -> None:
     done = bench.client.schedules.register(bench.job())
     needed = needs.read(bench.ledger, keep=0)
-    assert (pruning.Kind.SOURCE, done.status.schedule.job.bundle) in needed.content
+    assert (Kind.SOURCE, done.status.schedule.job.bundle) in needed.content
     bench.client.schedules.remove("tiny")
     assert not needs.read(bench.ledger, keep=0).content
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.edits import clash, differences
 from orchestrator.core.event import (
     Cancelled,
     Completed,
@@ -21,6 +22,7 @@ from orchestrator.core.event import (
 )
 from orchestrator.core.job import CatchUp, Job, Mode, Overlap, Recurrence, Window, Work
 from orchestrator.core.lifecycle import Phase, Wish
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import (
     CATCH_UP_MAX,
@@ -31,9 +33,7 @@ from orchestrator.core.schedule import (
     Planned,
     Schedule,
     Steps,
-    clash,
     decide,
-    differences,
     run_name,
 )
 from tests.core import runs
@@ -58,7 +58,7 @@ def run(name: str = "nightly-1", *events: Event, **changes: object) -> RunRecord
     return replace(record, **changes)  # type: ignore[arg-type]
 
 
-DONE = (*runs.running(), runs.accept(1000), runs.ended(runs.Outcome.COMPLETED, step=1000), Completed(NOW))
+DONE = (*runs.running(), runs.accept(1000), runs.ended(Outcome.COMPLETED, step=1000), Completed(NOW))
 
 
 def due(*seconds_ago: float, closes: float | None = None, older: int = 0) -> Agenda:
@@ -234,7 +234,7 @@ def test_a_run_that_waits_for_a_person_is_not_woken(events: tuple[Event, ...], r
     assert steps.changes == ()
 
 
-FAILED = (*runs.running(), runs.ended(runs.Outcome.CRASHED), GaveUp(NOW, "no"))
+FAILED = (*runs.running(), runs.ended(Outcome.CRASHED), GaveUp(NOW, "no"))
 
 
 @pytest.mark.parametrize(

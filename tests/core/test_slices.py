@@ -26,6 +26,7 @@ from orchestrator.core.event import (
     Withdrawn,
     Woken,
 )
+from orchestrator.core.job import Recurrence, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer, Traits, UntilKind
 from orchestrator.core.order import Outcome
@@ -69,6 +70,15 @@ def test_a_rest_of_the_window_that_is_not_worth_a_session_is_not_used() -> None:
     [short] = [each for each in late.rejections if each.platform == "here"]
     assert "115 s of its window are left" in short.reason
     assert (short.until.kind, short.until.at) == (UntilKind.TIME, TONIGHT.next_at)
+
+
+def test_a_growing_run_may_finish_late() -> None:
+    """Its schedule says when it runs, so the estimate of one uninterrupted run means little."""
+    slow = runs.job(work=Work(total=10**8, global_batch=16))
+    growing = replace(slow, schedule=Recurrence("0 1 * * *"))
+    for job, chosen in ((slow, False), (growing, True)):
+        found = judge(RunRecord(RUN, job, NOW), Case(offers=(UNLIMITED,)), NOW)
+        assert (found.chosen is not None) is chosen
 
 
 def test_a_run_sleeps_when_its_window_closes_and_no_offer_takes_it() -> None:

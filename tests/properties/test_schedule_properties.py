@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator import cron
 from orchestrator.core.event import Completed
 from orchestrator.core.job import CatchUp, Mode, Overlap, Recurrence, Window
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import LATE_SECONDS, Fire, FireOutcome, Schedule, decide
 from tests.core import runs
@@ -81,7 +82,7 @@ class World:
     def finish_runs(self) -> None:
         for name, record in self.runs.items():
             if not record.phase.final and record.session is None:
-                events = (*runs.running(), runs.ended(runs.Outcome.COMPLETED), Completed(self.now))
+                events = (*runs.running(), runs.ended(Outcome.COMPLETED), Completed(self.now))
                 for event in events:
                     record = apply(record, event)
                 self.runs[name] = record

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
+from tests.simulation import bugs, checks, fire_bugs, fires, hostile, leavings, promises, uplinks
 from tests.simulation.play import play
+from tests.simulation.scheduled import ScheduledWorld
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.unreadable import UnreadableWorld
 
@@ -102,6 +103,24 @@ def test_a_planted_bug_about_sessions_that_nobody_can_read_is_caught(
     plant(monkeypatch)
     check = uplinks.what_does_not_ship_is_not_ended_unasked
     assert any(play(seed, [check], 4, UnreadableWorld) for seed in range(first, first + SEEDS))
+
+
+@pytest.mark.parametrize(
+    ("plant", "check", "first"),
+    [
+        (fire_bugs.writes_the_fire_before_its_run, fires.each_fire_does_what_it_says_once, 12),
+        (fire_bugs.counts_from_now, fires.each_planned_instant_is_handled_once, 1),
+        (fire_bugs.takes_every_fire_for_late, fires.nothing_is_missed_while_a_controller_looks, 1),
+        (fire_bugs.forgets_the_end_of_the_window, fires.nothing_runs_outside_its_window, 0),
+        (fire_bugs.says_that_it_sleeps_at_every_look, fires.sleep_is_told_once, 9),
+    ],
+)
+def test_a_planted_bug_in_schedules_is_caught(
+    plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    caught = any(play(seed, [check], 4, ScheduledWorld) for seed in range(first, first + SEEDS))
+    assert caught, f"{check.__name__} caught nothing"
 
 
 def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
