@@ -136,14 +136,11 @@ def fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Wa
     """The ways, if they must be over `until` then: each trains as long as there is time."""
     if until is None:
         return list(found)
+    room = {each.place: until - starts - each.wait for each in found}
     return [
-        replace(
-            each,
-            longest=min(each.longest, until - starts),
-            need=min(each.need, until - starts - each.overhead),
-        )
+        replace(each, longest=min(each.longest, left), need=min(each.need, left - each.overhead))
         for each in found
-        if until - starts - each.overhead > 0
+        if (left := room[each.place]) > each.overhead
     ]
 
 

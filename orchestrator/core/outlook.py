@@ -193,7 +193,9 @@ def _expected(
 def _closed(item: Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
     """The sessions of a slice that its window ends before the run is done."""
     last, way = hops[-1], place.legs[-1].way
-    step = step_after(item.record.job.work, last.from_step, last.end - last.start - way.overhead, way.rate)
+    step = step_after(
+        item.record.job.work, last.from_step, last.end - last.start - way.wait - way.overhead, way.rate
+    )
     return (*hops[:-1], replace(last, to_step=step, why_it_ends="its window closes"))
 
 
@@ -218,12 +220,12 @@ def _itinerary(
     offers = tuple(as_known(record, offer, item) for offer in scene.case.offers)
     starts = {each.place: each.not_before for each in place.waiting.ways}
     exact = [
-        replace(from_then(each, starts[each.place]), longest=each.longest + each.offer.wait_seconds)
+        from_then(each, starts[each.place])
         for each in ways(
             record, replace(scene.case, measurements=item.measurements, offers=offers), scene.now
         )
         if each.place in used
-    ]  # waiting takes nothing of a session's limit
+    ]
     exact = fitting(exact, item.starts, item.until)
     found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
     same = found is not None and _first(found) == _first(rough)
