@@ -100,7 +100,8 @@ class Layout:
         record, starts, now = item.record, item.starts, self._scene.now
         if record.session is not None:
             rest = self.rests.get(record.run)
-            if rest is None or rest.samples <= 0 or item.view is None:
+            given = record.slice  # without a window it ends with the session, and the run sleeps
+            if rest is None or rest.samples <= 0 or (given is not None and given.until is None):
                 return None
             record = _after(record, rest)
             starts = rest.over_at
