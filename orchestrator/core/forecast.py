@@ -42,6 +42,7 @@ SAVE_GUESS_SECONDS = 3.0
 SAVE_GUESS_SHARE = 0.1
 NOW_SIGMA_MIN = 0.02  # of ln rate for the rest of a session, however steady it was; assumption
 COST_SHARE = 0.3  # one standard deviation of what a session costs besides its training; assumption
+TURN_SHARE = 0.5  # the same of the time between two sessions, which is a matter of polls
 COST_SECONDS = 1.0
 TURN_POLLS = 2.0  # of the platform, between a session's end and the next launch
 TURN_SECONDS = 2.0  # for collecting and preparing in between; assumption
@@ -59,12 +60,9 @@ class Costs:
 
     def within(self, z: float) -> Costs:
         """The same, `z` standard deviations away."""
-        shares = (max(0.0, each + z * (COST_SHARE * each + COST_SECONDS)) for each in self._all)
-        return Costs(*shares)
-
-    @property
-    def _all(self) -> tuple[float, float, float]:
-        return self.setup, self.leave, self.turn
+        shares = (COST_SHARE, COST_SHARE, TURN_SHARE)
+        costs = zip((self.setup, self.leave, self.turn), shares, strict=True)
+        return Costs(*(max(0.0, each + z * (share * each + COST_SECONDS)) for each, share in costs))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ class Layout:
         record, starts, now = item.record, item.starts, self._scene.now
         if record.session is not None:
             rest = self.rests.get(record.run)
-            if rest is None or rest.samples <= 0 or item.view is None:
+            given = record.slice  # without a window it ends with the session, and the run sleeps
+            if rest is None or rest.samples <= 0 or (given is not None and given.until is None):
                 return None
             record = _after(record, rest)
             starts = rest.over_at
@@ -136,14 +137,11 @@ def fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Wa
     """The ways, if they must be over `until` then: each trains as long as there is time."""
     if until is None:
         return list(found)
+    room = {each.place: until - starts - each.wait for each in found}
     return [
-        replace(
-            each,
-            longest=min(each.longest, until - starts),
-            need=min(each.need, until - starts - each.overhead),
-        )
+        replace(each, longest=min(each.longest, left), need=min(each.need, left - each.overhead))
         for each in found
-        if until - starts - each.overhead > 0
+        if (left := room[each.place]) > each.overhead
     ]
 
 

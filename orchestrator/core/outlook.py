@@ -79,7 +79,8 @@ def foresee(scene: Scene) -> dict[str, Forecast]:
 
 def outlook(scene: Scene) -> tuple[Expected, ...]:
     """What is expected of every run of the scene: those that run, then the others as they start."""
-    items = [*_running(scene), *_waiting(scene), *_scheduled(scene)]
+    running = tuple(_running(scene))
+    items = [*running, *_waiting(scene), *_scheduled(scene, running)]
     middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
@@ -110,7 +111,7 @@ def _running(scene: Scene) -> Iterable[Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn)
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record))
 
 
 def _waiting(scene: Scene) -> Iterable[Item]:
@@ -121,14 +122,20 @@ def _waiting(scene: Scene) -> Iterable[Item]:
         if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
-        yield Item(record, standing, starts, scene.measurements.get(record.job.name, ()))
+        known = scene.measurements.get(record.job.name, ())
+        yield Item(record, standing, starts, known, until=_closes(record))
 
 
-def _scheduled(scene: Scene) -> Iterable[Item]:
+def _closes(record: RunRecord) -> float | None:
+    """When the window of the run's slice closes, if its schedule gives it one."""
+    return None if record.slice is None else record.slice.until
+
+
+def _scheduled(scene: Scene, running: Sequence[Item]) -> Iterable[Item]:
     """A run for each fire, or a slice of the run that a schedule continues: it begins where the one before is
     expected to end."""
     growing = {each.schedule: each for each in (*scene.running, *scene.waiting) if each.schedule}
-    reached: dict[str, int] = {}
+    reached = {each.record.schedule: each.view.rest().step for each in running if each.view is not None}
     for fire in scene.coming:
         known = scene.measurements.get(fire.job.name, ())
         continues = fire.job.schedule is not None and fire.job.schedule.mode is Mode.CONTINUE
@@ -167,11 +174,11 @@ def _expected(
     if rest is not None and rest.samples <= 0:
         return replace(found, hops=present, forecast=forecast(item.view))
     if where is None or not where.legs:
-        return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
+        return replace(found, hops=present, reason=_why_unknown(item))
     openings = {(each.platform, each.accelerator): each for each in where.openings}
     planned = _itinerary(scene, item, where, openings)
     if planned is None:
-        return replace(found, hops=present, reason=record.standing_reason or _nowhere(item))
+        return replace(found, hops=present, reason=_why_unknown(item))
     if not _known(where):
         return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
     hops = (*present, *planned.hops)
@@ -193,7 +200,9 @@ def _expected(
 def _closed(item: Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
     """The sessions of a slice that its window ends before the run is done."""
     last, way = hops[-1], place.legs[-1].way
-    step = step_after(item.record.job.work, last.from_step, last.end - last.start - way.overhead, way.rate)
+    step = step_after(
+        item.record.job.work, last.from_step, last.end - last.start - way.wait - way.overhead, way.rate
+    )
     return (*hops[:-1], replace(last, to_step=step, why_it_ends="its window closes"))
 
 
@@ -218,12 +227,12 @@ def _itinerary(
     offers = tuple(as_known(record, offer, item) for offer in scene.case.offers)
     starts = {each.place: each.not_before for each in place.waiting.ways}
     exact = [
-        replace(from_then(each, starts[each.place]), longest=each.longest + each.offer.wait_seconds)
+        from_then(each, starts[each.place])
         for each in ways(
             record, replace(scene.case, measurements=item.measurements, offers=offers), scene.now
         )
         if each.place in used
-    ]  # waiting takes nothing of a session's limit
+    ]
     exact = fitting(exact, item.starts, item.until)
     found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
     same = found is not None and _first(found) == _first(rough)
@@ -265,12 +274,11 @@ def _goes_on(item: Item, rest: Rest, hops: Sequence[Hop]) -> bool:
     if item.view is None:
         return False
     here = item.view.offer.platform, item.view.offer.accelerator
-    at = rest.over_at
-    for hop in hops:
-        if (hop.platform, hop.accelerator) != here or hop.start - at > AT_ONCE_SECONDS:
-            return item.view.offer.quota is not None and (hop.platform, hop.accelerator) == here
-        at = hop.end
-    return True
+    begins_at = (rest.over_at, *(hop.end for hop in hops))
+    return all(
+        (hop.platform, hop.accelerator) == here and hop.start - at <= AT_ONCE_SECONDS
+        for at, hop in zip(begins_at, hops, strict=False)
+    )
 
 
 def _alone(place: Place, openings: Mapping[tuple[str, str], Opening], now: float) -> Iterable[Alone]:
@@ -289,10 +297,11 @@ def _known(place: Place) -> bool:
     return place.legs[0].way.rate.known
 
 
-def _nowhere(item: Item) -> str:
-    if item.standing is Standing.RUNNING:
-        return UNKNOWN
-    return "no offer is expected to open for it"
+def _why_unknown(item: Item) -> str:
+    """Why nothing more can be told of the run."""
+    if item.standing is not Standing.RUNNING:
+        return item.record.standing_reason or "no offer is expected to open for it"
+    return item.record.fault or (UNKNOWN if item.view is None else "it goes on when its schedule wakes it")
 
 
 def _done(record: RunRecord) -> int:

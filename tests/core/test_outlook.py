@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from orchestrator.core.calendar import Calendar
+from orchestrator.core.event import Slice
 from orchestrator.core.job import Claim, Job, Mode, Precision, Profile, Recurrence, Work
 from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Wish
@@ -303,3 +304,20 @@ def test_a_fire_takes_its_place_from_runs_that_wait() -> None:
     assert len({hop.start for each in found.values() for hop in each.hops}) >= 2
     spans = sorted((hop.start, hop.end) for each in found.values() for hop in each.hops)
     assert all(before[1] <= after[0] + 60.0 for before, after in pairwise(spans)), spans
+
+
+def test_a_slice_that_runs_now_ends_with_its_session_and_the_next_fire_goes_on_from_there() -> None:
+    job = nightly(20.0, Mode.CONTINUE)
+    runs = replace(
+        alive("nightly-abcdefgh", 20.0, KAGGLE, since=HOUR),
+        job=job,
+        schedule="nightly",
+        slice=Slice(NOW - HOUR),
+    )
+    scene = Scene(NOW, Case((KAGGLE,)), (runs,), watched={runs.run: seen(runs, 3600)},
+                  coming=fires(job, None, days=1))  # fmt: skip
+    now, later = outlook(scene)
+    assert len(now.hops) == 1
+    assert now.forecast is None
+    assert now.reason == "it goes on when its schedule wakes it"
+    assert later.hops[0].from_step == now.hops[0].to_step > 3600
