@@ -100,7 +100,11 @@ def lock_path(database: Path) -> Path:
 
 
 def _waiting(database: Path) -> list[Path]:
-    return sorted(database.parent.glob(f"{database.name}{_WAITS}*"))
+    try:
+        there = sorted(database.parent.iterdir())
+    except OSError:
+        return []
+    return [path for path in there if path.name.startswith(f"{database.name}{_WAITS}")]
 
 
 def _content(path: Path) -> tuple[int, float] | None:

@@ -323,7 +323,7 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
         for record, _inputs, decision in decisions:
             if record.run in self._tracked:
                 for action in decision.actions:
-                    self._start(record.run, action)
+                    self._start(record, action)
         real(self, [(r, i, replace(d, actions=())) for r, i, d in decisions])
 
     patch.setattr(engine.Engine, "_commit", commit)
