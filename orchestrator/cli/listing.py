@@ -27,7 +27,8 @@ def ps(call: Call) -> int:
     found = call.client.runs(all=call.options.all, limit=None if limit is None else limit + 1, after=after)
     more = limit is not None and len(found) > limit
     found = found[:limit]
-    call.out.document({"more": more, "runs": [
+    paged = {} if limit is None else {"more": more}
+    call.out.document({**paged, "runs": [
         {**vars(status), "phase": None if status.unreadable else status.phase,
          "trouble": status.trouble or None, "unreadable": status.unreadable or None}
         for status in found
