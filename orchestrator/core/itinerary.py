@@ -104,14 +104,14 @@ class _Road:
 
     __slots__ = (
         "allowed", "every", "free_at", "left", "longest", "margin", "metered", "need", "opens_at",
-        "overhead", "pool", "promised", "refresh", "until", "way", "worth",
+        "overhead", "pool", "promised", "refresh", "until", "wait", "way", "worth",
     )  # fmt: skip
 
     def __init__(self, way: Way, opening: Opening, now: float, stretch: float) -> None:
         offer = way.offer
         self.way = way
         self.need = way.need * stretch
-        self.overhead, self.longest, self.worth = way.overhead, way.longest, way.worth
+        self.overhead, self.longest, self.worth, self.wait = way.overhead, way.longest, way.worth, way.wait
         self.margin = offer.traits.wall_margin_seconds
         self.opens_at = max(now, opening.opens_at, way.not_before)
         self.until = math.inf if opening.until is None else opening.until
@@ -130,11 +130,11 @@ class _Road:
         start, until = max(at, self.opens_at), self.until
         wanted = min(share * self.need, self.worth)
         for _ in range(WINDOWS_MAX):
-            if until - start < self.overhead + min(wanted, GAP_SECONDS_MIN):
+            if until - start - self.wait < self.overhead + min(wanted, GAP_SECONDS_MIN):
                 start, until = max(start, self.free_at), math.inf
             lasts, why = self.longest, LIMIT
-            if until - start < lasts:
-                lasts, why = until - start, PROMISED
+            if until - start - self.wait < lasts:
+                lasts, why = until - start - self.wait, PROMISED
             if not self.metered:
                 return start, lasts, why
             number = self._window(start)
@@ -196,10 +196,11 @@ def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg]]:
         if road is None:
             return math.inf, []
         overhead = road.overhead
-        if max(MOVE_SECONDS_MIN, MOVE_FACTOR * overhead) <= faster_at - start < lasts:
-            lasts, why = faster_at - start, FASTER
+        until_faster = faster_at - start - road.wait
+        if max(MOVE_SECONDS_MIN, MOVE_FACTOR * overhead) <= until_faster < lasts:
+            lasts, why = until_faster, FASTER
         productive = min(share * road.need, lasts - overhead)
-        end = start + road.way.wait + overhead + productive
+        end = start + road.wait + overhead + productive
         done = productive / road.need if road.need else share
         if done >= share * (1 - 1e-9):
             legs.append(Leg(road.way, start, end, share, DONE))
@@ -207,7 +208,7 @@ def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg]]:
         legs.append(Leg(road.way, start, end, done, why))
         share -= done
         if road.metered:
-            road.use(start + road.way.wait, end, used)
+            road.use(start + road.wait, end, used)
         at = end
     return now + (at - now) / (1.0 - share), legs
 
