@@ -25,7 +25,8 @@ from orchestrator.core.route import ways
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
 from orchestrator.core.wording import count_text, date, span
-from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.ledger import Ledger, Stored
 from orchestrator.platforms.platform import Platform
 

@@ -26,12 +26,13 @@ from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
 from orchestrator.engine.looking import Looking
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, lane
 from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings
 from orchestrator.engine.scheduling import Scheduling
+from orchestrator.engine.surveying import Surveyed
 from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
@@ -139,7 +140,7 @@ class Engine:
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
-        self._looking.survey(self._market.surveys_due(now, monotonic))
+        self._looking.survey(self._market.surveys.due(now, monotonic))
         self._looking.observe(self._tracked.values(), monotonic)
         return self._pause(now)
 
@@ -230,7 +231,7 @@ class Engine:
         self._read(readings.observations, now, monotonic)
         self._tell_silence(readings)
         if readings.broken:
-            self._market.close(readings.platform, readings.trouble)
+            self._market.surveys.close(Surveyed(readings.platform, trouble=readings.trouble))
         for tracked in self._tracked.values() if readings.unread else ():
             for name in tracked.observed().keys() & readings.unread.keys():
                 self._faults[tracked.record.run] = readings.unread[name]

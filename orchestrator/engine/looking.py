@@ -1,7 +1,7 @@
 """Asks platforms, in workers: for their offers, and for the sessions there.
 
-One observation of a platform covers all its sessions, and is never asked for twice at a time. Decides nothing:
-the answers come back in a later tick.
+One observation of a platform covers all its sessions, and is never asked for twice at a time. Decides
+nothing: the answers come back in a later tick.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.market import Surveyed, survey
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
 from orchestrator.platforms.platform import Platform

@@ -104,7 +104,7 @@ class Queue:
         self, top: Sequence[str], runs: Mapping[str, RunRecord], calendar: Calendar
     ) -> Iterator[Place]:
         """The places of these runs, as long as there is room for anybody."""
-        queue = [*self._market.upcoming, *(self._waiting(runs[run]) for run in top)]
+        queue = [*(self._waiting(runs[run]) for run in top)]
         for waiting in in_order(queue, calendar.now):
             if not self._market.has_room():
                 return
