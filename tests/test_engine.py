@@ -94,14 +94,14 @@ class Small:
     def record(self, run: str) -> RunRecord:
         return self.ledger.record(run)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 7200.0) -> bool:
-        """Ticks until the condition holds, for at most this many seconds of simulated time."""
+    def until(self, condition: Callable[[], bool], seconds: float = 7200.0, step: float = 2.0) -> bool:
+        """Ticks every `step` until the condition holds, for at most this many seconds of simulated time."""
         end = self.clock.elapsed() + seconds
         while not condition():
             if self.clock.elapsed() >= end:
                 return False
             self.engine.tick()
-            self.clock.advance(2.0)
+            self.clock.advance(step)
         return True
 
     def phase(self, run: str, phase: Phase) -> Callable[[], bool]:

@@ -31,6 +31,7 @@ from orchestrator.engine.perform import Backends, lane
 from orchestrator.engine.queue import Queue, Turn
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings
+from orchestrator.engine.reserving import Reserving
 from orchestrator.engine.scheduling import Scheduling
 from orchestrator.engine.surveying import Surveyed
 from orchestrator.engine.tracking import Tracked, to_decide
@@ -102,6 +103,7 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
+        self._reserving = Reserving(ledger, self._unforeseen)
         self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
         self._reach = Reach(backends.platforms, clock.monotonic())
@@ -136,7 +138,9 @@ class Engine:
             self._market.losses.learn(place, self._ledger.lifetimes(*place))
         if not self._regained:
             self._regain(now)
-        self._scheduling.tick(now, self._tell)
+        stirred = self._scheduling.tick(now, self._tell)
+        if self._queue.keep(self._reserving.look(now, monotonic, stirred)):
+            self._queue_stirred = True
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)

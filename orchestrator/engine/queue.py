@@ -14,9 +14,20 @@ from dataclasses import dataclass
 
 from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.itinerary import SOON_SECONDS, Way
+from orchestrator.core.layout import fitting
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.pause import pausing
-from orchestrator.core.queueing import Place, Rank, Waiting, in_order, place, rank, work_seconds
+from orchestrator.core.queueing import (
+    Kept,
+    Place,
+    Rank,
+    Reserve,
+    Waiting,
+    in_order,
+    place,
+    rank,
+    work_seconds,
+)
 from orchestrator.core.route import ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement
@@ -62,6 +73,12 @@ class Queue:
         self._barrier = barrier
         self._known: dict[str, _Known] = {}
         self._unasked: dict[str, None] = {}  # since the offers changed, the most urgent first
+        self._reserve = Reserve()
+
+    def keep(self, reserve: Reserve) -> bool:
+        """Sets what is kept for schedules; returns whether that changes what is left for others."""
+        before, self._reserve = self._reserve, reserve
+        return before is not reserve and _places(before) != _places(reserve)
 
     def stir(self, runs: Iterable[str]) -> None:
         """The offers changed: these runs are to be asked again. Those still unasked stay first."""
@@ -104,7 +121,9 @@ class Queue:
         self, top: Sequence[str], runs: Mapping[str, RunRecord], calendar: Calendar
     ) -> Iterator[Place]:
         """The places of these runs, as long as there is room for anybody."""
-        queue = [*(self._waiting(runs[run]) for run in top)]
+        coming = (each for each in self._reserve.kept if each.planned > calendar.now)
+        queue = [self._waiting(each.record, each) for each in coming]
+        queue += (self._waiting(runs[run]) for run in top)
         for waiting in in_order(queue, calendar.now):
             if not self._market.has_room():
                 return
@@ -114,11 +133,13 @@ class Queue:
             if not waiting.planned:
                 yield found or Place(waiting, (), ())
 
-    def _waiting(self, record: RunRecord) -> Waiting:
+    def _waiting(self, record: RunRecord, kept: Kept | None = None) -> Waiting:
         found: tuple[Way, ...] = ()
         with self._barrier(record.run, "laying out"):
             found = ways(record, self._market.case(self._measurements(record.job.name)), self._market.now)
-        return Waiting(record, found, record.deadline or 0.0)
+        if kept is not None:
+            return Waiting(record, tuple(fitting(found, kept.planned, kept.until)), planned=kept.planned)
+        return Waiting(record, found, record.deadline or 0.0, fired=self._reserve.first.get(record.run, 0.0))
 
     def _ranked(self, runs: Mapping[str, RunRecord], now: float) -> dict[str, Rank]:
         """Runs that were never looked at come last, in the order of their submission, until there is time."""
@@ -135,7 +156,8 @@ class Queue:
                 known = self._known[run] = _Known(
                     record.version, measured, work_seconds(self._waiting(record).ways)
                 )
-            found[run] = rank(record, known.work, now, record.deadline or 0.0)
+            fired = self._reserve.first.get(run, 0.0)
+            found[run] = rank(record, known.work, now, record.deadline or 0.0, fired)
         return found
 
     def _forget(self, runs: Mapping[str, RunRecord]) -> None:
@@ -146,6 +168,10 @@ class Queue:
 
 
 _LAST: Rank = (3, 0.0, "")
+
+
+def _places(reserve: Reserve) -> list[tuple[str, float]]:
+    return [(each.record.run, each.planned) for each in reserve.kept]
 
 
 def _waits(record: RunRecord, now: float) -> bool:

@@ -63,16 +63,18 @@ class Scheduling:
         self._stirred = None
         self._again_at = {}
 
-    def tick(self, now: float, told: Told) -> None:
-        """Does what is due. `told` is called with what was journalled for runs. Raises Fenced, and
-        BackendError if the ledger does not answer; then the next tick continues."""
+    def tick(self, now: float, told: Told) -> bool:
+        """Does what is due, and returns whether anything was. `told` is called with what was journalled for
+        runs. Raises Fenced, and BackendError if the ledger does not answer; then the next tick continues."""
         due = dict.fromkeys(self._ledger.schedules.due(now))
         stirred = self._all() if self._stirred is None else sorted(self._stirred)
-        for name in (*due, *(each for each in stirred if each not in due)):
-            if self._again_at.get(name, now) <= now:
-                self._take(name, now, told)
+        names = (*due, *(each for each in stirred if each not in due))
+        taken = [name for name in names if self._again_at.get(name, now) <= now]
+        for name in taken:
+            self._take(name, now, told)
         if self._stirred is None:
             self._stirred = set()
+        return bool(taken)
 
     def stays(self) -> str:
         """Why a controller with nothing else to do stays; empty if no schedule will fire."""
