@@ -14,8 +14,9 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement
 from orchestrator.engine import queue as queues
-from orchestrator.engine.market import REFUSED_SECONDS_MAX, Market, Surveyed
+from orchestrator.engine.market import Market, Surveyed
 from orchestrator.engine.queue import Queue
+from orchestrator.engine.refusals import REFUSED_SECONDS_MAX
 from tests.core.offers import HOUR, NOW, gpu, kaggle, record
 
 
@@ -120,7 +121,8 @@ def is_open(market: Market, at: float) -> bool:
 
 def test_a_refusal_for_want_of_capacity_closes_the_offer_to_all() -> None:
     market = market_of(kaggle())
-    market.refuse(refused())
+    market.refusals.add(refused())
+    market.begin((), NOW)
     [offer] = market.offers()
     assert offer.unavailable is not None
     assert "no capacity" in offer.unavailable.reason
@@ -132,7 +134,7 @@ def test_the_pause_doubles_while_the_others_are_refused_too_up_to_a_limit() -> N
     market, at, pauses = market_of(kaggle()), NOW, []
     for _ in range(8):
         market.begin((), at)
-        market.refuse(refused(at))
+        market.refusals.add(refused(at))
         lasts = next(seconds for seconds in range(1, 2000) if is_open(market, at + seconds))
         pauses.append(lasts)
         at += lasts
@@ -142,5 +144,6 @@ def test_the_pause_doubles_while_the_others_are_refused_too_up_to_a_limit() -> N
 
 def test_a_clock_that_was_set_back_ends_the_pause() -> None:
     market = market_of(kaggle())
-    market.refuse(refused())
+    market.refusals.add(refused())
+    market.begin((), NOW)
     assert is_open(market, NOW - HOUR)

@@ -82,7 +82,10 @@ class Queue:
         runs = {run: record for run, record in {**waiting, **due}.items() if _waits(record, now)}
         self._forget(runs)
         ranks = self._ranked(runs, now)
-        calendar, others = self._market.calendar(), len(runs) - 1
+        calendar, others = (
+            Calendar(self._market.offers(), self._market.stays, self._market.now),
+            len(runs) - 1,
+        )
         asked = set()
         for found in self._laid_out(
             heapq.nsmallest(LAID_OUT_MAX, runs, key=ranks.__getitem__), runs, calendar
