@@ -141,8 +141,10 @@ def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...])
 
 
 def check_secrets(wired: Wired, job: Job) -> None:
-    """Raises InputError that names every secret which the config does not allow."""
+    """Raises InputError that names every secret which the config does not allow, and the address."""
     refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name, job.secrets))]
+    if job.notify is not None and (told := wired.config.address_refusal(job.notify.url)):
+        refused.append(told)
     if refused:
         raise InputError("\n".join(refused))
 

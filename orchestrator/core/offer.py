@@ -32,6 +32,8 @@ class Traits:
     `readable_mid_run`: the platform can read the outbox of a running session.
     `fetches`: a session with an uplink to the store fetches source, inputs and checkpoint from there itself.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
+    `machine`: the sessions are bound to this machine, and only its controllers reach them (`machine_id`);
+    empty: they are the same for every controller.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
     `needs_image`: a job without an image cannot run there. `human_start`: a person starts its machine; until
     then its offers are closed.
@@ -60,6 +62,20 @@ class Traits:
     metered: bool = False
     internet: bool = False
     secrets: bool = True
+    machine: str = ""
+
+
+def machine_id(identity: str, host: str) -> str:
+    """Names a machine: equal only for the same `identity`, and readable by the `host` in it."""
+    return f"{identity}:{host}"
+
+
+def is_same_machine(one: str, other: str) -> bool:
+    return one.partition(":")[0] == other.partition(":")[0]
+
+
+def host_of(machine: str) -> str:
+    return machine.partition(":")[2] or "another machine"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from orchestrator.core import rules as ruling
+from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import planned
@@ -20,7 +21,7 @@ from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
 from orchestrator.core.itinerary import PREFERRED_WITHIN, Way, way
-from orchestrator.core.job import Job, Prefer, Rule
+from orchestrator.core.job import Job, Mode, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
     SLOT,
@@ -105,12 +106,16 @@ class _Candidate:
 
 def judge(record: RunRecord, case: Case, now: float) -> Route:
     """Where the run should go now."""
+    if record.asleep:
+        return slices.asleep(record, case.offers)
+    offers, short = slices.worth(record, case.offers, now)
+    case = replace(case, offers=tuple(offers))
     asked = _asked(record, case, now)
     found, ways = _judged(asked, _reachable(record, case))
     if case.openings and record.job.route.prefer is not Prefer.CHEAPEST:
         found = planned(record, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps)
     silent = (each for each in case.silent if may_use(record.job, each.platform))
-    return replace(found, rejections=(*found.rejections, *silent))
+    return replace(found, rejections=(*found.rejections, *short, *silent))
 
 
 def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
@@ -156,9 +161,15 @@ def _asked(record: RunRecord, case: Case, now: float) -> _Question:
         micro_batch_caps=dict(record.micro_batch_caps),
         done_steps=accepted,
         utc_offset_seconds=case.utc_offset_seconds,
-        allow_over_horizon=accepted > 0,
+        allow_over_horizon=accepted > 0 or _grows(record.job),
         thorough=case.thorough,
     )
+
+
+def _grows(job: Job) -> bool:
+    """Whether its schedule continues it in slices: the user has said when it runs, so its end is late by
+    design."""
+    return job.schedule is not None and job.schedule.mode is Mode.CONTINUE
 
 
 def _reached(offer: Offer, why: str | None) -> Offer:
