@@ -93,6 +93,13 @@ def test_a_tick_asks_only_so_many_and_the_next_one_goes_on(monkeypatch: pytest.M
     assert sorted(asked) == sorted(waiting)
 
 
+def test_a_place_is_kept_for_a_schedule_that_fires_soon() -> None:
+    nightly = record(1, run="nightly")
+    queue = Queue(market_of(gpu()), none_measured, Barrier(), lambda _before: [(nightly, NOW + HOUR)])
+    [turn] = queue.turns(by_name(record(20)), {}, NOW)
+    assert (turn.record.run, turn.openings[0].opens_at, turn.openings[0].until) == ("run-20", NOW, NOW + HOUR)
+
+
 def test_who_waits_for_something_else_has_no_turn() -> None:
     held = replace(record(1), wish=Wish.HOLD)
     pausing = replace(record(2), until=NOW + 60.0, paused_at=NOW)

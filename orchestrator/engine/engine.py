@@ -101,7 +101,7 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
-        self._queue = Queue(market, ledger.measurements, self._barrier)
+        self._queue = Queue(market, ledger.measurements, self._barrier, self._scheduling.upcoming)
         self._regained = False  # whether runs whose missing config entry is back were released
         self._reach = Reach(backends.platforms, clock.monotonic())
         self._looking = Looking(backends, self._reach, workers, self._unforeseen)

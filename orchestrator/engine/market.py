@@ -21,7 +21,7 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
-from orchestrator.core.queueing import Waiting, expected_stay
+from orchestrator.core.queueing import expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
@@ -107,9 +107,6 @@ class Market:
         self.stays: tuple[Stay, ...] = ()
         self.losses = Losses()
         self.refusals = Refusals()
-        self.upcoming: tuple[
-            Waiting, ...
-        ] = ()  # runs that schedules will submit soon: places are kept for them
         self.now = 0.0
         self._current: tuple[Offer, ...] = ()
 
