@@ -86,7 +86,8 @@ def _decide(
     pauses = [c for c in story.record.cooldowns if c.since == month.now and c.until is not None]
     if openings:
         for pause in pauses:
-            month.market.refuse(pause)
+            month.market.refusals.add(pause)
+        month.survey()
     return min(c.until for c in pauses if c.until is not None)
 
 

@@ -417,7 +417,7 @@ class Engine:
                 if isinstance(event, Ended):
                     learn(self._ledger, self._market, before, event, inputs)
                 if isinstance(event, TurnedAway) and not event.cooldown.refusals:
-                    self._market.refuse(event.cooldown)
+                    self._market.refusals.add(event.cooldown)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)

@@ -12,25 +12,19 @@ from dataclasses import replace
 
 from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.claims import Claim, claim_of, claims, less, used
-from orchestrator.core.event import Cooldown
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
     Route,
-    Unavailable,
-    until_time,
 )
-from orchestrator.core.pause import pausing
 from orchestrator.core.queueing import expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
-from orchestrator.core.wording import span
 from orchestrator.engine.losses import Losses
+from orchestrator.engine.refusals import Refusals
 from orchestrator.engine.surveying import Surveyed, Surveys, waits_for_start
-
-REFUSED_SECONDS_MAX = 900.0  # for which one run's refusal keeps the others away
 
 
 def _stays(records: Iterable[RunRecord], now: float) -> Iterable[Stay]:
@@ -45,8 +39,9 @@ def _stays(records: Iterable[RunRecord], now: float) -> Iterable[Stay]:
 class Market:
     """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment.
 
-    `losses` adds to each offer how long our sessions there lived, once it is told. `unreachable`: (platform,
-    store) → why sessions there cannot use this home store.
+    `now` is the time of the last `begin`, in unix seconds. `losses` adds to each offer how long our sessions
+    there lived, once it is told; `refusals` closes those that took nobody. `unreachable`: (platform, store) →
+    why sessions there cannot use this home store.
     """
 
     def __init__(
@@ -63,10 +58,10 @@ class Market:
         self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
         self._stays: tuple[Stay, ...] = ()
-        self._refused: dict[tuple[str, str], Cooldown] = {}
         self.surveys = Surveys(platforms)
         self.losses = Losses()
-        self._now = 0.0
+        self.refusals = Refusals()
+        self.now = 0.0
         self._current: tuple[Offer, ...] = ()
 
     # --- Answers ----------------------------------------------------------------------------------------
@@ -78,16 +73,11 @@ class Market:
         freed = any(each.platform == surveyed.platform for each in self._closed.values())
         return self.surveys.take(surveyed, now) or freed
 
-    @property
-    def now(self) -> float:
-        """The time of the last `begin`, in unix seconds."""
-        return self._now
-
     # --- Our own use ------------------------------------------------------------------------------------
 
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
         """Recounts what the sessions of these runs use, including sessions that have just ended."""
-        self._now = now
+        self.now = now
         if self.losses.changed:
             self.surveys.revise(lambda offers: self.losses.given_to(offers, now))
             self.losses.changed = False
@@ -105,49 +95,22 @@ class Market:
                 self.surveys.hasten(each.platform)
 
     def _is_new(self, closed: ClosedSession) -> bool:
-        return min(closed.gone_at, self._now) >= self.surveys.as_of.get(closed.platform, -math.inf)
+        return min(closed.gone_at, self.now) >= self.surveys.as_of.get(closed.platform, -math.inf)
 
     def reserve(self, session: Session) -> None:
         """Subtracts a session assigned in this tick from what is left for the next run."""
         self._claims = (*self._claims, claim_of(session, self.surveys.as_of))
         self._count()
 
-    def refuse(self, refused: Cooldown) -> None:
-        """A platform had no room for a run there, so it has none for the others either, for a while.
-
-        The pause doubles while they are refused, too. Every run may ask again after REFUSED_SECONDS_MAX.
-        """
-        if refused.until is None:
-            return
-        place, pause = (refused.platform, refused.accelerator), refused.until - refused.since
-        before = self._refused.get(place)
-        if before is not None and before.until is not None:
-            if pausing(self._now, before.since, before.until):
-                return
-            lasted = before.until - before.since
-            if refused.since - before.until < lasted:
-                pause = max(pause, 2.0 * lasted)
-        pause = min(pause, REFUSED_SECONDS_MAX)
-        self._refused[place] = replace(refused, until=refused.since + pause)
-        self._count()
-
     def _count(self) -> None:
         offers = self.surveys.offers
         self._usage = used(offers, self._claims)
-        self._current = tuple(map(self._unless_refused, less(offers, self._claims, self._now)))
-
-    def _unless_refused(self, offer: Offer) -> Offer:
-        cooldown = self._refused.get((offer.platform, offer.accelerator))
-        if cooldown is None or offer.unavailable is not None:
-            return offer
-        if cooldown.until is None or not pausing(self._now, cooldown.since, cooldown.until):
-            return offer
-        reason = f"it refused a session {span(self._now - cooldown.since)} ago: {cooldown.reason}"
-        return replace(offer, unavailable=Unavailable(reason, until_time(cooldown.until)))
+        left = less(offers, self._claims, self.now)
+        self._current = tuple(self.refusals.closed(offer, self.now) for offer in left)
 
     def calendar(self) -> Calendar:
         """When the offers have room, as far as our own sessions are concerned."""
-        return Calendar(self._current, self._stays, self._now)
+        return Calendar(self._current, self._stays, self.now)
 
     # --- Routing ----------------------------------------------------------------------------------------
 
@@ -192,7 +155,7 @@ class Market:
     ) -> Case:
         """The router's input for a run with these measurements, and its place in the queue."""
         usage = tuple((*where, count) for where, count in self._usage.items())
-        silent = tuple(self.surveys.troubles(self._now))
+        silent = tuple(self.surveys.troubles(self.now))
         return Case(
             self._current, self._rules, measurements, usage, self._utc_offset,
             silent=silent, unreachable=self._unreachable, openings=openings, others=others,
@@ -202,10 +165,10 @@ class Market:
         """Like `route`, for a given case."""
         if self.expectant:
             return None
-        found = judge(record, case, self._now)
+        found = judge(record, case, self.now)
         return None if found.chosen is None and not self.surveys.complete else found
 
     @property
     def expectant(self) -> bool:
         """Whether to wait for a platform's first answer: see `Surveys.expectant`."""
-        return self.surveys.expectant(self._now)
+        return self.surveys.expectant(self.now)
