@@ -141,6 +141,13 @@ def test_a_run_that_waits_for_a_date_takes_the_slot_that_frees_before(small: Mak
     assert world.until(world.phase("second", Phase.DONE), seconds=4 * 3600.0)
 
 
+def test_a_run_is_not_forgotten_whose_pause_lasts_while_the_offers_change(small: Make) -> None:
+    """After a crash it pauses; meanwhile the survey says that its slot is free again."""
+    world = small(box=scenario(crash_at_step=5))
+    world.submit("first")
+    assert world.until(lambda: world.record("first").generation == 2, seconds=300.0)
+
+
 def test_the_controller_rests_while_a_platform_does_not_answer(small: Make) -> None:
     world = small(box=scenario(), dark=scenario("T4"))
     world.workers.silent = frozenset({"dark"})

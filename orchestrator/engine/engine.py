@@ -28,7 +28,7 @@ from orchestrator.engine.learning import learn
 from orchestrator.engine.looking import Looking
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, lane
-from orchestrator.engine.queue import Queue, Turn
+from orchestrator.engine.queue import Queue, Turn, waits
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings
 from orchestrator.engine.reserving import Reserving
@@ -302,18 +302,23 @@ class Engine:
         self._expectant = self._market.expectant
         if self._queue_stirred and self._market.is_worth_asking():
             self._ledger.wake_queued()
-            self._queue.stir(self._load_waiting())
+            self._queue.stir(self._load_waiting(now))
             self._queue_stirred = False
         self._decide_page([record for record in due if not self._has_session(record)], now, monotonic)
 
-    def _load_waiting(self) -> list[str]:
-        """All runs that wait for a place to run."""
+    def _load_waiting(self, now: float) -> list[str]:
+        """All runs that wait for a place to run. Those whose own pause is not over get its date back."""
         known = {run: record.version for run, record in self._waiting.items()}
-        names = []
-        for record in self._ledger.waiting(known):
-            if not isinstance(record, str):
+        names, pausing = [], []
+        for found in self._ledger.waiting(known):
+            record = self._waiting[found] if isinstance(found, str) else found
+            if record is found:
                 self._keep(record)
-            names.append(record if isinstance(record, str) else record.run)
+            if waits(record, now):
+                names.append(record.run)
+            elif record.until is not None and not record.fault:
+                pausing.append((record, record.until))
+        self._ledger.schedule(pausing, fence=self._fence)
         return names
 
     def _has_session(self, record: RunRecord) -> bool:

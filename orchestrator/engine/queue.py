@@ -96,7 +96,7 @@ class Queue:
 
         Runs that are due and not among them stay due.
         """
-        runs = {run: record for run, record in {**waiting, **due}.items() if _waits(record, now)}
+        runs = {run: record for run, record in {**waiting, **due}.items() if waits(record, now)}
         self._forget(runs)
         ranks = self._ranked(runs, now)
         calendar, others = self._market.calendar(), len(runs) - 1
@@ -174,7 +174,7 @@ def _places(reserve: Reserve) -> list[tuple[str, float]]:
     return [(each.record.run, each.planned) for each in reserve.kept]
 
 
-def _waits(record: RunRecord, now: float) -> bool:
+def waits(record: RunRecord, now: float) -> bool:
     """Whether the run may start, as far as it depends on itself."""
     if record.phase is not Phase.QUEUED or record.wish is not None or record.fault:
         return False
