@@ -22,8 +22,12 @@ from orchestrator.core.event import (
     Prepared,
     Regained,
     Retired,
+    Slept,
+    Slice,
     Submitted,
+    Unscheduled,
     Wished,
+    Woken,
 )
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Route
@@ -146,6 +150,17 @@ def test_what_others_did_is_listed_as_given() -> None:
     steps = answers(journal.lines)
     assert [step.answer.value for step in steps] == ["given", "same", "given", "given", "given"]
     assert steps[-1].reason == "`orchestrator prune` removed these checkpoints"
+
+
+def test_what_a_schedule_did_is_listed_as_given() -> None:
+    journal = Journal().append(Woken(NOW + 11.0, Slice(NOW + 11.0)), Unscheduled(NOW + 12.0))
+    journal.append(Slept(NOW + 13.0, "asleep until later", NOW + 99.0))
+    steps = answers(journal.lines)
+    assert [step.answer.value for step in steps] == ["given", "same", "given", "given", "given"]
+    assert [step.reason for step in steps[2:]] == [
+        "its schedule gave the run its time", "its schedule was removed",
+        "its schedule said when its next slice is",
+    ]  # fmt: skip
 
 
 def test_what_the_config_lacks_is_decided_again() -> None:
