@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
 
 from benchmarks.routing.traces import DAY, HOUR, START, WEEK, Arrival, Trace
 from orchestrator.core.calendar import slot_pool
