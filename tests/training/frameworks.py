@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from orchestrator.training import EXIT_SAVED
+from tests import warm
 from tests.training.scripts import finish, started, steps, until
 
 FORKS = Path(__file__).with_name("forks.py")
@@ -19,14 +19,12 @@ FORKS = Path(__file__).with_name("forks.py")
 class Forks:
     """A process that has imported a library and runs scripts."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: warm.Process) -> None:
         self._process = process
 
     def run(self, folder: Path, script: Path, *arguments: object) -> int:
         """The exit code of a run in this folder, which resumes from its newest checkpoint."""
         folder.mkdir(exist_ok=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([str(folder), str(script), *map(str, arguments)]) + "\n")
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
