@@ -15,7 +15,7 @@ from graphmer.model import Encoder
 from graphmer.objectives import Constraints, Loss
 from graphmer.plan import Plan
 
-PACKAGES = ("json", "email", "logging", "concurrent", "xml", "urllib", "http")
+PACKAGES = ("json", "logging", "concurrent", "urllib", "http")
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"vocabulary": 1500, "held_out": 0.25, "curriculum": {0: 64, 40: 96}, "leaves": 6, "workers": 0},
     "model": {"width": 48, "layers": 2, "heads": 2, "feed": 128},
