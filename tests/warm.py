@@ -22,10 +22,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 SERVER = Path(__file__).with_name("warm_server.py")
+TOLD_BYTES = 10  # of a process id, and of an exit code
 
 
 class Ended(NamedTuple):
@@ -65,16 +67,17 @@ class Process:
         self.returncode: int | None = None
         asked = {"words": list(words), "folder": str(folder), "environ": dict(environ)}
         pipes = [os.pipe() for _ in range(4 if apart else 3)]
-        (stdin, self._in), (out, stdout), (self._end, end), *errors = pipes
+        (stdin, into), (out, stdout), (self._end, end), *errors = pipes
         stderr = errors[0][1] if apart else stdout
         socket.send_fds(_server(kind), [json.dumps(asked).encode()], [stdin, stdout, stderr, end])
         for each in {stdin, stdout, stderr, end}:
             os.close(each)
-        self.stdin: TextIO = os.fdopen(self._in, "w")
+        self.stdin: TextIO = os.fdopen(into, "w")
         self.stdout: TextIO = os.fdopen(out)
         self.stderr: TextIO | None = os.fdopen(errors[0][0]) if apart else None
-        self.pid = int(os.read(self._end, 64))
-        self._pidfd = os.pidfd_open(self.pid)
+        told = os.read(self._end, TOLD_BYTES)
+        assert told, f"the server of each {kind} has ended; what it said on standard error tells why"
+        self.pid = int(told)
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -87,12 +90,14 @@ class Process:
 
     def _ended(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._end], [], [], seconds)[0]:
-            self.returncode = int(os.read(self._end, 64))
+            self.returncode = int(os.read(self._end, TOLD_BYTES))
         return self.returncode
 
     def send_signal(self, number: int) -> None:
+        """Does nothing if it has ended."""
         if self.poll() is None:
-            signal.pidfd_send_signal(self._pidfd, number)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -107,8 +112,9 @@ class Process:
         ]
         for reader in readers:
             reader.start()
-        self.stdin.write(given or "")
-        self.stdin.close()
+        with suppress(BrokenPipeError):  # as in subprocess: what it does not read is lost
+            self.stdin.write(given or "")
+            self.stdin.close()
         for reader in readers:
             reader.join(timeout)
             if reader.is_alive():
@@ -120,12 +126,12 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wait()
-        for stream in (self.stdin, self.stdout, self.stderr):
+        for stream in (self.stdout, self.stderr, self.stdin):
             if stream is not None:
-                stream.close()
-        for each in (self._end, self._pidfd):
-            os.close(each)
+                with suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
+        os.close(self._end)
 
 
 @functools.cache

@@ -16,9 +16,11 @@ import selectors
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+TOLD_BYTES = 10  # as in tests/warm.py
 _ASKED_BYTES_MAX = 1 << 18
 _OF_COMMANDS = (  # beyond their own modules; nothing that starts a thread
     "alembic.command", "alembic.runtime.migration", "orchestrator.client.submitting",
@@ -57,7 +59,7 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
                     _close(connection.fileno(), *ends, *(told for _, told in ends.values()))
                     return _settled(json.loads(data), given)
                 _close(*given[:3])
-                os.write(given[3], str(pid).encode())
+                _tell(given[3], pid)
                 pidfd = os.pidfd_open(pid)
                 ends[pidfd] = pid, given[3]
                 selector.register(pidfd, selectors.EVENT_READ)
@@ -65,11 +67,13 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
 
 def _tell_end(pidfd: int, pid: int, told: int) -> None:
     _, status = os.waitpid(pid, 0)
-    try:
-        os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
-    except BrokenPipeError:  # nobody waits for it any more
-        pass
+    _tell(told, os.waitstatus_to_exitcode(status))
     _close(told, pidfd)
+
+
+def _tell(told: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        os.write(told, b"%*d" % (TOLD_BYTES, number))
 
 
 def _close(*descriptors: int) -> None:
