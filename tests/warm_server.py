@@ -17,6 +17,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _OF_COMMANDS = (  # beyond their own modules; nothing that starts a thread
     "orchestrator.stores.folder", "pydantic.dataclasses", "rich.progress", "rich.table",
     "sqlalchemy.dialects.sqlite",
 )  # fmt: skip
+_OF_TRANSFORMERS = ("transformers.trainer", "transformers.models.bert")
 # An optimizer imports torch._dynamo, which takes as long as torch itself.
 _OF_TRAININGS = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "orchestrator.training")
 
@@ -100,8 +102,7 @@ def _import_commands() -> None:
 
     for command in arguments.COMMANDS:
         importlib.import_module(f"orchestrator.cli.{command.runs.partition(':')[0]}")
-    for name in _OF_COMMANDS:
-        importlib.import_module(name)
+    _import(*_OF_COMMANDS)
 
 
 def _command(words: Sequence[str]) -> int:
@@ -113,8 +114,8 @@ def _command(words: Sequence[str]) -> int:
     return code
 
 
-def _import_trainings() -> None:
-    for name in _OF_TRAININGS:
+def _import(*names: str) -> None:
+    for name in names:
         importlib.import_module(name)
 
 
@@ -134,7 +135,9 @@ def _script(words: Sequence[str]) -> int:
 
 KINDS: Mapping[str, tuple[Callable[[], None], Callable[[Sequence[str]], int]]] = {
     "command": (_import_commands, _command),
-    "training": (_import_trainings, _script),
+    "training": (partial(_import, *_OF_TRAININGS), _script),
+    "transformers": (partial(_import, *_OF_TRAININGS, *_OF_TRANSFORMERS), _script),
+    "lightning": (partial(_import, *_OF_TRAININGS, "lightning.pytorch"), _script),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from graphmer.model import Encoder
 from graphmer.objectives import Constraints, Loss
 from graphmer.plan import Plan
 
-PACKAGES = ("json", "logging", "concurrent", "urllib", "http")
+PACKAGES = ("json", "email", "logging", "concurrent", "xml", "urllib", "http")
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"vocabulary": 1500, "held_out": 0.25, "curriculum": {0: 64, 40: 96}, "leaves": 6, "workers": 0},
     "model": {"width": 48, "layers": 2, "heads": 2, "feed": 128},
@@ -24,10 +25,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def copied(folder: Path) -> Path:
+def copied(folder: Path, packages: Sequence[str] = PACKAGES) -> Path:
     """A few packages of the standard library."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    for package in PACKAGES:
+    for package in packages:
         shutil.copytree(library / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

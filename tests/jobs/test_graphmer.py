@@ -21,6 +21,13 @@ from tests.training.scripts import ROOT, fingerprints, finish, started, steps, u
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 JOB = ROOT / "jobs/graphmer"
+PACKAGES = (
+    "json",
+    "logging",
+    "concurrent",
+    "urllib",
+    "http",
+)  # fewer than other tests need: it is read often
 SAMPLE = '''
 """A docstring is no word."""
 import os.path
@@ -72,7 +79,7 @@ FACTS = {
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few packages of the standard library, with a test suite and a file that does not parse."""
-    folder = samples.copied(tmp_path_factory.mktemp("source"))
+    folder = samples.copied(tmp_path_factory.mktemp("source"), PACKAGES)
     (folder / "json/tests").mkdir()
     (folder / "json/tests/test_it.py").write_text("def test_secret(): pass\n")
     (folder / "broken.py").write_text("def (:\n")

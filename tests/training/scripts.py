@@ -18,15 +18,20 @@ PATIENCE_SECONDS = 900.0  # on a machine that others use as well
 
 @contextmanager
 def started(
-    command: Sequence[str], cwd: Path, given: Mapping[str, object] | None = None, *paths: Path
+    command: Sequence[str],
+    cwd: Path,
+    given: Mapping[str, object] | None = None,
+    *paths: Path,
+    kind: str = "training",
 ) -> Iterator[warm.Process]:
     """A running Python script with only the given ORCHESTRATOR_* variables. Killed if a test ends early.
 
-    It starts warm: torch is there already, and so is what an optimizer imports."""
+    It starts warm: torch is there already, and so is what an optimizer imports. `kind` is another one of
+    tests/warm_server.py."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
     environ |= {f"ORCHESTRATOR_{name}": str(value) for name, value in (given or {}).items()}
-    with warm.Process("training", command, cwd, environ, apart=False) as process:
+    with warm.Process(kind, command, cwd, environ, apart=False) as process:
         try:
             yield process
         finally:
